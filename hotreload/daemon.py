@@ -17,6 +17,7 @@ from typing import Any
 from hotreload.checkpoint.digests import Digests
 from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
+from hotreload.core.hearing import Hearing
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
@@ -41,7 +42,7 @@ from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import bake_rules_of
+from hotreload.settings.rules import bake_rules_of, hearing_rules_of
 from hotreload.sources.configured import make_source
 
 log = logging.getLogger("hotreload")
@@ -88,6 +89,7 @@ class Daemon:
             save=self.lead.save if self.lead else self.state.save,
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
+            hearing=Hearing(hearing_rules_of(settings)),
         )
         self.baking = Baking(self.attempts, bake_rules_of(settings))
         """Judges what goes live by its clients' answers."""
@@ -122,6 +124,7 @@ class Daemon:
             events=self.events,
             metrics=self.metrics,
             conducts=self.baking.conducts,
+            hearing=self.attempts.hearing,
             limits=self.limits,
             wake=self.source.wake,
         )

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
-from hotreload.types import BAKE, BEHAVIOUR, Outcome, Reason
+from hotreload.types import BAKE, BEHAVIOUR, COMMAND, Outcome, Reason
 
 MOST_WORDS = 1000
 MOST_FINDINGS = 200
@@ -105,6 +105,12 @@ class TryAgain(HotReloadError):
     ) -> None:
         super().__init__(message, code=code, findings=findings)
         self.retry_after = retry_after
+
+
+class NotJudged(TryAgain):
+    """A judge of the weights could not judge, which says nothing about them."""
+
+    code = "not_judged"
 
 
 class SourceUnavailable(TryAgain):
@@ -260,6 +266,7 @@ REJECTIONS = (
     "nonfinite_answers",
     BAKE,
     BEHAVIOUR,
+    COMMAND,
     "internal",
     "format",
     "no_step",
@@ -268,7 +275,7 @@ REJECTIONS = (
 """Every reason a revision can be refused for; metrics export each from the start at 0."""
 
 OF_WHAT_IT_DID = frozenset(
-    {"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE, BEHAVIOUR}
+    {"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE, BEHAVIOUR, COMMAND}
 )
 """The reasons that lie in what the weights did; all others lie in their files."""
 

@@ -24,6 +24,7 @@ POINTS = {
     "swapping": "nobody is inside, the old weights are live; by overlap, before the flip",
     "swapped": "the new weights are live, and not yet probed",
     "probing": "the probe is about to ask, within its deadline",
+    "comparing": "live and new weights are about to be asked the same, where they are compared",
     "rolling_back": "the probe was bad, the new weights are still live",
     "proven": "the answers are good, and the old weights still live",
     "flipped": "the engine answers by the new weights, the gate knows nothing",
@@ -39,7 +40,7 @@ POINTS = {
 START_ONLY = ("building", "warming")
 """The points that only a start of the daemon passes."""
 
-OVERLAP_ONLY = ("proven", "flipped", "ended")
+OVERLAP_ONLY = ("comparing", "proven", "flipped", "ended")
 """The points that are passed by overlap alone, as `swapped` and `rolling_back` are never."""
 
 ACTIONS = ("kill", "hang", "raise", "delay")

@@ -68,15 +68,20 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "unproven": attempt.unproven or None,
         "bake": attempt.bake and bake_fields(attempt.bake),
         "behaviour": attempt.behaviour and behaviour_fields(attempt.behaviour),
+        "command_said": list(attempt.command_said),
     }
 
 
 def behaviour_fields(behaviour: Behaviour) -> Fields:
     """Return how new weights differ from the live ones; what was not measured is null."""
-    return {
-        name: round(value, 9) if isinstance(value, float) else value
-        for name, value in asdict(behaviour).items()
-    }
+    fields: Fields = _rounded(asdict(behaviour))
+    return fields
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return round(value, 9) if isinstance(value, float) else value
 
 
 def bake_fields(bake: Bake) -> Fields:

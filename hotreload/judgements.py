@@ -55,6 +55,36 @@ class Bake:
 
 
 @dataclass(frozen=True, slots=True)
+class RightAnswers:
+    """Answers that were expected, of new and of live weights to the same questions."""
+
+    expected: int
+    """The number of questions whose answer is expected."""
+    right: int
+    live_right: int
+    better: int
+    """Questions that the new weights alone answer right."""
+    worse: int
+    """Questions that the live weights alone answer right."""
+    p_worse: float
+    """The chance that so many of those that changed get worse by accident: McNemar's exact test."""
+    smallest_drop: float | None
+    """The smallest loss of accuracy that these questions would have shown; None if none."""
+    lost: tuple[str, ...] = ()
+    """The first of those that got worse, with both answers."""
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers of the new weights."""
+        return self.right / self.expected
+
+    @property
+    def live_accuracy(self) -> float:
+        """The share of right answers of the live weights."""
+        return self.live_right / self.expected
+
+
+@dataclass(frozen=True, slots=True)
 class Behaviour:
     """Differences between what new weights answered and what the live ones did.
 
@@ -69,7 +99,8 @@ class Behaviour:
     """The share of answers that begin with the same token."""
     first_difference: int | None
     """The middle one of the places of the first difference; None where all are the same."""
-    length_ratio: float
+    length_ratio: float | None
+    """None where the live weights say nothing to anything, and the new ones something."""
     empty: int
     endless: int
     """Answers that were not over when they had all tokens that they may have."""
@@ -90,4 +121,26 @@ class Behaviour:
     live_entropy: float | None = None
     worst: tuple[str, ...] = ()
     """The prompts that were answered most differently, with both answers."""
+    right_answers: RightAnswers | None = None
+    """None where no answer was expected."""
     seconds: float = 0.0
+    heard: int = 0
+    """Requests of clients whose answers both were led along; the figures of those are apart."""
+    heard_tokens: int = 0
+    heard_kl: float | None = None
+    heard_noise_kl: float | None = None
+    heard_same_top: float | None = None
+    heard_perplexity_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HearingNow:
+    """Requests of clients that are heard, so that new weights are compared by them."""
+
+    mirror: float
+    """The share of those that end while a checkpoint waits."""
+    replay: int
+    """The most that are kept in memory."""
+    kept: int
+    mirrored: int
+    """Those that were mirrored for the checkpoint that waits; 0 where none does."""

@@ -1,17 +1,20 @@
-"""One swap without a daemon: an engine with random weights takes on a checkpoint and answers.
+"""One swap, or one comparison of two checkpoints, without a daemon.
 
-A thin layer over `AsyncHotEngine`, which yields what happens as JSON objects.
+A swap is a thin layer over `AsyncHotEngine`, which yields what happens as JSON objects.
 """
 
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hotreload.behaviour.asked import Question
 from hotreload.checkpoint.digests import Digests
+from hotreload.core.comparing import compared
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     BadRequest,
@@ -25,16 +28,22 @@ from hotreload.errors import (
 )
 from hotreload.events import Publish
 from hotreload.hot.asynchronous import AsyncHotEngine
-from hotreload.hot.started import start
+from hotreload.hot.started import Started, start
 from hotreload.hot.terms import HotTerms
 from hotreload.hub_names import names_a_repo
 from hotreload.json_fields import Fields
+from hotreload.judgements import Behaviour
 from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.once import download
 
 USUAL_QUESTION = "你是谁"
 ANY_LOADING_SECONDS = 7 * 86400.0
 """The caller waits as long as it takes, and may leave at any time."""
+FOR_ONE_CHECKPOINT = HotTerms(
+    keep_previous="none",
+    loader="upstream",  # there is nothing to compare our own with
+    stage_timeout=ANY_LOADING_SECONDS,
+)
 
 DOWNLOAD_HINTS = {
     "denied": "check the name; for a private or gated repo give --token-file, or set HF_TOKEN",
@@ -63,20 +72,15 @@ async def swap_once(
     are `engine_ready_dummy`, `weights_swapped` and `generate_result`; when a step fails, the last
     object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
-    terms = HotTerms(
-        dtype_change="cast" if cast else "reject",
-        keep_previous="none",
-        loader="upstream",  # one checkpoint: there is nothing to compare our own with
-        stage_timeout=ANY_LOADING_SECONDS,
-    )
+    terms = replace(FOR_ONE_CHECKPOINT, dtype_change="cast" if cast else "reject")
     options = {"device": device, "tp": tp, "dtype": dtype, "args": args}
     digests = Digests()
     fetch = partial(_on_this_disk, cache=cache, digests=digests, token=token, publish=publish)
     named = (str(model), str(checkpoint))
     try:
         model, checkpoint = [await fetch(name) for name in named]
-        _check_there(model, "model", "config.json")
-        _check_there(checkpoint, "checkpoint")
+        _check_there(model, f"--model {model}", "config.json")
+        _check_there(checkpoint, f"--checkpoint {checkpoint}")
         began = time.perf_counter()
         async with _on_random_weights(model, terms, digests, options) as (hot, engine):
             model_id = named[0] if names_a_repo(named[0]) else model.absolute().name
@@ -87,6 +91,74 @@ async def swap_once(
             yield await _answered(hot, prompt, max_new_tokens)
     except HotReloadError as error:
         yield _failed(error, Path(model), Path(checkpoint))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two checkpoints that were asked the same."""
+
+    live: str
+    new: str
+    """Their fingerprints."""
+    behaviour: Behaviour
+
+
+async def compare_once(
+    live: str | Path,
+    new: str | Path,
+    *,
+    device: str = "auto",
+    tp: int = 1,
+    dtype: str = "auto",
+    args: Mapping[str, Any] | None = None,
+    terms: HotTerms = FOR_ONE_CHECKPOINT,
+    corpus: Sequence[Question] = (),
+    cache: Path | None = None,
+    token: Callable[[], str | None] = usual_token,
+    publish: Publish = lambda event: None,
+    begins: Callable[[str], None] = lambda step: None,
+) -> Compared:
+    """Start an engine with one checkpoint, load another beside it, and ask both the same.
+
+    They are folders, or `org/name@revision`, downloaded into `cache`. The checks are those of a
+    reload; nothing goes live. The questions are those of every comparison, and a `corpus`. `begins`
+    hears of each step. It raises what is wrong.
+    """
+    fetch = partial(_on_this_disk, cache=cache, digests=Digests(), token=token, publish=publish)
+    names = (str(live), str(new))
+    folders = [await fetch(name) for name in names]
+    _check_there(folders[0], names[0], "config.json")
+    _check_there(folders[1], names[1])
+    begins(f"starting an engine with {names[0]}")
+    on = partial(start, device=device, tp=tp, dtype=dtype, args=args)
+    started = await on(folders[0], terms=terms, compares=True, corpus=corpus)
+    try:
+        return await _compared(started, folders[1], names, corpus, begins)
+    finally:
+        await started.end()
+
+
+async def _compared(
+    started: Started,
+    folder: Path,
+    names: tuple[str, str],
+    corpus: Sequence[Question],
+    begins: Callable[[str], None],
+) -> Compared:
+    engine, (live, new) = started.engine, names
+    if (why := engine.cannot_compare) is not None:
+        raise ConfigError(f"this engine cannot compare weights: {why}")
+    begins(f"checking {new}")
+    checkpoint = await started.checks.check(folder)
+    begins(f"loading {new} beside {live}")
+    staged = await engine.stage(checkpoint)
+    begins("asking both the same")
+    found = await compared(engine, staged, corpus)
+    if found is None:
+        raise CheckpointRejected(
+            f"{live} makes no numbers of what it is asked: there is nothing to compare with"
+        )
+    return Compared(engine.live.fingerprint, staged.fingerprint, found)
 
 
 async def _on_this_disk(
@@ -116,11 +188,11 @@ async def _on_random_weights(
         yield hot, started.engine
 
 
-def _check_there(folder: Path, option: str, file: str | None = None) -> None:
+def _check_there(folder: Path, said: str, file: str | None = None) -> None:
     if folder.is_dir() and (file is None or (folder / file).is_file()):
         return
     what = "is no folder" if not folder.is_dir() else f"has no {file}"
-    raise SourceUnavailable(f"--{option} {folder} {what}")
+    raise SourceUnavailable(f"{said} {what}")
 
 
 def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) -> Fields:

@@ -19,6 +19,8 @@ BAKE = "bake"
 """The verb of what the daemon does because of clients' answers, and the code of such a refusal."""
 BEHAVIOUR = "behaviour"
 """The code of a refusal of weights that answer too differently from those that are live."""
+COMMAND = "command"
+"""The code of a refusal by the operator's own command."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
 AS_ASKED = "asked"
@@ -116,11 +118,16 @@ class Checkpoint:
     tensors: Mapping[str, TensorSpec] = field(repr=False)
     bytes: int
     held: Mapping[str, TensorBytes] = field(repr=False)
-    """The bytes of each tensor by its name: their place, and their digest as checked."""
+    """The bytes of each tensor by its name: their place, and their digest as checked, if read."""
     memory: Any = field(default=None, repr=False, compare=False)
     """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
     is_part: bool = False
     """True if it lacks tensors that the model needs: these stay as they are live."""
+
+    @property
+    def is_unread(self) -> bool:
+        """True where only names, shapes and dtypes passed: who takes the arrays judges the rest."""
+        return self.memory is not None and bool(self.memory.is_unread)
 
     @property
     def weight_files(self) -> tuple[CheckpointFile, ...]:
@@ -280,6 +287,7 @@ class Phase(StrEnum):
     DRAINING = "draining"
     SWAPPING = "swapping"
     PROBING = "probing"
+    COMPARING = "comparing"
     ROLLING_BACK = "rolling_back"
 
 
@@ -349,6 +357,8 @@ class Attempt:
     """The judgement on its weights once they were live; None where none was begun."""
     behaviour: Behaviour | None = None
     """Its weights beside those that were live; None where they were not compared."""
+    command_said: tuple[str, ...] = ()
+    """The last lines of the operator's command that judged its weights."""
 
     @property
     def is_of_a_start(self) -> bool:

@@ -58,6 +58,8 @@ class FakeAnswers:
         self.went_on = asyncio.Event()
         self._one_less = asyncio.Event()
         self.logprob = 0.5
+        self.tells_ids = False
+        """Whether an answer has the ids of its tokens: each word is one, its first letter."""
         self.end: Fields = {"type": "stop"}
         self.calls: list[dict[str, str]] = []
         """What it calls when it is given tools: one call more with each word."""
@@ -71,6 +73,8 @@ class FakeAnswers:
         """How many tokens of answers are cached."""
 
     live: Staged
+    candidate: Staged | None = None
+    """What is asked where no client sees it."""
 
     @property
     def running(self) -> int:
@@ -141,8 +145,14 @@ class FakeAnswers:
             if weights in (None, each.weights):
                 each.ended.set()
 
+    def end_clients(self) -> None:
+        """Whatever clients are being answered goes no further."""
+        for weights in [*self.under_way]:
+            if weights is not self.candidate:
+                self.end_all(weights)
+
     async def abort_asked(self, rid: str | None) -> int:
-        asked = [each for each in self._now if rid in (None, each.rid)]
+        asked = [e for e in self._now if rid in (None, e.rid) and e.weights is not self.candidate]
         for each in asked:
             each.is_as_asked = not each.ended.is_set()
             each.ended.set()
@@ -160,6 +170,15 @@ class FakeAnswers:
         if any(not 0 <= token < 256 for each in ids for token in each):
             raise BadRequest("tokens: there is no such token", param="tokens")
         return [bytes(each).decode(errors="replace") for each in ids]
+
+    def askable(self, prepared: Parsed) -> Mapping[int, Sequence[int]]:
+        """Every prompt; a byte is a token."""
+        assert isinstance(prepared, FakeParsed)
+        asked, copies = prepared.request, prepared.request.get("copies", 1)
+        given = asked.get("text") or str(asked.get("messages"))
+        texts = [given] if isinstance(given, str) else given
+        prompts = [list(text.encode()) for text in texts for _ in range(copies)]
+        return dict(enumerate(prompts))
 
     async def flush(self) -> int:
         await self._pass_through("flush")
@@ -239,7 +258,9 @@ class FakeAnswers:
             "logprob": self.logprob,
             "finish_reason": self.end if is_whole else None,
         }
-        return {"text": " ".join(all_words[:words]), "meta_info": meta}
+        answer: Fields = {"text": " ".join(all_words[:words]), "meta_info": meta}
+        ids = [ord(word[:1] or " ") for word in all_words[:words]]
+        return answer | {"output_ids": ids} if self.tells_ids else answer
 
 
 def _without_end(answer: Fields) -> Fields:

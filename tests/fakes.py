@@ -6,13 +6,14 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
-from hotreload.behaviour.asked import Answered, Expected, Question
+from hotreload.behaviour.asked import NOTED, Answered, Expected, Led, Question, Text
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import (
@@ -62,15 +63,25 @@ def unread(
     return Checkpoint(revision, path, (), tensors or {}, bytes=10, held={})
 
 
+END = 0
+"""The token that says that an answer is over."""
+
+
 def unseen_answer(says: str, question: Question) -> Answered:
     """What such weights say, letter by letter, and expect along an answer that is given."""
     own = tuple(map(ord, says))[: question.tokens]
-    text = tuple(map(ord, question.prompt[:8])) if question.is_text else ()
-    tokens = text or question.along or own
+    match question:
+        case Text():
+            tokens = tuple(map(ord, question.prompt[:8]))
+        case Led():
+            tokens = question.answer
+        case _:
+            tokens = own
     sure, unsure = log(0.9), log(0.05)
     expected = []
-    for at, token in enumerate(tokens):
-        would = ord(says[at]) if at < len(says) else 0
+    ends = (END,) if type(question) is Question and len(says) < question.tokens else ()
+    for at, token in enumerate((*tokens, *ends)[:NOTED]):
+        would = ord(says[at]) if at < len(says) else END
         likeliest = {would: sure, would + 1: unsure}
         expected.append(Expected(likeliest.get(token, log(1e-4)), 0.4, likeliest))
     ended = "length" if len(says) > question.tokens else "stop"
@@ -122,8 +133,9 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
-        self.compares = False
+        self.cannot_compare: str | None = "it was started without [behaviour] report"
         """Whether its weights can be compared: core tests say so where they are about it."""
+        self.asked_unseen: list[Question] = []
         self.spares_wait_on_host = False
         self.staging: HowFar | None = None
         self.loading: Loading | None = None
@@ -150,7 +162,7 @@ class FakeEngine(FakeAnswers):
         self.compiled.append(size)
 
     def count_anew(self) -> None:
-        self.recompiles = 0
+        self.recompiles = self._withheld = 0
 
     @property
     def load(self) -> EngineLoad:
@@ -172,6 +184,11 @@ class FakeEngine(FakeAnswers):
         if any("too long" in probe.prompt for probe in probes):
             raise ConfigError("[[probe]]: one is too long")
         self.judged_by = (list(probes), max_drift)
+
+    async def check_questions(self, questions: Sequence[Question]) -> None:
+        for each in questions:
+            if self.cannot_compare is None and "too long" in each.prompt:
+                raise ConfigError(f"{each.place}: is too long")
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         self.staging = HowFar(0, checkpoint.bytes)
@@ -248,9 +265,22 @@ class FakeEngine(FakeAnswers):
     ) -> Sequence[Answered]:
         await self.steps.pass_through("compare")
         assert staged is self.live or staged in self.spares, "what is gone answers nothing"
-        if staged.weights.overflows:
+        if staged.weights.overflows or any("overflow" in each.prompt for each in questions):
             raise AnswerNonfinite("no numbers")
+        self.asked_unseen += questions
         return [unseen_answer(staged.weights.says, each) for each in questions]
+
+    @asynccontextmanager
+    async def as_candidate(self, staged: Staged) -> AsyncIterator[None]:
+        await self.steps.pass_through("candidate")
+        assert staged in self.spares, "what answers clients is no candidate"
+        self.candidate = staged
+        try:
+            yield
+        finally:
+            self.candidate = None
+            self.end_all(staged)
+            await self.nothing_under(staged)
 
     async def flip(self, staged: Staged) -> Staged:
         await self.steps.pass_through("flip")
@@ -288,7 +318,10 @@ class FakeEngine(FakeAnswers):
     async def abort(self, staged: Staged | None = None) -> None:
         await self.steps.pass_through("abort")
         self.aborts += 1
-        self.end_all(staged)
+        if staged is None:
+            self.end_clients()
+        else:
+            self.end_all(staged)
         for leave in self.on_abort:
             leave.set()
 
@@ -366,9 +399,11 @@ class FakeEngine(FakeAnswers):
         self.end_all()
 
     def check_answer(self, request: Mapping[str, Any], weights: Staged) -> None:
-        assert weights is self.live or weights in self.old, "nobody is answered by spare weights"
+        are_clients = weights is self.live or weights in self.old
+        assert are_clients or weights is self.candidate, "nobody is answered by spare weights"
         if weights.weights.overflows and OVERFLOWS_ON in str(request.get("text")):
-            self.withhold()
+            if are_clients:
+                self.withhold()
             raise AnswerNonfinite("the weights made no numbers of this prompt")
 
     def answer(self, weights: Staged | None = None) -> str:

@@ -35,18 +35,19 @@ def is_for_want_of_time(error: BaseException) -> bool:
     )
 
 
-def _behind(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and those before it; the members of a group, and not the group."""
-    if error is None:
-        return
-    if isinstance(error, BaseExceptionGroup):
-        for member in error.exceptions:
-            yield from _behind(member)
-    else:
-        yield error
-    yield from _behind(error.__context__)
-    if error.__cause__ is not error.__context__:
-        yield from _behind(error.__cause__)
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and those before it, each once; the members of a group, and not the group."""
+    seen, left = set[int](), [error]
+    while left:
+        one = left.pop()
+        if id(one) in seen:  # who raises an old error again may close a circle
+            continue
+        seen.add(id(one))
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+        else:
+            yield one
+        left += [before for before in (one.__context__, one.__cause__) if before is not None]
 
 
 def _tells_of_time(error: BaseException) -> bool:

@@ -15,9 +15,11 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from hotreload.cli import main
 from hotreload.errors import ConfigError
-from hotreload.life import acceptance
+from hotreload.life import acceptance, corpora
 from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
+from hotreload.life.start_engine import engine_options
 from hotreload.settings.load import load
+from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from tests.test_rereading import living
 
@@ -110,6 +112,30 @@ BAD = {
     "a prompt longer than the context": (
         f"{CONTEXT_OF_64}prompt = '{' served' * 500}'",
         "[[probe]] number 1 prompt: 500 tokens and 32 new ones do not fit in the context of 64",
+    ),
+    "no corpus": (
+        "[behaviour]\ncorpus = 'nosuch.jsonl'",
+        "[behaviour] corpus: DIR/nosuch.jsonl: cannot be read: No such file",
+    ),
+    "a corpus that is no text": (
+        "[behaviour]\ncorpus = 'm'",
+        "[behaviour] corpus: DIR/m: cannot be read: Is a directory",
+    ),
+    "a corpus of something else": (
+        "[behaviour]\ncorpus = 'm/config.json'",
+        "[behaviour] corpus: DIR/m/config.json: line 1: unknown field 'max_position_embeddings'",
+    ),
+    "right answers without a corpus": (
+        "[behaviour.limits]\nmin_accuracy = 0.8",
+        "[behaviour]: limits.min_accuracy needs a corpus that says what answers it expects",
+    ),
+    "limits without a report": (
+        "[behaviour]\nreport = false\nlimits = {max_kl = 1}",
+        "[behaviour]: limits are kept by the report: set report = true, or leave them out",
+    ),
+    "limits on what nobody hears": (
+        "[behaviour.limits]\nmin_heard_same_top = 0.5",
+        "[behaviour]: limits on what clients were answered need mirror or replay",
     ),
     "a hub without a repo": ("[source]\nkind = 'huggingface'", "[source] repo: not set"),
     "several": (SEVERAL, "3 settings are wrong:"),
@@ -229,6 +255,51 @@ async def test_a_disk_that_hangs_holds_up_no_start(
         assert "boot.settings_not_checked" in caplog.messages
     finally:
         comes_back.set()
+
+
+CORPUS = "[behaviour]\ncorpus = 'prompts.jsonl'\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"prompt": "caf\xe9"}', "is not UTF-8 text; save it as such"),
+        (b"\n", "holds no question"),
+        (b'{"prompt": "a"}', "no line says which answer it expects"),
+        (b"a" * 200, "has 200 bytes, and 100 are allowed"),
+    ],
+)
+def test_a_corpus_that_cannot_judge_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, why: str
+) -> None:
+    monkeypatch.setattr(corpora, "MOST_BYTES", 100)
+    (tmp_path / "prompts.jsonl").write_bytes(content)
+    text = f"{CORPUS}[behaviour.limits]\nmin_accuracy = 0.5"
+    (tmp_path / "hotreload.toml").write_text(text)
+    with pytest.raises(ConfigError) as fault:
+        accepted(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {})
+    assert str(fault.value).startswith(f"[behaviour] corpus: {tmp_path / 'prompts.jsonl'}: ")
+    assert why in str(fault.value)
+
+
+def test_each_line_of_a_corpus_that_is_no_question_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": 5}\n{"prompt": "a"}\n5')
+    (tmp_path / "hotreload.toml").write_text(CORPUS)
+    with pytest.raises(ConfigError, match="2 settings are wrong") as fault:
+        accepted(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {})
+    assert [each.rpartition("line ")[2][0] for each in fault.value.findings] == ["1", "3"]
+
+
+async def test_a_start_goes_by_the_questions_that_it_read(tmp_path: Path) -> None:
+    (tmp_path / "prompts.jsonl").write_text('\ufeff{"prompt": "2 + 2 =", "answer": "4"}\n')
+    (tmp_path / "hotreload.toml").write_text(CORPUS)
+    loaded = load(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {})
+    with pytest.raises(AssertionError, match="was not read"):
+        rules_of(loaded.settings)
+    settings = await check_at_start(loaded.settings)
+    (asked,) = rules_of(settings).corpus
+    assert (asked.prompt, asked.place) == ("2 + 2 =", f"{tmp_path / 'prompts.jsonl'}: line 1")
+    assert list(engine_options(settings, tmp_path).unseen.corpus) == [asked]
 
 
 def test_a_long_prompt_is_counted_in_tokens_where_the_tokenizer_can_be_read(tmp_path: Path) -> None:

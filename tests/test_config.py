@@ -311,7 +311,12 @@ def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: st
     others = "|".join(name for other in OF_KIND if other != kind for name in OF_KIND[other])
     ours = re.sub(rf"^({others}) = .*$", "", awake, flags=re.MULTILINE)
     of_kind = ours.replace('kind = "directory"', f'kind = "{kind}"')
-    settings = read(tmp_path, of_kind, "engine.nnodes=2", "engine.tp=2").settings
+    whole, begin, limits = of_kind.partition("[behaviour.limits]")
+    limits, end, after = limits.partition("\n[")
+    several = ("engine.nnodes=2", "engine.tp=2", "behaviour.command=[]")
+    settings = read(tmp_path, f"{whole}{end}{after}", *several).settings
+    alone = ("behaviour.corpus=/c", "behaviour.replay=16")
+    assert read(tmp_path, f"{begin}{limits}", *alone).settings.behaviour.limits.max_kl
     assert settings.probe[0].regex == r"\b4\b"
     assert settings.source.marker == ("_SUCCESS" if kind == "directory" else None)
     assert settings.source.repo == ("org/name" if kind == "huggingface" else None)

@@ -47,6 +47,8 @@ def test_ranks_are_told_by_the_settings_where_there_are_several() -> None:
         ("reload.keep_previous=host", "reload.keep_previous: not 'host' with nnodes = 2"),
         ("reload.memory=host", "reload.memory: not 'host' with nnodes = 2"),
         ("reload.memory=auto", "reload.memory: not 'auto' with nnodes = 2"),
+        ("behaviour.command=['true']", "behaviour.command: not with nnodes = 2"),
+        ("behaviour.limits={max_kl=1}", "behaviour.limits: none with nnodes = 2"),
         ("engine.nnodes=65", "engine.nnodes: should be less than or equal to 64"),
         ("engine.join_timeout=0", "engine.join_timeout: should be greater than 0"),
         ("engine.dist_init_addr=10.0.0.1", "'10.0.0.1' is no address: write host:port"),

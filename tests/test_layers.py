@@ -55,7 +55,12 @@ SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 `checkpoint`, and the checks know no source."""
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
-READS = {"checkpoint.reading", "checkpoint.fingerprint", "checkpoint.in_memory"}
+READS = {
+    "checkpoint.arranged",
+    "checkpoint.reading",
+    "checkpoint.fingerprint",
+    "checkpoint.in_memory",
+}
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
 CONFIGURED = {"sources.configured", "server.configured"}
@@ -68,7 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{fact: set() for fact in FACTS},
     "checkpoint.reading": set(),
     "checkpoint.fingerprint": set(),
-    "checkpoint.in_memory": {"checkpoint.reading", "errors", "types"},
+    "checkpoint.arranged": {"errors"},
+    "checkpoint.in_memory": {"checkpoint.arranged", "checkpoint.reading", "errors", "types"},
     "failpoints": set(),
     "figures": set(),
     "errors": {"types"},
@@ -78,7 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "troubles": {"events"},
     "behaviour": {"behaviour", "judgements", "types"},
     "threads": {"errors"},
-    **{defaults: set() for defaults in DEFAULTS},
+    **{defaults: set(RULES_OF_ANSWERS) for defaults in DEFAULTS},
     "core": CORE,
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
@@ -103,10 +109,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
-    "settings": {"settings", *DEFAULTS, *VOCABULARY},
+    "settings": {"settings", *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
     "life": {"life", "hosts.life", "hosts.upstream", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "hot": {"hot", "checkpoint", "checkpoint.in_memory", "engine", "engine.answering"}
+    "hot": {"hot", "checkpoint", "checkpoint.arranged", "checkpoint.in_memory"}
+    | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", *CORE},
     "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}

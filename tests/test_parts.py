@@ -11,7 +11,7 @@ import pytest
 
 from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica
-from hotreload.core.rules import BehaviourLimits, KeepPrevious, Rules
+from hotreload.core.rules import BehaviourLimits, HearingRules, KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
@@ -21,7 +21,7 @@ from hotreload.life.serving_slot import _weights_held
 from hotreload.server import configured
 from hotreload.server.configured import admin_group
 from hotreload.settings.load import load
-from hotreload.settings.rules import NAMING_SECONDS, rules_of, stage_seconds
+from hotreload.settings.rules import NAMING_SECONDS, hearing_rules_of, rules_of, stage_seconds
 from hotreload.settings.sections import Settings
 from hotreload.types import GateState, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
@@ -90,6 +90,16 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
     )
     assert (rules.proving_timeout, rules.comparing_timeout) == (80, 90)
     assert rules_of(settings(tmp_path, "behaviour.report=false")).compare_within == 0
+
+
+def test_requests_are_heard_as_the_operator_says_and_none_where_nothing_is_compared(
+    tmp_path: Path,
+) -> None:
+    heard = ("behaviour.mirror=0.1", "behaviour.replay=7")
+    assert not hearing_rules_of(settings(tmp_path)).are_any
+    assert hearing_rules_of(settings(tmp_path, *heard)) == HearingRules(mirror=0.1, replay=7)
+    off = settings(tmp_path, *heard, "behaviour.report=false")
+    assert not hearing_rules_of(off).are_any
 
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ def after_a_group_with_a_fault() -> None:
         by_looking()
 
 
+def in_a_circle() -> None:
+    """Python closes one where an error is set as the context of one that came before it."""
+    first, second = TimeoutError(), TimeoutError()
+    first.__context__, second.__context__ = second, first
+    raise first
+
+
 def by_pytest() -> None:
     pytest.fail("Timeout of no kind")
 
@@ -96,6 +103,7 @@ def by_being_cancelled() -> None:
         (by_a_client, True),
         (by_pytest_timeout, True),
         (in_a_group, True),
+        (in_a_circle, True),
         (by_assertion, False),
         (while_a_failure_is_cleaned_up, False),
         (while_a_refusal_is_cleaned_up, False),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.behaviour.asked import AnswerCheck
 from hotreload.core.rules import BehaviourLimits
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
@@ -40,6 +41,7 @@ class Life(Witness):
         places = {"engine.model": "m", "source.path": "c", "state.directory": "state"}
         self.usual = [f"{setting}={folder / name}" for setting, name in places.items()]
         self.file.touch()
+        (folder / "prompts.jsonl").write_text('{"prompt": "2 + 2 =", "answer": "4"}')
         self.daemon: Daemon = Daemon(self.read(), self.read)
         self.daemon.events.subscribe(self.note)
         self.engine = FakeEngine(Steps(), LIVE.revision)
@@ -80,6 +82,14 @@ class Life(Witness):
         return self.told[-1]
 
 
+HEARD = "[behaviour]\nreplay = 16\n"
+CORPUS = "[behaviour]\ncorpus = 'prompts.jsonl'\n"
+BEFORE = {
+    "behaviour.limits.min_accuracy": CORPUS,
+    "behaviour.limits.max_heard_perplexity_ratio": HEARD,
+    "behaviour.limits.min_heard_same_top": HEARD,
+}
+"""What must stand in the file, too, for a setting to make sense."""
 CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     "probe": (
         "[[probe]]\nprompt = '2 + 2 ='\nmax_new_tokens = 8\ncontains = '4'\n",
@@ -148,6 +158,16 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
         )
         for name in BehaviourLimits.__dataclass_fields__
     },
+    "behaviour.corpus": (
+        CORPUS,
+        lambda life: [(each.prompt, each.check) for each in life.rules.corpus],
+        [("2 + 2 =", AnswerCheck("answer", "4"))],
+    ),
+    "behaviour.command_timeout": (
+        "[behaviour]\ncommand_timeout = 3",
+        lambda life: life.daemon.rereading.settings.behaviour.command_timeout,
+        3.0,
+    ),
     "behaviour.time": ("[behaviour]\ntime = 3", lambda life: life.rules.compare_within, 3.0),
     "reload.allowed_increase": (
         "[reload]\nallowed_increase = 0.1",
@@ -234,10 +254,15 @@ def test_every_setting_that_can_change_is_tried_here() -> None:
 async def test_a_setting_that_can_change_is_gone_by_at_once(life: Life, name: str) -> None:
     text, look, wanted = CHANGES[name]
     assert look(life) != wanted
-    told = await life.reread(text)
+    before = BEFORE.get(name, "")
+    if before:
+        await life.reread(before)
+    told = await life.reread(before + text)
     assert look(life) == wanted
     section, _, key = name.rpartition(".")
-    assert told == SettingsRead((f"[{section}] {key}" if section else f"[[{key}]]",))
+    changed = (f"[{section}] {key}" if section else f"[[{key}]]",)
+    assert told == SettingsRead(changed, waiting=told.waiting)
+    assert bool(told.waiting) == (before == HEARD)  # who is heard is decided at a start
 
 
 async def test_what_wants_a_restart_is_named_each_time_and_the_rest_is_gone_by(life: Life) -> None:
@@ -249,6 +274,29 @@ async def test_what_wants_a_restart_is_named_each_time_and_the_rest_is_gone_by(l
     assert life.rules.sets == 3
     assert life.daemon.rereading.settings.engine.tp == 1
     assert await life.reread("") == SettingsRead(("[reload] sets",))
+
+
+async def test_a_corpus_is_read_again_though_the_file_of_settings_is_the_same(life: Life) -> None:
+    await life.reread(CORPUS)
+    corpus = life.file.with_name("prompts.jsonl")
+    corpus.write_text('{"prompt": "3 + 3 =", "answer": "6"}')
+    assert await life.reread(CORPUS) == SettingsRead(("[behaviour] corpus",))
+    assert [each.prompt for each in life.rules.corpus] == ["3 + 3 ="]
+    corpus.write_text('{"prompt": "3 + 3 =", "answer": 6}')
+    told = await life.reread(CORPUS)
+    assert (
+        told.error
+        == f"[behaviour] corpus: {corpus}: line 1: answer: should be a text that is not empty"
+    )
+    assert [each.prompt for each in life.rules.corpus] == ["3 + 3 ="]
+
+
+async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Life) -> None:
+    life.engine.cannot_compare = None
+    life.file.with_name("prompts.jsonl").write_text('{"prompt": "too long"}')
+    told = await life.reread(f"{CORPUS}[reload]\nsets = 3\n")
+    assert "prompts.jsonl: line 1: is too long" in (told.error or "")
+    assert (life.rules.corpus, life.rules.sets) == ((), 2)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Questions and texts that every pair of weights is compared by, beside those that are configured.
+"""Questions and texts that every pair of weights is compared by.
 
-Few enough to be asked in one batch with their second asking: six to answer, six answers to go
+Few enough to be asked in one batch with their second asking: six to answer, six answers to be led
 along, four texts to read.
 """
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour.asked import Question, Text
 
 LONGEST_ANSWER = 16
 
@@ -29,6 +29,6 @@ def questions() -> tuple[Question, ...]:
     return tuple(Question(prompt, LONGEST_ANSWER) for prompt in PROMPTS)
 
 
-def texts() -> tuple[Question, ...]:
+def texts() -> tuple[Text, ...]:
     """The texts, to be read."""
-    return tuple(Question(text, LONGEST_ANSWER, is_text=True) for text in TEXTS)
+    return tuple(Text(text, LONGEST_ANSWER) for text in TEXTS)

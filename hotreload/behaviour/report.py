@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from hotreload.behaviour.asked import Answered, Expected
+from hotreload.behaviour.asked import Answered, Expected, quoted
 from hotreload.judgements import Behaviour
 
 REPEATS = 0.5
@@ -37,6 +37,11 @@ class Pair:
         return sum(1 for _ in takewhile(lambda each: each[0] == each[1], both))
 
     @property
+    def begin_alike(self) -> bool:
+        """True if both have the same first token, or are over at once."""
+        return self.in_common > 0 or not (self.live.tokens or self.new.tokens)
+
+    @property
     def agreement(self) -> float:
         """The part of the longer answer that both have in common."""
         longer = max(len(self.live.tokens), len(self.new.tokens))
@@ -60,7 +65,7 @@ def report_of(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
         questions=len(pairs),
         tokens=sum(len(each.tokens) for each in live),
         agreement=_mean([pair.agreement for pair in pairs]),
-        same_first=_mean([float(pair.in_common > 0) for pair in pairs]),
+        same_first=_mean([float(pair.begin_alike) for pair in pairs]),
         first_difference=_first_difference(pairs),
         length_ratio=_ratio(_lengths(new), _lengths(live)),
         empty=sum(not each.tokens for each in new),
@@ -81,14 +86,15 @@ def report_of(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
     )
 
 
-def kl_of(live: Expected, new: Expected) -> float:
-    """The Kullback-Leibler divergence of what both expected where the live one's first choice is.
+def kl_of(live: Expected, new: Expected, given: int | None = None) -> float:
+    """The Kullback-Leibler divergence of what both expected where `given` is.
 
-    Of the tokens that the live one names, and of all others as one. Those that the new one does not
-    name count as likely as the last that it does: so it is never more than that of all tokens.
+    That is the live one's first choice, unless somebody else's answer has another token there. It
+    is of the tokens that the live one names, and of all others as one. Those that the new one does
+    not name count as likely as the last that it does: so it is never more than that of all tokens.
     """
     least = min(new.likeliest.values())
-    known = {**new.likeliest, _top(live): new.token}
+    known = {**new.likeliest, live.top if given is None else given: new.token}
     pairs = [(log, known.get(token, least)) for token, log in live.likeliest.items()]
     named = math.fsum(math.exp(one) * (one - other) for one, other in pairs)
     rest = _rest(live.likeliest.values())
@@ -112,12 +118,8 @@ def _kls(pairs: Iterator[tuple[Answered, Answered]]) -> Iterator[float]:
 
 
 def _same_top(pairs: Iterator[tuple[Answered, Answered]]) -> float | None:
-    same = [_top(one) == _top(other) for one, other in _along(pairs)]
+    same = [one.top == other.top for one, other in _along(pairs)]
     return _mean([float(each) for each in same]) if same else None
-
-
-def _top(expected: Expected) -> int:
-    return next(iter(expected.likeliest))
 
 
 def _perplexity_ratio(read: Sequence[BothRead]) -> float | None:
@@ -154,17 +156,21 @@ def _by_difference(pair: Pair) -> tuple[float, float]:
 
 
 def _words(pair: Pair) -> str:
+    prompt, live = quoted(pair.prompt), quoted(pair.live.text)
     if pair.agreement == 1:
-        return f"{pair.prompt!r}: the same, {pair.live.text!r}"
-    return f"{pair.prompt!r}: live {pair.live.text!r}, new {pair.new.text!r}"
+        return f"{prompt}: the same, {live}"
+    return f"{prompt}: live {live}, new {quoted(pair.new.text)}"
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def _ratio(new: int, live: int) -> float:
-    return new / live if live else float(new > 0) + 1.0
+def _ratio(new: int, live: int) -> float | None:
+    """None for more than nothing, which is no number of times as much."""
+    if live:
+        return new / live
+    return None if new else 1.0
 
 
 def _at(ordered: Sequence[float], share: float) -> float:

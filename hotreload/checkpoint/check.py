@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hotreload.checkpoint.config import contradictions
-from hotreload.checkpoint.content import Content, examine
+from hotreload.checkpoint.content import Content, examine, unread
 from hotreload.checkpoint.counted import Counted, what_counts
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.file_findings import changed
@@ -39,7 +39,7 @@ from hotreload.checkpoint.fit import (
     tensors_by_name,
 )
 from hotreload.checkpoint.in_memory import InMemory
-from hotreload.checkpoint.memory import survey_memory, with_serving
+from hotreload.checkpoint.memory import in_given_names, survey_memory, with_serving
 from hotreload.checkpoint.reading import Readable
 from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import Roots, ServingFile, Survey, survey
@@ -127,6 +127,8 @@ def findings(
     read = _read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
+    if isinstance(folder, InMemory):
+        every = in_given_names(every, folder)
     of_all = fingerprint({**beside, **read.sums}) if counted.names and not every else None
     if not every:
         notes += counted.unknown
@@ -211,6 +213,8 @@ class _Reader:
             return unfit
 
     def _examined(self, file: ServingFile, header: Header) -> Content:
+        if file.memory is not None and file.memory.is_unread:
+            return unread(file.name, header, f"unread {file.identity.ino}")
         for_its_name = None if self.counted else self.digests.taken(file, header)
 
         def work(opened: Readable) -> Content:

@@ -8,10 +8,19 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from hotreload.checkpoint.arranged import (
+    Arranged,
+    Arrangement,
+    as_in_a_file,
+    is_within_reach,
+    of_stack,
+    plain,
+)
 from hotreload.checkpoint.reading import Changed, Identity
 from hotreload.errors import BadRequest, shown
 from hotreload.types import IN_MEMORY
@@ -50,10 +59,19 @@ class InMemory:
 
     name = IN_MEMORY
 
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
-        """BadRequest names what is no array of numpy or JAX."""
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        *,
+        called: Mapping[str, str] = MappingProxyType({}),
+        is_unread: bool = False,
+    ) -> None:
+        """BadRequest names what is no array of numpy or JAX; `called` are names of the caller's."""
+        self.called = called
+        self.is_unread = is_unread
+        """True where the checks leave the values to who takes the arrays over on their devices."""
         for name, array in tensors.items():
-            _check_array(name, array)
+            _check_array(name, plain(array))
         self._arrays = sorted(tensors.items(), key=lambda item: (_dtype_of(item[1]), item[0]))
         self.header = _header(self._arrays)
         """As a file has it behind the eight bytes that say how long it is."""
@@ -79,6 +97,26 @@ class InMemory:
         if not self._arrays:
             raise Changed("it was let go of")
         return self._arrays[at]
+
+    def by_name(self) -> dict[str, Any]:
+        """The arrays by their names, as they are held; Changed once they were let go of."""
+        named = (self.array(at) for at in range(len(self.begins) - 1))
+        return {name: plain(array) for name, array in named}
+
+    @property
+    def arrangements(self) -> dict[str, Arrangement]:
+        """The changes that make tensors of them, of those that need one."""
+        return {name: each.how for name, each in self._arrays if isinstance(each, Arranged)}
+
+    @property
+    def places(self) -> dict[str, Mapping[int, int]]:
+        """The place of each that is held in a stack, by the axes that stack."""
+        return {n: each.places for n, each in self._arrays if isinstance(each, Arranged)}
+
+    @property
+    def are_within_reach(self) -> bool:
+        """Say of arrays of JAX if their devices can take each out of its stack for themselves."""
+        return all(is_within_reach(array) for _, array in self._arrays)
 
     def drop(self) -> None:
         """Let go of the arrays: nobody reads them any more."""
@@ -147,6 +185,19 @@ def _is_of_jax(array: Any) -> bool:
     return hasattr(array.dtype, "itemsize") and not str(array.dtype).startswith("key<")
 
 
+def are_on_devices(tensors: Mapping[Any, Any]) -> bool:
+    """Say if there are any, all of them arrays of JAX, and none in host memory."""
+    return bool(tensors) and all(is_on_device(plain(array)) for array in tensors.values())
+
+
+def is_on_device(array: Any) -> bool:
+    """Say if it is an array of JAX that lies on accelerators."""
+    is_ours = isinstance(array, np.ndarray | np.generic)
+    if is_ours or not _is_of_jax(array) or array.is_deleted():
+        return False
+    return all(device.platform != "cpu" for device in array.devices())
+
+
 def _dtype_of(array: Any) -> str:
     name = str(np.dtype(array.dtype).name)
     return _SPELT.get(name, name)
@@ -169,21 +220,28 @@ def _header(arrays: list[tuple[str, Any]]) -> bytes:
 def _bytes_of(name: str, array: Any) -> Bytes:
     """A tensor's bytes as a file has them: its own memory, or a copy where that lies otherwise."""
     try:
-        is_ours = isinstance(array, np.ndarray | np.generic)
-        held = np.asarray(array) if is_ours else _on_host(array)
+        given = plain(array)
+        is_ours = isinstance(given, np.ndarray | np.generic)
+        held = of_stack(array, np.asarray(given)) if is_ours else _on_host(array)
     except RuntimeError as gone:
         raise Changed(f"{name} cannot be read: {gone}") from gone
+    held = as_in_a_file(array, held)
     if held.dtype.byteorder == ">":
         held = held.astype(held.dtype.newbyteorder("<"))
     return np.ascontiguousarray(held).reshape(-1).view(np.uint8)
 
 
 def _on_host(array: Any) -> np.ndarray[Any, Any]:
-    """The values of an array of JAX.
+    """The values of an array of JAX, or of a part of one.
 
     An array keeps what it was asked for, as long as it lives: so a copy is asked, but where the
     memory of the one device is the host's.
     """
-    devices = array.devices()
-    is_here = len(devices) == 1 and all(device.platform == "cpu" for device in devices)
-    return np.asarray(array if is_here else array.copy())
+    given = plain(array)
+    devices = given.devices()
+    if len(devices) == 1 and all(device.platform == "cpu" for device in devices):
+        return np.asarray(of_stack(array, np.asarray(given)))
+    if not is_within_reach(array):
+        return np.asarray(of_stack(array, np.asarray(given.copy())))
+    part = of_stack(array, given)
+    return np.asarray(part.copy() if part is given else part)

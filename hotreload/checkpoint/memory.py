@@ -1,10 +1,11 @@
 """Tensors in memory as a checkpoint of one file, which is read where a file would be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hotreload.checkpoint.file_findings import changed, with_file
-from hotreload.checkpoint.findings import Finding, Unfit
+from hotreload.checkpoint.findings import Finding, Unfit, quoted
 from hotreload.checkpoint.in_memory import InMemory, OpenedMemory
 from hotreload.checkpoint.reading import Changed, Readable
 from hotreload.checkpoint.safetensors import Header, parse_header
@@ -33,6 +34,16 @@ def with_serving[T](file: ServingFile, work: Callable[[Readable], T]) -> T:
     if file.memory is not None:
         return _with_memory(file.memory, on_same)
     return with_file(file.path, file.name, on_same)
+
+
+def in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Finding, ...]:
+    """The same, each with what the caller calls the tensor that it is about."""
+    return tuple(
+        replace(each, message=f"{each.message} (it was given as {quoted(memory.called[name])})")
+        if (name := each.tensor or "") in memory.called
+        else each
+        for each in findings
+    )
 
 
 def _require_same(opened: Readable, file: ServingFile) -> None:

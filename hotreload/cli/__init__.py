@@ -19,6 +19,7 @@ from hotreload.cli import (
     check_config,
     completion,
     demo,
+    diff,
     doctor,
     explain,
     install_unit,
@@ -47,6 +48,7 @@ MODULES: tuple[Any, ...] = (
     change,
     ask,
     swap,
+    diff,
     completion,
 )
 """Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
@@ -55,7 +57,7 @@ GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
     ("look", ("status", "top", "ls", "history", "checksums", "events", "explain")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
-    ("try it", ("demo", "tiny", "check", "swap", "generate")),
+    ("try it", ("demo", "tiny", "check", "diff", "swap", "generate")),
 )
 
 INTRODUCTION = """\

@@ -6,6 +6,7 @@ from typing import Any
 from hotreload.cli import show
 from hotreload.cli.show import Now, ago, for_here, moment
 from hotreload.figures import duration
+from hotreload.picture.rows import behaviour_text
 from hotreload.picture.words import (
     Fields,
     attempt_words,
@@ -26,7 +27,7 @@ VERDICTS = {
     "superseded": "was let go",
     "lost": LOST_WORDS,
 }
-AFTER_CHECKS = ("staging", "probing")
+AFTER_CHECKS = ("staging", "probing", "comparing")
 """Phases that come after all checks of the files."""
 HeadAndRows = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The head and the rows."""
@@ -83,6 +84,8 @@ def _rows(attempt: Fields) -> Iterator[tuple[str, str]]:
         yield "loaded", loader_text(attempt)
         yield "change", drift_text(attempt)
     yield "probes", _probes(attempt)
+    if attempt.get("behaviour"):
+        yield "compared", _compared(attempt)
     if attempt["phases"]:
         spent = (f"{plain(name)} {duration(took)}" for name, took in attempt["phases"].items())
         yield "times", ", ".join(spent)
@@ -100,9 +103,15 @@ def _probes(attempt: Fields) -> str:
         return f"not asked, so their answers are not known: {plain(attempt['unproven'])}"
     if "probing" not in attempt["phases"]:
         return "not asked"
-    if attempt["outcome"] == "passed":
+    if attempt["outcome"] == "passed" or "comparing" in attempt["phases"]:
         return "passed"
     return "\n".join(plain(finding) for finding in attempt["findings"]) or "not answered"
+
+
+def _compared(attempt: Fields) -> str:
+    """Say how it differs from what is live, and which limits are broken by that."""
+    broken = attempt["findings"] if attempt["outcome"] == "rejected" else ()
+    return "\n".join([behaviour_text(attempt["behaviour"]), *map(plain, broken)])
 
 
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:

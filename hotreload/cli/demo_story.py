@@ -8,7 +8,7 @@ from hotreload.cli.show import painted, table
 from hotreload.figures import duration
 from hotreload.picture.words import Fields
 
-PHASES = ("validating", "draining", "staging", "probing", "swapping")
+PHASES = ("validating", "draining", "staging", "probing", "comparing", "swapping")
 """The phases of an attempt in their order; draining is a wait for room for one more set."""
 SHOWN_FAULTS = 5
 CLIENTS = 8

@@ -1,4 +1,4 @@
-"""The options of `check` and `swap` for `org/name@revision` on a Hugging Face Hub."""
+"""The options of `check`, `diff` and `swap` for `org/name@revision` on a Hugging Face Hub."""
 
 import argparse
 import os

@@ -3,10 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from hotreload.cli.exits import FAILED, Misused
+from hotreload.cli.engine_args import add_engine_options, engine_options_of
+from hotreload.cli.exits import FAILED
 from hotreload.cli.repo import add_repo_options, cache_of, token_of
 
 EXPLAINED = """\
@@ -37,25 +38,12 @@ def add(verbs: Any) -> None:
     add_repo_options(parser)
     parser.add_argument("--prompt", help="what to ask (你是谁)")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the longest answer (32)")
-    parser.add_argument("--device", choices=("auto", "cpu", "tpu"), help="where to run (auto)")
-    parser.add_argument("--tp", type=_count, metavar="N", help="devices that share the weights (1)")
-    parser.add_argument(
-        "--dtype",
-        choices=("auto", "bfloat16", "float16", "float32"),
-        help="what the engine serves (auto: what the config says)",
-    )
+    add_engine_options(parser)
     parser.add_argument(
         "--cast",
         action="store_true",
         default=None,
         help="load the checkpoint although its dtype is not the engine's",
-    )
-    parser.add_argument(
-        "--engine-arg",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one of sglang-jax's server arguments; may be repeated",
     )
     parser.set_defaults(run=run)
 
@@ -69,37 +57,13 @@ def run(args: argparse.Namespace) -> int:
     from hotreload.cli.xla_log import keep_remarks_out
 
     keep_remarks_out(args.device or "auto")
-    names = ("model", "checkpoint", "prompt", "max_new_tokens", "device", "tp", "dtype", "cast")
+    names = ("model", "checkpoint", "prompt", "max_new_tokens", "cast")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    out, engine_args = sys.stdout, _engine_args(args.engine_arg)
+    out, engine_options = sys.stdout, engine_options_of(args)
     fetching = {"cache": cache_of(args), "token": token_of(args)}
     with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for our objects alone
-        given |= {"args": engine_args, **fetching, "publish": drawing(bar)}
+        given |= {**engine_options, **fetching, "publish": drawing(bar)}
         return asyncio.run(_swap(given, out))
-
-
-def _count(text: str) -> int:
-    if (count := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return count
-
-
-def _engine_args(given: Sequence[str]) -> dict[str, Any]:
-    pairs = [text.partition("=") for text in given]
-    for (name, equals, _), text in zip(pairs, given, strict=True):
-        if not (name.strip() and equals):
-            raise Misused(f"--engine-arg {text}: write it as NAME=VALUE")
-    return {name.strip(): _value(value.strip()) for name, _, value in pairs}
-
-
-def _value(text: str) -> Any:
-    """A TOML value, as in a settings file; anything else is plain text."""
-    import tomllib
-
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
-        return text
 
 
 async def _swap(given: Mapping[str, Any], out: Any) -> int:

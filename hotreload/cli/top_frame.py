@@ -11,6 +11,7 @@ from hotreload.cli.bar import bar
 from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
+from hotreload.picture.rows import behaviour_text
 from hotreload.picture.words import Fields, named, plain, short_name
 
 Line = list[tuple[str, str | None]]
@@ -21,6 +22,8 @@ Rows = Mapping[str, Fields]
 PHASE_COLUMNS = 11
 TOP_HEAD = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
+COMPARED_BEFORE = 5
+"""So many comparisons before the last are shown by their agreement alone."""
 NARROW = 100
 """Below this many columns the history shows only when, of what and how an attempt ended."""
 
@@ -43,7 +46,8 @@ def frame(
     if status is not None:
         rows = {row["name"]: {**row, "words": _here(row["words"], now)} for row in rows_of(status)}
         top += [*_wrong(status, width), *_now(status, rows, width), *_moved(leaves)]
-        top += [*_shown(rows, width, "loaded"), [], *_attempt(status, rows, width), []]
+        top += [*_shown(rows, width, "loaded"), *_compared(attempts, width)]
+        top += [[], *_attempt(status, rows, width), []]
         top += _history(attempts[: max(0, height - len(top))], now, width)
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
@@ -123,6 +127,18 @@ def _moved(leaves: Fields | None) -> Iterator[Line]:
         yield [(f"leaves changed at the last swap: {count}", None)]
 
 
+def _compared(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
+    """Show what the last comparison found, and by how much answers agreed in those before it."""
+    found = [each for each in attempts if each.get("behaviour")][: 1 + COMPARED_BEFORE]
+    if found:
+        last, *before = found
+        words = f"compared {short_name(last)}: {behaviour_text(last['behaviour'])}"
+        if before:
+            agreed = (f"{each['behaviour']['agreement']:.0%}" for each in before)
+            words = f"{words}; before it {', '.join(agreed)}"
+        yield from _folded(words, None, width)
+
+
 def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     if (attempt := status["attempt"]) is not None:
         yield [("attempt in progress: ", None), (named(attempt), "bold")]
@@ -131,7 +147,9 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     elif last := rows.get("last attempt"):
         first, *others = last["words"].split("\n")
         yield from _folded(f"last attempt: {first}", last["tone"], width)
-        for line in others:
+        found = (status["last_attempt"] or {}).get("behaviour")
+        said = behaviour_text(found) if found else None  # it has a row of its own
+        for line in (each for each in others if each != said):
             yield from _folded(cut(line, 3 * width), None, width)
     elif "wanted" in rows:
         yield [("no attempt yet", "dim")]

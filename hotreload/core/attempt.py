@@ -8,10 +8,11 @@ made in the place of the flip (`first_switch`). The steps on one engine have two
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from hotreload.core.commanding import RunCommand, check_can_ask
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, StillWanted
@@ -64,7 +65,9 @@ class AttemptUnderWay:
         replicas: Replicas[Engine],
         attempts: Attempts,
         rules: Rules,
+        command: RunCommand | None = None,
     ) -> None:
+        """`command` decides about new weights, after all else."""
         self.progress = progress
         self.wanted = wanted
         self._fetch = fetch
@@ -72,6 +75,7 @@ class AttemptUnderWay:
         self._replicas = replicas
         self._attempts = attempts
         self._rules = rules
+        self._command = command
         self._is_to_compare = True
         """True until new weights were compared with what is live."""
 
@@ -86,14 +90,21 @@ class AttemptUnderWay:
         """Make the revision live, or raise why not: then what answered before answers still."""
         self.progress.version = version
         self.wanted.ask(is_wanted)
+        self._check_judges()
         checkpoint = await self._prepared()
-        await self._change(lambda engine: engine.stage(checkpoint))
+        mirroring = self._attempts.hearing.mirroring
+        with mirroring() if self._is_to_compare else nullcontext():
+            await self._change(lambda engine: engine.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
         """Do on one engine what `reload` does before anything goes live; cut nobody off for it."""
         self.wanted.ask(is_wanted)
         checkpoint = await self._prepared()
         self._rules = replace(self._rules, abort_on_drain_timeout=False)
+        with self._attempts.hearing.mirroring():
+            await self._rehearse_on_one(checkpoint)
+
+    async def _rehearse_on_one(self, checkpoint: Checkpoint) -> None:
         async with self._all_or_none() as rollout:
             switch = rollout.first
             with rollout.on(switch):
@@ -102,7 +113,7 @@ class AttemptUnderWay:
                     self.progress.unproven = switch.replica.engine.cannot_overlap or ""
                     if not self.progress.unproven:
                         await switch.prove_unseen(staged)
-                        await switch.compare(staged)
+                        await self._compare(switch, staged)
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
@@ -123,6 +134,16 @@ class AttemptUnderWay:
         await self._change(
             lambda engine: engine.perturb(self.progress.revision, noise), probe=False
         )
+
+    def _check_judges(self) -> None:
+        """Load nothing that nobody could judge; the way back needs no judge."""
+        if not self._is_to_compare:
+            return
+        engine = self._replicas.first.engine
+        if self._command is not None:
+            check_can_ask("command", engine.cannot_overlap)
+        if self._rules.limits.are_any:
+            check_can_ask("limits", engine.cannot_compare)
 
     # --- the steps ---------------------------------------------------------------------------
 
@@ -151,11 +172,18 @@ class AttemptUnderWay:
 
     async def _prove(self, switch: Switch, staged: Staged) -> None:
         self.wanted.check()  # the last cheap exit
-        self.progress.is_staged = True
+        takes_long = self._is_to_compare and self._command is not None
+        self.progress.is_staged = not takes_long
         await switch.prove(staged)
         if self._is_to_compare:
-            await switch.compare(staged)
+            await self._compare(switch, staged)
             self._is_to_compare = False  # what the first engine finds is so on all
+        self.progress.is_staged = True
+
+    async def _compare(self, switch: Switch, staged: Staged) -> None:
+        await switch.compare(staged, self._attempts.hearing)
+        if self._command is not None:
+            await switch.ask_command(staged, self._command)
 
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True

@@ -25,7 +25,7 @@ from hotreload.core.way_out import WayOut
 from hotreload.errors import EngineLost
 from hotreload.events import BakeTold
 from hotreload.judgements import Bake, BakeOutcome
-from hotreload.types import BAKE, Attempt, Generation, Reason, Revision
+from hotreload.types import BAKE, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 
@@ -74,6 +74,11 @@ class Baking:
         bakes = [each for each in tuple(self._bakes) if self._is_live(each)]
         return bakes[0].told() if bakes else None
 
+    @property
+    def condemned(self) -> Bake | None:
+        """The judgement for which what is live is being left; None where it is not."""
+        return self._way_out.told
+
     # --- what happens ------------------------------------------------------------------------
 
     def begins_with(self, live: Generation) -> None:
@@ -84,8 +89,24 @@ class Baking:
                 cut = replace(attempt.bake, outcome=BakeOutcome.CUT_SHORT, words=words)
                 self._tell(attempt.generation or 0, attempt.revision, cut)
         self._live = live
-        self._promote(self.conducts.of(live))
+        if (told := self._condemned_before(live)) is not None:
+            self._convicted.add(live.fingerprint)
+            self._way_out.take(live, told)
+        else:
+            self._promote(self.conducts.of(live))
         self._news.set()
+
+    def _condemned_before(self, live: Generation) -> Bake | None:
+        """The conviction that a restart came before: it was to be left, and is live all the same.
+
+        What was to be left for too few answers is promoted, as all that a start serves: whether the
+        operator wanted it left then, nobody knows.
+        """
+        ledger = self.attempts.ledger
+        if ledger.pinned or not self._rules.seconds:
+            return None
+        told = next((each.bake for each in ledger.history if _made_live(each, live)), None)
+        return told if told is not None and told.outcome is BakeOutcome.CONVICTED else None
 
     def went_live(self, ended: Attempt, live: Generation) -> None:
         """Judge what an attempt made live, unless an operator went back to it."""
@@ -170,8 +191,12 @@ class Baking:
         """Do all that there is to do now."""
         for bake in [*self._bakes]:
             self._judge(bake)
+        await self._save()  # before the way back, which may take minutes
         if (left := await self._way_out.turn(self._live, leave)) is not None:
             self._refuse(left[0].revision, left[1])
+        await self._save()
+
+    async def _save(self) -> None:
         if not self._is_saved:
             self._is_saved = True
             await self.attempts.save()
@@ -218,11 +243,10 @@ class Baking:
         """Refuse these weights, and leave them if they are live."""
         self._end(bake, told)
         self._convicted.add(bake.generation.fingerprint)
-        reason = refusal_of(told)
         if self._live is not None and self._is_live(bake):
-            self._way_out.take(self._live, reason)
+            self._way_out.take(self._live, told)
         else:
-            self._refuse(bake.generation.revision, reason)
+            self._refuse(bake.generation.revision, refusal_of(told))
 
     def _refuse(self, revision: Revision, reason: Reason) -> None:
         """Refuse what is convicted and not live any more, however that came."""
@@ -235,6 +259,9 @@ class Baking:
         conduct = self.conducts.of(live)
         conduct.generation = live
         self._convicted.discard(live.fingerprint)
+        if (told := self._way_out.told) is not None:  # a restart must not leave it all the same
+            vouched = replace(told, outcome=BakeOutcome.VOUCHED, words=words)
+            self._tell(live.number, live.revision, vouched)
         self._way_out.forget()
         self._promote(conduct)
         self._news.set()
@@ -269,3 +296,9 @@ class Baking:
         in_bakes = any(conduct in (bake.new, bake.old) for bake in self._bakes)
         is_live = conduct.generation.fingerprint == weights
         return in_bakes or is_live or conduct in self._promoted
+
+
+def _made_live(attempt: Attempt, live: Generation) -> bool:
+    """Tell whether the attempt made these weights live; a start judges nothing anew."""
+    went_live = attempt.outcome is Outcome.LIVE and not attempt.is_of_a_start
+    return went_live and attempt.revision.id == live.revision.id

@@ -1,24 +1,33 @@
 """Compares new weights with the live ones before they answer anybody, and keeps to the limits.
 
-The live weights answer the questions, and go along their own answers once more: what differs there
-is noise. The new ones answer them and go along the live ones' answers. Both read the texts.
+The live weights answer the questions, and are led along their own answers: what differs there is
+noise. The new ones answer them and are led along the live ones' answers. Both read the texts.
 """
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
-from hotreload.behaviour.asked import Answered, Question
+from hotreload.behaviour.accuracy import right_answers
+from hotreload.behaviour.asked import Answered, Led, Question
 from hotreload.behaviour.built_in import questions, texts
 from hotreload.behaviour.report import BothRead, Pair, report_of
+from hotreload.core.marking import checked_answers
 from hotreload.core.ports import Engine
 from hotreload.core.rules import BehaviourLimits
 from hotreload.errors import AnswerNonfinite, CheckpointRejected
-from hotreload.judgements import Behaviour
+from hotreload.judgements import Behaviour, RightAnswers
+from hotreload.threads import in_thread
 from hotreload.types import BEHAVIOUR, Staged
+
+log = logging.getLogger("hotreload.behaviour")
 
 SMALLEST_NOISE = 1e-6
 """Nats that count as noise though none was seen: a multiple of nothing would forbid everything."""
+FEWEST_HEARD = 16
+"""Requests of clients below which their figures decide nothing."""
 NO_ANSWER = Answered((), "", "", ())
 
 
@@ -28,16 +37,23 @@ class BehaviourRejected(CheckpointRejected):
     code = BEHAVIOUR
 
 
-async def compared(engine: Engine, staged: Staged) -> Behaviour | None:
-    """Ask live and new weights the same; None where the live ones give nothing to compare with."""
-    began = time.monotonic()
-    asked, read = questions(), texts()
+async def compared(
+    engine: Engine, staged: Staged, further: Sequence[Question] = ()
+) -> Behaviour | None:
+    """Ask live and new weights the same, and further questions beside what all are asked.
+
+    None where the live ones give nothing to compare with.
+    """
+    began, read = time.monotonic(), texts()
+    asked, live = await _answered_by_live(engine, (*questions(), *further))
+    if not asked:
+        return None
+    led = [_led(q, a) for q, a in zip(asked, live, strict=True) if a.to_be_led]
     try:
-        live = await engine.answer_unseen(engine.live, asked)
-        led = [replace(q, along=a.tokens) for q, a in zip(asked, live, strict=True) if a.tokens]
         # In another order: rows of a batch are no part of what weights expect.
         again = await engine.answer_unseen(engine.live, [*reversed(led), *read])
-    except AnswerNonfinite:
+    except AnswerNonfinite as bad:
+        log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
         return None
     try:
         new = await engine.answer_unseen(staged, [*asked, *led, *read])
@@ -46,8 +62,35 @@ async def compared(engine: Engine, staged: Staged) -> Behaviour | None:
     at, count = len(asked), len(led)
     pairs = _pairs(asked, live, again[:count][::-1], new[:at], new[at : at + count])
     both = zip(again[count:], new[at + count :], strict=True)
-    found = report_of(pairs, [BothRead(*each) for each in both])
-    return replace(found, seconds=time.monotonic() - began)
+    read_by = [BothRead(*each) for each in both]
+    # Off the loop, for which clients wait.
+    found = await in_thread(
+        lambda cancel: report_of(pairs, read_by), leave_as="a report", is_read=False
+    )
+    right = right_answers(await checked_answers(asked, live, new[:at]))
+    return replace(found, right_answers=right, seconds=time.monotonic() - began)
+
+
+async def _answered_by_live(
+    engine: Engine, asked: Sequence[Question]
+) -> tuple[Sequence[Question], Sequence[Answered]]:
+    """Ask the live weights; those questions are left out that they make no numbers of."""
+    try:
+        return asked, await engine.answer_unseen(engine.live, asked)
+    except AnswerNonfinite as bad:
+        if len(asked) == 1:
+            log.warning("behaviour.live_nonfinite", extra={"why": f"{asked[0].place}: {bad}"})
+            return (), ()
+    middle = len(asked) // 2
+    parts = [await _answered_by_live(engine, some) for some in (asked[:middle], asked[middle:])]
+    (first, said), (second, also_said) = parts
+    return (*first, *second), (*said, *also_said)
+
+
+def _led(question: Question, answered: Answered) -> Led:
+    """Along the first of its tokens, as many as were noted, and its end."""
+    given = answered.to_be_led
+    return Led(question.prompt, question.tokens, request=question.request, answer=given)
 
 
 def _pairs(
@@ -57,15 +100,15 @@ def _pairs(
     new: Sequence[Answered],
     along: Sequence[Answered],
 ) -> list[Pair]:
-    """Those that were answered by nothing have nothing to go along."""
+    """Those that were answered by nothing have nothing to be led along."""
     agains, alongs = iter(again), iter(along)
     return [
         Pair(
             question.prompt,
             one,
-            next(agains) if one.tokens else NO_ANSWER,
+            next(agains) if one.to_be_led else NO_ANSWER,
             other,
-            next(alongs) if one.tokens else NO_ANSWER,
+            next(alongs) if one.to_be_led else NO_ANSWER,
         )
         for question, one, other in zip(asked, live, new, strict=True)
     ]
@@ -75,33 +118,56 @@ def check_limits(found: Behaviour, limits: BehaviourLimits) -> None:
     """Raise BehaviourRejected, which names each limit and the worst answers, if one is broken."""
     broken = [*breaches(found, limits)]
     if broken:
+        lost = found.right_answers.lost if found.right_answers else ()
         raise BehaviourRejected(
-            f"[behaviour.limits] {'; '.join(broken)}", findings=[*broken, *found.worst]
+            f"[behaviour.limits] {'; '.join(broken)}", findings=[*broken, *lost, *found.worst]
         )
 
 
 def breaches(found: Behaviour, limits: BehaviourLimits) -> Iterator[str]:
-    """Say what is beyond a limit, the setting's name first; so is what was not measured."""
+    """Say what is beyond a limit, the setting's name first; so is what was not measured.
+
+    Where the live weights say nothing there is nothing to be led along: that breaks no limit.
+    """
+    if found.mean_kl is None and not found.tokens:
+        limits = replace(limits, max_kl=None, max_kl_over_noise=None, min_change=None)
     over_noise = None
     if found.mean_kl is not None and found.noise_kl is not None:
         over_noise = found.mean_kl / max(found.noise_kl, SMALLEST_NOISE)
-    longer = max(found.length_ratio, 1 / found.length_ratio if found.length_ratio else float("inf"))
-    most = (
+    longer = max(found.length_ratio, 1 / found.length_ratio) if found.length_ratio else inf
+    most = [
         ("max_kl", found.mean_kl, limits.max_kl),
         ("max_kl_over_noise", over_noise, limits.max_kl_over_noise),
         ("max_perplexity_ratio", found.perplexity_ratio, limits.max_perplexity_ratio),
         ("max_length_ratio", longer, limits.max_length_ratio),
-    )
-    least = (
+    ]
+    least = [
         ("min_agreement", found.agreement, limits.min_agreement),
         ("min_change", found.mean_kl, limits.min_change),
-    )
+    ]
+    if found.heard >= FEWEST_HEARD:
+        ratio = limits.max_heard_perplexity_ratio
+        most.append(("max_heard_perplexity_ratio", found.heard_perplexity_ratio, ratio))
+        least.append(("min_heard_same_top", found.heard_same_top, limits.min_heard_same_top))
     for name, value, limit in most:
         if limit is not None and not (value is not None and value <= limit):
             yield f"{name}: {_figure(value)} is over {limit:g}"
     for name, value, limit in least:
         if limit is not None and not (value is not None and value >= limit):
             yield f"{name}: {_figure(value)} is under {limit:g}"
+    right, limit = found.right_answers, limits.min_accuracy
+    if limit is not None and not (right is not None and right.accuracy >= limit):
+        yield f"min_accuracy: {_right(right)} is under {limit:g}"
+
+
+def _right(found: RightAnswers | None) -> str:
+    """The accuracy, and whether it is worse than that of the live weights by more than chance."""
+    if found is None:
+        return _figure(None)
+    changed = f"{found.worse} worse, {found.better} better, p {found.p_worse:.2g}"
+    drop = found.smallest_drop
+    seen = "no loss could be seen" if drop is None else f"a loss of {drop:.2g} could be seen"
+    return f"{found.accuracy:.3g} (the live weights' {found.live_accuracy:.3g}; {changed}; {seen})"
 
 
 def _figure(value: float | None) -> str:

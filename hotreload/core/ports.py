@@ -1,6 +1,7 @@
 """Source and Engine: all the core needs of the world."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -126,8 +127,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def compares(self) -> bool:
-        """True if weights that answer nobody can be asked, and be led along answers."""
+    def cannot_compare(self) -> str | None:
+        """The reason why weights that answer nobody cannot be asked questions; None if they can."""
         ...
 
     async def answer_unseen(
@@ -136,6 +137,14 @@ class Engine(Protocol):
         """Ask weights questions, as `prove` does, and say what they answered and expected.
 
         AnswerNonfinite when they make no numbers of one. A cancelled call leaves nothing behind.
+        """
+        ...
+
+    def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
+        """Have staged weights answer whoever holds a lease on them, as long as the block lasts.
+
+        What they compute reaches nobody who is served, and no client ends it or is counted by it.
+        At the end what is under way is ended. Only where two sets can answer side by side.
         """
         ...
 

@@ -14,6 +14,7 @@ from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.baking import Baking
+from hotreload.core.commanding import RunCommand
 from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
@@ -40,15 +41,20 @@ class Reconciler:
         validate: Validate,
         rules: Rules,
         baking: Baking,
+        command: Callable[[], RunCommand | None] = lambda: None,
         min_interval: float = 0.0,
     ) -> None:
-        """`baking` judges what goes live by its answers."""
+        """`baking` judges what goes live by its answers, `command` before it does.
+
+        The latter is asked at each attempt which command that is, if there is one.
+        """
         self.ledger = attempts.ledger
         self._source = source
         self._replicas = replicas
         self._attempts = attempts
         self._validate = validate
         self._baking = baking
+        self._command = command
         self.rules = rules
         """Rules for each attempt from its beginning; others may be set at any time."""
         self.min_interval = min_interval
@@ -270,6 +276,7 @@ class Reconciler:
             replicas=self._replicas,
             attempts=self._attempts,
             rules=self._rules_for(revision),
+            command=self._command(),
         )
 
     def _rules_for(self, revision: Revision) -> Rules:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
+from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError
@@ -58,13 +59,19 @@ class Attempts:
         backoff: Callable[[int], float] = default_backoff,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        hearing: Hearing | None = None,
     ) -> None:
-        """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours."""
+        """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours.
+
+        `hearing` hears the requests of clients, where there are any.
+        """
         self.ledger = ledger
         self.publish = publish
         self.backoff = backoff
         self.clock = clock
         self.wall = wall
+        self.hearing = hearing or Hearing()
+        """Requests of clients that new weights are compared by."""
         self._save = save
         self._is_lost = is_lost
 
@@ -168,6 +175,7 @@ class Attempts:
             unproven=progress.unproven,
             version=live.weight_version if live is not None else progress.version,
             behaviour=progress.behaviour,
+            command_said=progress.command_said,
         )
 
     def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from hotreload.behaviour.asked import Question
+
 PAUSE_LIMIT = 600.0
 """Seconds after which a pause that nobody ends is over by itself."""
 
@@ -33,11 +35,36 @@ class BehaviourLimits:
     max_length_ratio: float | None = None
     min_change: float | None = None
     """The least mean divergence: what differs by less was probably meant to be other weights."""
+    min_accuracy: float | None = None
+    """The least share of right answers, of those that are expected."""
+    max_heard_perplexity_ratio: float | None = None
+    """Along clients' answers, as the next one; few of them decide nothing."""
+    min_heard_same_top: float | None = None
 
     @property
     def are_any(self) -> bool:
         """True if something is not allowed."""
         return self != BehaviourLimits()
+
+    @property
+    def are_of_heard(self) -> bool:
+        """True if something is not allowed along clients' answers."""
+        return (self.max_heard_perplexity_ratio, self.min_heard_same_top) != (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class HearingRules:
+    """Requests of clients by which new weights are compared, beside what is asked of all."""
+
+    mirror: float = 0.0
+    """The share of those that end while a checkpoint waits."""
+    replay: int = 0
+    """So many of the last are kept in memory."""
+
+    @property
+    def are_any(self) -> bool:
+        """True if some are heard."""
+        return self.mirror > 0 or self.replay > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +90,8 @@ class Rules:
     """Seconds for comparing new weights with the live ones, before they go live; 0: nobody does."""
     limits: BehaviourLimits = BehaviourLimits()
     """Limits on how they may differ."""
+    corpus: tuple[Question, ...] = ()
+    """Questions that both are asked, beside those that every checkpoint is."""
     shadow_share: float = 0.25
     """The part of their turns in which new weights compute for the probes, beside clients."""
 

@@ -5,16 +5,20 @@ nobody waits. `drain` empties the engine first, for one that answers by one set 
 """
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from hotreload.core.commanding import CommandRefused, RunCommand, check_end, judged
 from hotreload.core.comparing import BehaviourRejected, check_limits, compared
+from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import as_verdict, probes_within
 from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
+from hotreload.core.replaying import also_by_heard
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
@@ -108,11 +112,26 @@ class Switch(ABC):
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
-    async def compare(self, staged: Staged) -> None:
-        """Compare with what is live, where nobody sees it; what is beyond a limit raises why."""
-        if self._rules.compare_within and self._engine.compares:
+    async def compare(self, staged: Staged, hearing: Hearing) -> None:
+        """Compare with what is live, where nobody sees it; what is beyond a limit raises why.
+
+        Also by what `hearing` heard of clients.
+        """
+        if self._rules.compare_within and self._engine.cannot_compare is None:
             with self.replica.sealed_when_lost():
-                await self._wanted.during(self._compared(staged))
+                await self._wanted.during(self._compared(staged, hearing))
+
+    async def ask_command(self, staged: Staged, run: RunCommand) -> None:
+        """Have the operator's command ask them, where no client sees it; a no raises why."""
+        with self.replica.sealed_when_lost():
+            async with self._progress.phase(Phase.COMPARING):
+                try:
+                    end = await self._wanted.during(judged(run, self.replica, staged))
+                    self._progress.command_said = end.lines
+                    check_end(end)
+                except CommandRefused as bad:
+                    self._progress.verdict = bad
+                    raise
 
     # --- what both ways do -----------------------------------------------------------------
 
@@ -144,23 +163,33 @@ class Switch(ABC):
             self._progress.verdict = as_verdict(bad)
             raise self._progress.verdict from bad
 
-    async def _compared(self, staged: Staged) -> None:
+    async def _compared(self, staged: Staged, hearing: Hearing) -> None:
         """Without limits nothing that fails here fails the checkpoint."""
         limits, seconds = self._rules.limits, self._rules.comparing_timeout
         what, setting = "comparing new weights with the live ones", "[behaviour] time"
         try:
-            async with self._progress.phase(Phase.PROBING), deadline(seconds, what, setting):
-                found = await compared(self._engine, staged)
+            async with self._progress.phase(Phase.COMPARING):
+                began = time.monotonic()
+                async with deadline(seconds, what, setting):
+                    found = await compared(self._engine, staged, self._rules.corpus)
+                if found is not None and (heard := hearing.for_the_candidate()):
+                    left = began + seconds - time.monotonic()
+                    found = await also_by_heard(
+                        self._engine, staged, found, heard, left, decides=limits.are_of_heard
+                    )
             self._progress.behaviour = found
             if found is not None:
                 check_limits(found, limits)
         except BehaviourRejected as bad:
             self._progress.verdict = bad
             raise
-        except TryAgain as later:
+        except EngineLost:
+            raise
+        except Exception as fault:
             if limits.are_any:
                 raise
-            log.warning("behaviour.not_compared", extra={"why": str(later)})
+            why = f"{type(fault).__name__}: {fault}"
+            log.warning("behaviour.not_compared", extra={"why": why})
 
     @asynccontextmanager
     async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Callable
 
+from hotreload.core.bake_words import refusal_of
 from hotreload.core.lasting import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
+from hotreload.judgements import Bake
 from hotreload.types import Generation, Reason
 
 log = logging.getLogger("hotreload.bake")
@@ -19,12 +21,13 @@ class WayOut:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._left: Generation | None = None
-        self._reason: Reason | None = None
         self._due = 0.0
+        self.told: Bake | None = None
+        """The judgement for which it is to be left; None where nothing is."""
 
-    def take(self, left: Generation, reason: Reason) -> None:
+    def take(self, left: Generation, told: Bake) -> None:
         """Leave this generation, as soon as may be."""
-        self._left, self._reason, self._due = left, reason, self._clock()
+        self._left, self.told, self._due = left, told, self._clock()
 
     def look_again(self) -> None:
         """Look at once: another one may be live."""
@@ -32,7 +35,7 @@ class WayOut:
 
     def forget(self) -> None:
         """Leave nothing."""
-        self._left = self._reason = None
+        self._left = self.told = None
 
     @property
     def due(self) -> float | None:
@@ -41,9 +44,10 @@ class WayOut:
 
     async def turn(self, live: Generation | None, leave: Leave) -> tuple[Generation, Reason] | None:
         """Try it, if it is time; return what is not live any more, and why it was to be left."""
-        left, reason = self._left, self._reason
-        if left is None or reason is None or self._clock() < self._due:
+        left, told = self._left, self.told
+        if left is None or told is None or self._clock() < self._due:
             return None
+        reason = refusal_of(told)
         if left != live:
             self.forget()
             return left, reason
@@ -51,6 +55,6 @@ class WayOut:
         try:
             await leave(reason, left)
         except (BadRequest, Busy, NotServing, TryAgain) as why:
-            told = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
-            log.warning("bake.not_rolled_back", extra=told)
+            fields = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
+            log.warning("bake.not_rolled_back", extra=fields)
         return None

@@ -26,22 +26,22 @@ class Ahead:
         self._done: set[BatchSize] = set()
         self._one_at_a_time = asyncio.Lock()
 
-    def can_prove_in(self, pool: ShadowPool, *batches: Sequence[int]) -> bool:
-        """Compile for this pool, too, and such batches, of which each prompt needs so many tokens.
+    def can_prove_in(self, pool: ShadowPool, *batches: tuple[int, int]) -> bool:
+        """Compile for this pool, too, and batches of so many prompts, and so many tokens in all.
 
         False if it cannot.
         """
         if self._rehearsal is None:
             return False
         self._rehearsal.also_in(pool.described())
-        found = _small_first(size for needs in batches for size in self._sizes_of(needs))
+        found = _small_first(size for batch in batches for size in self._sizes_of(*batch))
         self._proving = tuple(dict.fromkeys(replace(size, is_shadow=True) for size in found))
         return True
 
-    def _sizes_of(self, needs: Sequence[int]) -> Iterator[BatchSize]:
+    def _sizes_of(self, prompts: int, tokens: int) -> Iterator[BatchSize]:
         """Those of a batch of probes: all its steps are padded to the size of the first."""
         assert self._rehearsal is not None
-        sizes = [*self._rehearsal.sizes(len(needs), sum(needs))]
+        sizes = [*self._rehearsal.sizes(prompts, tokens)]
         yield [size for size in sizes if not size.is_prompt][-1]
         yield from (size for size in sizes if size.is_prompt)
 

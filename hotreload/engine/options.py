@@ -1,15 +1,33 @@
 """Options that an engine is started with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotreload.behaviour.asked import Question
 from hotreload.engine.compile_cache import CompileCache
 from hotreload.types import Revision, Shares
 
 RANDOM_WEIGHTS = Revision("random", "random weights")
 """The name of what an engine answers by that started without a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenOptions:
+    """Questions that weights are asked beside the probes where nobody sees the answers."""
+
+    compares: bool = False
+    """True to be ready to compare new weights with the live ones, which compiles for that."""
+    corpus: Sequence[Question] = ()
+    """Questions that they are asked beside those that are built in."""
+    hears: bool = False
+    """True to have room to compare them by what clients asked, too."""
+    candidate_tokens: int = 0
+    """Tokens for which there is to be room where they answer as a candidate; 0 for none."""
+
+
+PROBES_ALONE = UnseenOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +51,5 @@ class EngineOptions:
     """The place of compiled programs; None where the process decides that, as for any JAX."""
     shares: Shares = field(default_factory=Shares)
     """Parts of their turns in which weights compute that are proven, or that fade out."""
-    compares: bool = False
-    """True to be ready to compare new weights with the live ones, which compiles for that."""
+    unseen: UnseenOptions = PROBES_ALONE
+    """Questions beside the probes, for which there must be room."""

@@ -7,47 +7,39 @@ exchanges, answers serve. Knows nothing of gates, wishes, or files before they w
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import batched
 from typing import Any, NoReturn, Self
 
-from hotreload.behaviour.asked import Answered, Question
 from hotreload.engine import facts
-from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
-from hotreload.engine.answering.canaries import Batches, Canaries
-from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import ToldCalls
-from hotreload.engine.answering.unseen import UnseenBatch, tokens_asked
-from hotreload.engine.capabilities import BatchSize
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
-from hotreload.engine.options import EngineOptions
-from hotreload.engine.switching import SwitchingEngine
+from hotreload.engine.options import PROBES_ALONE, EngineOptions, UnseenOptions
+from hotreload.engine.proving import ProvingEngine
 from hotreload.engine.upstream import build, frozen, recompiles
 from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.nonfinite_logits import Withheld
 from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
-from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.filling import Filling
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.engine.weights.twins import Original
-from hotreload.errors import AnswerNonfinite, ProbeFailed, TryAgain
+from hotreload.errors import AnswerNonfinite, TryAgain
 from hotreload.threads import deadline, in_thread, uninterrupted
 from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
 
 
-class SglangEngine(SwitchingEngine):
+class SglangEngine(ProvingEngine):
     """One running engine; made by `start`.
 
     Its verbs that change weights are in what it is made of: those that make and free spare sets in
-    `StagingEngine`, those that say which set answers in `SwitchingEngine`.
+    `StagingEngine`, those that say which set answers in `SwitchingEngine`, those that give memory
+    back for a while in `ReleasingEngine`, those that ask weights where nobody sees it in
+    `ProvingEngine`.
     """
 
     def __init__(
@@ -58,25 +50,16 @@ class SglangEngine(SwitchingEngine):
         first: First,
         probes: Sequence[Probe],
         terms: StagingOptions,
-        compares: bool = False,
+        unseen: UnseenOptions = PROBES_ALONE,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
-        super().__init__(parts.running_scheduler, watch, first, terms)
+        super().__init__(parts, watch, first=first, probes=probes, terms=terms, unseen=unseen)
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
-        self._ahead = Ahead(find_rehearsal(parts.running_scheduler))
-        tokenizer = facts.tokenizer_of(parts)
-        grammars = grammars_of(self._scheduler.scheduler, tokenizer)
-        self.limits = facts.limits_of(parts)
-        self.capabilities = facts.capabilities_of(parts, grammars=grammars is not None)
-        calling = facts.calling_of(parts, tokenizer, self.capabilities)
         self.start_seconds: Mapping[str, float] = {}
         """Time that building it took: upstream's part, and what we made of that."""
-        self._prompts = Prompts(tokenizer, self.limits, self.capabilities, grammars, calling)
-        self._canaries = Canaries(probes, self._prompts)
-        self._compares = compares
 
     @classmethod
     async def start(
@@ -109,7 +92,7 @@ class SglangEngine(SwitchingEngine):
             async with deadline(filling.within, what, "[reload] stage_timeout"):
                 parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
         first = named(filling or revision) if twin is None else twin._lent()
-        make = partial(cls, parts, watch, probes=probes, terms=terms, compares=options.compares)
+        make = partial(cls, parts, watch, probes=probes, terms=terms, unseen=options.unseen)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
         ours = time.monotonic() - began - upstreams
@@ -167,62 +150,18 @@ class SglangEngine(SwitchingEngine):
         """
         self._watch.check()
         parsed = request if isinstance(request, Parsed) else await self.prepare(request)
+        lane = self._lane(weights)
+        if is_unseen := lane in self._proving:
+            parsed = self._fit_for_candidate(parsed)
         try:
-            lane = self._lane(weights)
             async with aclosing(self._front.generate(parsed, lane)) as answers:
                 calls = ToldCalls(parsed.calls) if parsed.calls is not None else None
                 async for answer in answers:
                     yield answer if calls is None else calls.told(answer)
         except AnswerNonfinite:
-            self._withheld.note()
+            if not is_unseen:
+                self._withheld.note()
             raise
-
-    async def until_ready_to_stage(self) -> None:
-        """Return once what is staged could be proven at once, too."""
-        await self._ahead.until_ready_to_prove()
-        await super().until_ready_to_stage()
-
-    async def prove(self, staged: Staged) -> None:
-        """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
-        asked = self._canaries.in_batches()
-        async with self._shadow(staged, len(asked[0])) as lane:
-            await self._ask_canaries(asked, lane)
-
-    @property
-    def compares(self) -> bool:
-        """True if weights that answer nobody can be asked, and be led along answers."""
-        return self._compares and not self.cannot_overlap
-
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
-        """Ask weights questions, in a lane that nobody else is answered in.
-
-        Say what they answered and expected.
-        """
-        found: list[Answered] = []
-        for some in batched(questions, SHADOW_ROWS):
-            batch = UnseenBatch(some, self._prompts)
-            async with (
-                self._shadow(staged, len(some), batch.along) as lane,
-                aclosing(self._front.generate(batch.request, lane)) as answers,
-            ):
-                answer = await anext(answers)
-            assert isinstance(answer, list)
-            found += batch.answered(answer)
-        return found
-
-    async def probe(self, *, briefly: bool = False) -> None:
-        """Ask the live weights every canary prompt; ProbeFailed lists each bad answer.
-
-        `briefly` asks only how each answer begins: that it does, and by numbers.
-        """
-        await self._ask_canaries(self._canaries.in_batches(briefly=briefly), self._lane(None))
-
-    def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
-        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
-        self._canaries.change(probes)
-        self.max_drift = max_drift
 
     @property
     def leaf_count(self) -> int:
@@ -262,19 +201,6 @@ class SglangEngine(SwitchingEngine):
     def under_way(self) -> int:
         """Number of prompts that the engine is busy with."""
         return self._front.under_way
-
-    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """Sizes of batches that it can compile for beside its answers, the smallest first.
-
-        Of up to so many requests, and of prompts of so many tokens; first those that the first
-        checkpoint is proven with. None where it must be asked.
-        """
-        return self._ahead.sizes(most, longest)
-
-    async def compile_for(self, size: BatchSize) -> None:
-        """Compile for a size of batches; nothing is computed, and those under way go on."""
-        self._watch.check()
-        await self._ahead.compile_for(size)
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
@@ -340,24 +266,6 @@ class SglangEngine(SwitchingEngine):
         if checkpoint is not None:
             self._tasks.append(self.compare_with(checkpoint))
 
-    async def _ready_shadow(self) -> None:
-        """Decide where weights are proven; what must be asked for that is compiled here.
-
-        Or the first checkpoint would have all wait for it.
-        """
-        needs = self._canaries.needs
-        batches = [needs, tokens_asked(self._prompts)] if self._compares else [needs]
-        self._decide_where_to_prove(max(batches, key=sum))
-        pool = self._shadow_pool
-        if pool is None or self.cannot_overlap:
-            return
-        # Else a single probe has been asked, as it is at every start, in batches of this size.
-        is_another_size = pool.has_own_programs or len(needs) > 1 or self._compares
-        if is_another_size and not self._ahead.can_prove_in(pool, *batches):
-            self._compares = False  # what that needs would be compiled while clients wait
-            with suppress(ProbeFailed):  # the start says what its weights answer
-                await self.prove(self.live)
-
     # --- what is another thing for an engine over several ranks -----------------------------------
 
     def _make_front(self) -> Answers:
@@ -368,11 +276,6 @@ class SglangEngine(SwitchingEngine):
 
     async def _know_whole(self) -> None:
         """On a single host every leaf has been measured."""
-
-    async def _ask_canaries(self, asked: Batches, lane: int) -> None:
-        """Past `generate`, which counts withheld answers: a probe's is no client's."""
-        self._watch.check()
-        await self._canaries.ask(asked, partial(self._front.generate, lane=lane))
 
 
 @asynccontextmanager

@@ -6,12 +6,12 @@ the same switches, the same checks.
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self
 
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
@@ -19,27 +19,16 @@ from hotreload.core.probing import probes_within
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
-from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import BadRequest, DrainTimedOut, EngineLost, NotServing
+from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import Events
-from hotreload.hot.asking import (
-    Prompt,
-    Sampling,
-    SeveralPrompts,
-    Streams,
-    are_asked,
-    check_is_staged,
-    check_text,
-    check_whole_number,
-    request_for,
-    stamp,
-)
+from hotreload.hot.answering import AnsweringHalf
+from hotreload.hot.asking import are_asked, check_is_staged, check_whole_number
 from hotreload.hot.given_weights import GivenWeights
-from hotreload.hot.loop_thread import Home
 from hotreload.hot.names import Names, renamed
 from hotreload.hot.new_weights import NewWeights
+from hotreload.hot.released import Releasing
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot, Started, TasksBeside, start, tell
 from hotreload.hot.switching import Switching
@@ -47,24 +36,19 @@ from hotreload.hot.terms import HotTerms
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode
 
-ADMISSION_SECONDS = 60.0
-"""Time that a request waits for a generation that is new enough."""
 
-
-class AsyncHotEngine:
+class AsyncHotEngine(AnsweringHalf):
     """Belongs to the loop it was started on; made by `start`."""
 
     def __init__(self, started: Started, terms: HotTerms) -> None:
         events, engine = Events(), started.engine
         publish = events.publish
+        super().__init__(Gate[SglangEngine](publish=publish, max_held=sys.maxsize))
         self.subscribe = events.subscribe
         """Have each event told on the loop; the returned call ends that."""
         self.subscribe(tell)
-        self._home = Home()
-        self._ending: asyncio.Task[None] | None = None
         self._probe_timeout = terms.probe_timeout
         self._started = started
-        self._gate = Gate[SglangEngine](publish=publish, max_held=sys.maxsize)
         attempts = Attempts(
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
@@ -72,10 +56,15 @@ class AsyncHotEngine:
         attempts.record(live, started.path)
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
-        self._switching = Switching(self._replica, attempts, terms.rules, check=self._check)
+        check_there = partial(self._released.check_changes, mode)
+        self._switching = Switching(
+            self._replica, attempts, terms.rules, check=self._check, check_there=check_there
+        )
         self._new_weights = NewWeights(self._replica, started.checks, self._switching)
+        self._releasing = Releasing(
+            self._replica, self._released, self._switching, self._new_weights, terms.drain_timeout
+        )
         self._replica.open()
-        self._streams = Streams()
         self._beside = TasksBeside(self._replica)
         self._beside.begin(terms, publish)
 
@@ -121,7 +110,7 @@ class AsyncHotEngine:
         `names` finds the Hugging Face name of each. CheckpointRejected says all that is wrong with
         them. The caller's arrays are only read, and are the caller's again when this returns.
         """
-        self._check()
+        self._check_for_change()
         since, given = self._switching.rollbacks, renamed(given, names)
         return await self._new_weights.stage(given, name, since, complete=complete)
 
@@ -139,7 +128,7 @@ class AsyncHotEngine:
         One that comes meanwhile waits for its turn. `probes=()` asks none of these weights; the
         other arguments are those of `stage`.
         """
-        self._check()
+        self._check_for_change()
         prove, given = are_asked(probes), renamed(given, names)
         return await self._new_weights.update(given, name, complete=complete, prove=prove)
 
@@ -156,12 +145,13 @@ class AsyncHotEngine:
             check_is_staged(staged, AsyncStagedWeights)
             await staged.probe()
             return
+        self._released.check_answers()
         async with probes_within(self._probe_timeout, "[reload] probe_timeout"):
             await self._replica.engine.probe()
 
     async def rollback(self, number: int | None = None) -> Generation:
         """Answer by the generation before again, or by this one: from memory, else its folder."""
-        self._check()
+        self._check_for_change()
         if number is not None:
             check_whole_number("number", number)
         place, left = self._switching.place_to_go_back_to(number), self.generation.revision
@@ -178,6 +168,48 @@ class AsyncHotEngine:
         """The fingerprint these weights will have when they are live; None if they are cast."""
         given = renamed(given, names)
         return await self._new_weights.fingerprint_of(given, complete=complete)
+
+    def _check_for_change(self) -> None:
+        """Raise as `_check` does, and while memory is released that other weights need."""
+        self._check()
+        self._released.check_changes(self._replica.mode)
+
+    # --- memory for others --------------------------------------------------------------------
+
+    async def release(self, *, kv: bool = True, weights: bool = False, abort: bool = False) -> int:
+        """Give the device memory of the KV pool, or of all weights, to others until `resume`.
+
+        It waits for the answers under way, or has them aborted, and returns how many bytes were
+        freed. Until then `generate` is NotServing; so is all that needs weights that are released.
+        """
+        self._check()
+        return await self._releasing.release(kv=kv, weights=weights, abort=abort)
+
+    async def resume(
+        self,
+        given: GivenWeights | None = None,
+        name: str = "",
+        *,
+        names: Names | None = None,
+        number: int | None = None,
+        probes: Sequence[Probe] | None = None,
+    ) -> Generation:
+        """Take the memory again that was released, and answer; nothing is compiled anew.
+
+        Where the weights were released these are proven and answer, or those of the generation of
+        this number, or of the last one, read from its folder again. After an error all is released
+        as before.
+        """
+        self._check()
+        if number is not None:
+            check_whole_number("number", number)
+        prove, given = are_asked(probes), given if given is None else renamed(given, names)
+        return await self._releasing.resume(given, name, number=number, prove=prove)
+
+    @property
+    def released(self) -> frozenset[str]:
+        """The parts of its memory that others have: of `kv` and `weights`."""
+        return self._released.parts
 
     # --- what answers -------------------------------------------------------------------------
 
@@ -205,93 +237,6 @@ class AsyncHotEngine:
     def engine(self) -> Any:
         """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
         return self._replica.engine.upstream
-
-    @overload
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: Sampling | None = None,
-        *,
-        at_least: int = 0,
-        **more: Any,
-    ) -> Answer: ...
-
-    @overload
-    async def generate(
-        self,
-        prompt: SeveralPrompts,
-        sampling_params: Sampling | None = None,
-        *,
-        at_least: int = 0,
-        **more: Any,
-    ) -> list[Answer]: ...
-
-    async def generate(
-        self,
-        prompt: Prompt | SeveralPrompts,
-        sampling_params: Sampling | None = None,
-        *,
-        at_least: int = 0,
-        **more: Any,
-    ) -> Answer | list[Answer]:
-        """The answer, or a list of them for a list of prompts; each is by one generation alone.
-
-        `more` is what sglang-jax's `/generate` takes beside. A generation older than `at_least`
-        does not answer: it is waited for, then NotNewEnough.
-        """
-        if more.get("stream"):
-            raise BadRequest("generate answers at once: for pieces, call stream")
-        async with aclosing(self._answers(prompt, sampling_params, at_least, more)) as answers:
-            answer: Answer | list[Answer] = await anext(answers)
-        if self._ending is not None:
-            raise NotServing("the engine was closed meanwhile")
-        return answer
-
-    async def stream(
-        self,
-        prompt: Prompt | SeveralPrompts,
-        sampling_params: Sampling | None = None,
-        *,
-        at_least: int = 0,
-        **more: Any,
-    ) -> AsyncGenerator[Answer]:
-        """The same in pieces, each with the whole text so far; closing it aborts the answer."""
-        more["stream"] = True
-        stream = self._streams.begin(self._answers(prompt, sampling_params, at_least, more))
-        # No other generator within this one: asyncio closes all of them at once when a loop ends.
-        try:
-            while (piece := await stream.next()) is not None:
-                yield piece
-        finally:
-            await stream.end()
-
-    async def _answers(
-        self,
-        prompt: Prompt | SeveralPrompts,
-        sampling: Sampling | None,
-        at_least: int,
-        more: Mapping[str, Any],
-    ) -> AsyncGenerator[Any]:
-        """Yield what the engine answers, once or in pieces; each answer says who made it."""
-        self._check()
-        check_whole_number("at_least", at_least)
-        request = request_for(prompt, sampling, more)
-        prepared = await self._gate.preparer().prepare(request)
-        async with (
-            self._gate.passing(at_least, ADMISSION_SECONDS) as lease,
-            aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
-        ):
-            async for answer in answers:
-                for each in answer if isinstance(answer, list) else [answer]:
-                    stamp(each, lease.generation)
-                yield answer
-
-    async def abort(self, rid: str | None = None) -> int:
-        """End the answers under way (to prompts that are called so), as they are; how many."""
-        self._check()
-        if rid is not None:
-            check_text("rid", rid)
-        return await self._replica.engine.abort_asked(rid)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -330,16 +275,6 @@ class AsyncHotEngine:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-    def _check(self) -> None:
-        """EngineLost when it is lost, NotServing when it is closed, BadRequest after a fork."""
-        self._home.check()
-        try:
-            self._gate.preparer()
-        except NotServing as refusal:
-            if self._gate.is_lost:
-                raise EngineLost(f"{refusal}: close it, and start another") from refusal
-            raise
 
 
 async def _nothing_to_save(ledger: Ledger) -> None:

@@ -22,6 +22,14 @@ GivenWeights = str | Path | Mapping[str, Any]
 """New weights: a checkpoint's folder, or arrays of numpy or JAX by their Hugging Face names."""
 
 
+class Renamed(dict[str, Any]):
+    """Arrays by their Hugging Face names, and what the program that gave them calls each."""
+
+    def __init__(self, tensors: Mapping[str, Any], called: Mapping[str, str]) -> None:
+        super().__init__(tensors)
+        self.called = called
+
+
 class GivenChecks:
     """Belongs to one engine: what it serves is what new weights are compared with."""
 
@@ -40,14 +48,20 @@ class GivenChecks:
         return GivenChecks(served, self._policy, self._dtype, digests)
 
     async def check(
-        self, given: GivenWeights, name: str = "", *, complete: bool = False
+        self,
+        given: GivenWeights,
+        name: str = "",
+        *,
+        complete: bool = False,
+        is_unread: bool = False,
     ) -> Checkpoint:
         """The weights as a checkpoint, called by this name; CheckpointRejected says why not.
 
-        Of a mapping that need not be `complete` it may be a part.
+        Of a mapping that need not be `complete` it may be a part. Of one that is to stay unread
+        only names, shapes and dtypes are checked.
         """
         check_text("name", name)
-        held = held_by(given)
+        held = held_by(given, is_unread=is_unread)
         check = partial(
             check_checkpoint,
             None,
@@ -114,10 +128,11 @@ def named_upon(part: Checkpoint, live: Revision) -> Checkpoint:
     return replace(part, revision=replace(part.revision, id=identify(files)))
 
 
-def held_by(given: GivenWeights) -> Path | InMemory:
+def held_by(given: GivenWeights, *, is_unread: bool = False) -> Path | InMemory:
     """Find what holds the weights; SourceUnavailable for no folder, BadRequest for no path."""
     if isinstance(given, Mapping):
-        return InMemory(given)
+        called = given.called if isinstance(given, Renamed) else {}
+        return InMemory(given, called=called, is_unread=is_unread)
     if not isinstance(given, str | Path):
         kind = type(given).__name__
         words = "weights are a checkpoint's folder, or a mapping of names to arrays"

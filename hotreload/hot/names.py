@@ -1,31 +1,96 @@
 """A program's own names of its tensors, and what they are called on the Hugging Face Hub."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
+from hotreload.checkpoint.axes import OtherAxes, arranged
 from hotreload.errors import BadRequest, shown
-from hotreload.hot.given_weights import GivenWeights
+from hotreload.hot.given_weights import GivenWeights, Renamed
 
-Names = Mapping[str, str] | Callable[[str], str | None]
+Factor = float | Callable[[tuple[int, ...]], float]
+"""A number that an array is multiplied by, or what finds it for an array's shape."""
+Name = str | tuple[str, str] | tuple[str, str, Factor]
+"""Hugging Face's name; with it how the axes of such an array are arranged: `d n h -> (n h) d`."""
+Names = Mapping[str, Name] | Callable[[str], Name | None]
 """A table of a program's names and Hugging Face's, or what looks one up; None for an unknown one.
 """
+NamePatterns = Sequence[tuple[str, str, str | None]]
+"""NamePatterns of names, what Hugging Face calls such a one, and the arrangement of axes if any."""
 UNKNOWN_SHOWN = 10
 
 
 def renamed(given: GivenWeights, names: Names | None) -> GivenWeights:
-    """The same arrays by their Hugging Face names; BadRequest lists those that are unknown."""
+    """The same arrays by their Hugging Face names; BadRequest lists those that are unknown.
+
+    They may lie in a tree of mappings, as in an `nnx.State`, and lists: the keys joined by dots are
+    the name.
+    """
     if names is None:
         return given
     if not isinstance(given, Mapping):
         raise BadRequest("names are for a mapping of arrays: what a folder holds has its names")
     if not (isinstance(names, Mapping) or callable(names)):
         raise BadRequest(f"names must be a table or a callable, not {shown(names)}")
-    found = {name: _looked_up(names, name) for name in given}
-    if unknown := [name for name in found if not isinstance(found[name], str)]:
+    arrays = {str(name): each for name, each in _flat(given)}
+    found = {name: _looked_up(names, name) for name in arrays}
+    known = {name: each for name, each in found.items() if _is_name(each)}
+    if unknown := [name for name in found if name not in known]:
         raise _unfit("names does not know", unknown)
-    if len(twice := _shared(found)) > 0:
-        raise _unfit("names calls others the same as", twice)
-    return {str(found[name]): array for name, array in given.items()}
+    called: dict[str, str] = {}
+    tensors: dict[str, Any] = {}
+    for name, array in arrays.items():
+        for other, tensor in _tensors(name, array, known[name]):
+            if other in called:
+                raise _unfit(f"names calls {shown(called[other])} the same as", [name])
+            called[other], tensors[other] = name, tensor
+    return Renamed(tensors, called)
+
+
+def by_patterns(patterns: NamePatterns, name: str) -> Name | None:
+    """The name, and the arrangement if any, by the first pattern that is all of this name."""
+    for own, theirs, axes in patterns:
+        if found := re.fullmatch(own, name):
+            return found.expand(theirs) if axes is None else (found.expand(theirs), axes)
+    return None
+
+
+def _flat(tree: Mapping[Any, Any] | Sequence[Any], before: str = "") -> Iterator[tuple[Any, Any]]:
+    """The arrays of a tree by their names; of a variable of flax's its value."""
+    for key, each in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+        name = f"{before}.{key}" if before else key
+        if isinstance(each, Mapping | list | tuple):
+            yield from _flat(each, str(name))
+        else:
+            value = getattr(each, "get_raw_value", None)
+            yield name, each if value is None else value()
+
+
+def _is_name(found: object) -> TypeGuard[Name]:
+    if not isinstance(found, tuple):
+        return isinstance(found, str)
+    is_two = len(found) in (2, 3) and all(isinstance(each, str) for each in found[:2])
+    return is_two and all(callable(each) or _is_factor(each) for each in found[2:])
+
+
+def _is_factor(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value != 0
+
+
+def _tensors(name: str, array: Any, found: Name) -> Iterator[tuple[str, Any]]:
+    """The tensor that an array is, or the tensors that it stacks, by their names."""
+    if isinstance(found, str):
+        yield found, array
+        return
+    other, axes, *factors = found
+    shape = tuple(getattr(array, "shape", ()))
+    factor = math.prod(each(shape) if callable(each) else each for each in factors)
+    try:
+        yield from arranged(array, axes, other, factor)
+    except OtherAxes:
+        words = f"is {shape}, and is to be arranged by '{axes}'"
+        raise BadRequest(f"{shown(name)} {words}") from None
 
 
 def _looked_up(names: Names, name: Any) -> object:
@@ -34,12 +99,6 @@ def _looked_up(names: Names, name: Any) -> object:
         return names[name] if isinstance(names, Mapping) else names(name)
     except LookupError:
         return None
-
-
-def _shared(found: Mapping[str, object]) -> list[str]:
-    """The names whose other one was another's before."""
-    first: dict[object, str] = {}
-    return [name for name, other in found.items() if first.setdefault(other, name) != name]
 
 
 def _unfit(words: str, names: list[str]) -> BadRequest:

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
+from hotreload.checkpoint.in_memory import are_on_devices
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Replica
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import BadRequest, NothingOfThatName
+from hotreload.engine.weights.from_arrays import InDoubt
+from hotreload.errors import BadRequest, CheckpointRejected, NothingOfThatName
 from hotreload.hot.given_weights import GivenChecks, GivenWeights
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.switching import Switching
@@ -30,7 +34,27 @@ class NewWeights:
     ) -> AsyncStagedWeights:
         """Check new weights and load them, unless more rollbacks than that were asked for."""
         self._switching.check_free()
+        unread = await self._unread(given, name, complete=complete)
+        if unread is not None:
+            with suppress(InDoubt):
+                return await self._stage_checked(unread, since)
         checkpoint = await self.checks.check(given, name, complete=complete)
+        return await self._stage_checked(checkpoint, since)
+
+    async def _unread(self, given: GivenWeights, name: str, *, complete: bool) -> Checkpoint | None:
+        """Arrays that the engine takes from where they lie, and judges there; None for others.
+
+        What cannot pass is read, too: then all is told that is wrong with it.
+        """
+        if not isinstance(given, Mapping) or not are_on_devices(given):
+            return None
+        with suppress(CheckpointRejected):
+            unread = await self.checks.check(given, name, complete=complete, is_unread=True)
+            if await self._replica.engine.takes_unread(unread):
+                return unread
+        return None
+
+    async def _stage_checked(self, checkpoint: Checkpoint, since: int) -> AsyncStagedWeights:
         await self._check_can_stay(checkpoint)
         return await self._switching.stage(checkpoint, since)
 
@@ -48,14 +72,27 @@ class NewWeights:
     async def bring_back(self, place: PastGeneration, since: int) -> Generation:
         """Answer by an earlier generation again, from its folder."""
         self._switching.check_free()
+        checkpoint = await self.from_files(place, "stage it again")
+        async with await self._switching.stage(checkpoint, since) as staged:
+            return await staged.flip_since(since)
+
+    async def from_files(self, place: PastGeneration, otherwise: str) -> Checkpoint:
+        """An earlier generation's weights, checked again; NothingOfThatName says what to do."""
         gone = f"generation {place.number} is no longer kept in memory"
         if not place.path:
-            raise NothingOfThatName(f"{gone}, and has no files: stage it again")
+            raise NothingOfThatName(f"{gone}, and has no files: {otherwise}")
         checkpoint = await self.checks.check(place.path, place.revision.label)
         if checkpoint.revision != place.revision:
             raise NothingOfThatName(f"{gone}, and {place.path} holds other bytes now")
-        async with await self._switching.stage(checkpoint, since) as staged:
-            return await staged.flip_since(since)
+        return checkpoint
+
+    async def refill(self, given: GivenWeights, name: str, *, prove: bool) -> Generation:
+        """Check new weights, all of them, and put them where there are none."""
+        refill = partial(self._switching.refill, prove=prove)
+        if (unread := await self._unread(given, name, complete=True)) is not None:
+            with suppress(InDoubt):
+                return await refill(unread)
+        return await refill(await self.checks.check(given, name, complete=True))
 
     async def fingerprint_of(self, given: GivenWeights, *, complete: bool) -> str | None:
         """The fingerprint that these weights would have live; None if they would be cast."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
+from hotreload.behaviour.asked import Question
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
 from hotreload.core.lasting import (
@@ -20,7 +21,7 @@ from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
 from hotreload.core.replica import Replica
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
+from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, EngineLost, shown
 from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
@@ -59,8 +60,14 @@ async def start(
     probes: Sequence[Probe] = (),
     terms: HotTerms = HotTerms(),  # noqa: B008 (frozen)
     boot: Boot = "checkpoint",
+    compares: bool = False,
+    corpus: Sequence[Question] = (),
 ) -> Started:
-    """Check the model, start an engine on it, and ask the probes; nothing is left of what fails."""
+    """Check the model, start an engine on it, and ask the probes; nothing is left of what fails.
+
+    `compares` has it ready to compare other weights with those that it starts with, by what is
+    built in and by a corpus.
+    """
     folder = _folder_of(model)
     _check_choices(boot, tp, first_device)
     _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
@@ -83,6 +90,7 @@ async def start(
                 args=args or {},
                 first_device=first_device,
                 shares=terms.shares,
+                unseen=UnseenOptions(compares=compares, corpus=corpus),
             ),
             terms=terms.staging(Path(spool.name)),
             probes=probes,

@@ -4,8 +4,15 @@ import asyncio
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +24,7 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica
 from hotreload.core.rollout import SWITCHES
-from hotreload.core.rules import Rules
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import (
     Busy,
@@ -28,7 +35,7 @@ from hotreload.errors import (
 )
 from hotreload.hot.given_weights import named_upon
 from hotreload.hot.staged import AsyncStagedWeights, Hold
-from hotreload.threads import uninterrupted
+from hotreload.threads import checked_at, uninterrupted
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 log = logging.getLogger("hotreload.hot")
@@ -48,8 +55,12 @@ class Switching:
         rules: Rules,
         *,
         check: Callable[[], object],
+        check_there: Callable[[], object],
     ) -> None:
-        """`check` raises when the engine is closed, or lost."""
+        """`check` raises when the engine is closed, or lost.
+
+        `check_there` does while memory is given back that a change would need.
+        """
         self._hold: Hold | None = None
         """The room of the last that were staged; others can be once it is free."""
         self._staged: Callable[[], AsyncStagedWeights | None] = lambda: None
@@ -63,6 +74,7 @@ class Switching:
         self.rollbacks = 0
         """Count of those that were ever asked for."""
         self._check = check
+        self._check_there = check_there
         self._one_at_a_time = asyncio.Lock()
         self._wants: Callable[[], bool] = lambda: True
         """True while what is under way is still wanted."""
@@ -86,16 +98,23 @@ class Switching:
     ) -> AsyncIterator[None]:
         async with self._one_at_a_time:
             self._check()
+            self._check_there()
             if not wants():
                 raise Superseded("a rollback was asked for meanwhile")
             self._check_still_live(upon)
             self._wants = wants
-            try:
+            with self._telling_of_the_end():
                 yield
-            except Superseded as given_up:
-                if self._is_ending:
-                    raise NotServing("the engine was closed meanwhile") from given_up
-                raise
+
+    @contextmanager
+    def _telling_of_the_end(self) -> Iterator[None]:
+        """Say of what was given up because the engine is closed that this is why."""
+        try:
+            yield
+        except Superseded as given_up:
+            if self._is_ending:
+                raise NotServing("the engine was closed meanwhile") from given_up
+            raise
 
     def _check_still_live(self, upon: Generation | None) -> None:
         live = self._replica.live
@@ -104,6 +123,43 @@ class Switching:
                 "only a part of the tensors was staged, the others are those of generation "
                 f"{upon.number}, and generation {live.number} is live now: stage the part again"
             )
+
+    @asynccontextmanager
+    async def undisturbed(self) -> AsyncIterator[None]:
+        """Be the only one to do something to the engine's memory; Busy while weights are staged."""
+        self.check_free()
+        async with self._one_at_a_time:
+            self._check()
+            self.check_free()
+            if self._hold is not None:
+                await self._hold.discard()  # nobody has them any more
+            self._wants = lambda: True
+            with self._telling_of_the_end():
+                yield
+
+    async def until_ended[T](self, work: Awaitable[T]) -> T:
+        """Wait for work within `undisturbed`, until the engine is closed."""
+        return await checked_at(self._news, self._check_not_ending, work)
+
+    def _check_not_ending(self) -> None:
+        if self._is_ending:
+            raise Superseded("the engine is being closed")
+
+    async def refill(self, checkpoint: Checkpoint, *, prove: bool) -> Generation:
+        """Load checked weights and put them in the place of zeros, which are freed then.
+
+        Within `undisturbed`: nobody is answered meanwhile, so they are proven while they are live.
+        """
+        progress = self._attempts.progress_of(checkpoint.revision)
+        progress.checkpoint = checkpoint
+        switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
+        path = checkpoint.path if checkpoint.memory is None else None
+        async with switch.staged(lambda engine: engine.stage(checkpoint)) as staged:
+            if checkpoint.memory is not None:
+                checkpoint.memory.drop()  # the caller's arrays are the caller's again
+            await self._go_live(switch, progress, path, staged, prove)
+        assert progress.generation is not None, "the switch says what they are live as"
+        return progress.generation
 
     async def end(self) -> None:
         """Give up what is under way, and free what is staged; later calls find it closed."""
@@ -191,6 +247,13 @@ class Switching:
             return way_back.last(self._ledger, live, self._where)
         return way_back.numbered(self._ledger, live, number)
 
+    def place_to_resume(self, number: int | None) -> PastGeneration:
+        """The generation of this number, or the live one."""
+        live = self._replica.live
+        if number is None or number == live.number:
+            return self._ledger.place_of(live)
+        return way_back.numbered(self._ledger, live, number)
+
     def _where(self, place: PastGeneration) -> str | None:
         """Say where a generation can be had from; None when it cannot."""
         if self._replica.keeps(place):
@@ -225,12 +288,17 @@ class Switching:
 
     # --- the steps of a switch ------------------------------------------------------------------
 
-    def _new_switch(self, progress: AttemptProgress) -> Switch:
+    def _new_switch(
+        self,
+        progress: AttemptProgress,
+        mode: Mode | None = None,
+        keep: KeepPrevious | None = None,
+    ) -> Switch:
         wanted = StillWanted(progress, self._news)
         wanted.ask(lambda: self._wants() and not self._is_ending)
-        switch = SWITCHES[self._replica.mode]
-        remember = self._attempts.save
-        return switch(self._replica, progress, wanted, remember=remember, rules=self._rules)
+        switch, remember = SWITCHES[mode or self._replica.mode], self._attempts.save
+        rules = replace(self._rules, keep_previous=keep or self._rules.keep_previous)
+        return switch(self._replica, progress, wanted, remember=remember, rules=rules)
 
     async def _go_live(
         self,

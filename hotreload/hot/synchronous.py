@@ -169,6 +169,16 @@ class HotEngine(_Twin[AsyncHotEngine]):
     rollback = _waited(AsyncHotEngine.rollback)
     fingerprint_of = _waited(AsyncHotEngine.fingerprint_of)
 
+    # --- memory for others --------------------------------------------------------------------
+
+    release = _waited(AsyncHotEngine.release)
+    resume = _waited(AsyncHotEngine.resume)
+
+    @property
+    def released(self) -> frozenset[str]:
+        """The parts of its memory that others have: of `kv` and `weights`."""
+        return self.asynchronous.released
+
     # --- what answers -------------------------------------------------------------------------
 
     @property
@@ -256,7 +266,9 @@ class HotEngine(_Twin[AsyncHotEngine]):
             with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
                 self._loop.run(_closed(pieces))
 
-    abort = _waited(AsyncHotEngine.abort)
+    def abort(self, rid: str | None = None) -> int:
+        """End the answers under way (to prompts that are called so), as they are; how many."""
+        return self._loop.run(self.asynchronous.abort(rid))
 
     # --- the end --------------------------------------------------------------------------------
 

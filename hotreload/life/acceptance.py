@@ -7,12 +7,14 @@ What only a start finds out (a port that is taken, a folder that is not there) i
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from hotreload.engine.model_folder import context_of, tokens_of, unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
+from hotreload.life.corpora import with_corpus
 from hotreload.life.model_files import KEPT_MODEL
 from hotreload.server.listening import group_id
 from hotreload.settings.credentials import (
@@ -44,7 +46,7 @@ def accepted(file: Path | None, sets: Sequence[str], environ: Mapping[str, str])
     """Read the settings; one ConfigError lists all that keeps a daemon from going by them."""
     loaded = load(file, sets, environ)
     check(loaded.settings)
-    return loaded
+    return replace(loaded, settings=with_corpus(loaded.settings))
 
 
 def check(settings: Settings) -> None:
@@ -54,14 +56,19 @@ def check(settings: Settings) -> None:
         raise ConfigError.listing(faults)
 
 
-async def check_at_start(settings: Settings) -> None:
-    """Check them where a disk that hangs is told of, and left to the start."""
+async def check_at_start(settings: Settings) -> Settings:
+    """Check them where a disk that hangs is told of, and left to the start.
+
+    Return them with what is read of the files that they name.
+    """
     name = "a check of the settings"
     try:
         async with deadline(CHECK_SECONDS, name, "are the disks there that they name?"):
             await in_thread(lambda cancel: check(settings), leave_as=name, is_read=False)
     except SourceUnavailable as late:
         log.warning("boot.settings_not_checked", extra={"why": str(late)})
+    name = "a read of [behaviour] corpus"
+    return await in_thread(lambda cancel: with_corpus(settings), leave_as=name, is_read=False)
 
 
 def _arguments(settings: Settings) -> Iterator[str]:
@@ -114,6 +121,13 @@ def _secrets(settings: Settings) -> Iterator[str]:
         yield from _fault_of(partial(read_join_secret, join))
 
 
+def _corpus(settings: Settings) -> Iterator[str]:
+    try:
+        with_corpus(settings)
+    except ConfigError as fault:
+        yield from fault.findings or (str(fault),)
+
+
 def _fault_of(looked_up: Callable[[], object]) -> Iterator[str]:
     try:
         looked_up()
@@ -162,6 +176,7 @@ REFUSED: Sequence[Callable[[Settings], Iterator[str]]] = (
     _places,
     _groups,
     _secrets,
+    _corpus,
     _model,
 )
 """Each yields what is wrong, in words. What a setting alone shows is refused by its model."""

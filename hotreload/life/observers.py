@@ -49,6 +49,8 @@ class Observers:
                 paused=lambda: slot.entrance.pause.held,
                 heard=heard,
                 bake=lambda: baking.now,
+                condemned=lambda: baking.condemned,
+                hearing=lambda: baking.attempts.hearing.now,
             ),
         )
         self.status = Status(self.picture, holds=source.holds)

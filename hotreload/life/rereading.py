@@ -23,7 +23,7 @@ from hotreload.server.bounds import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
-from hotreload.settings.rules import bake_rules_of, rules_of
+from hotreload.settings.rules import bake_rules_of, corpus_of, rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
@@ -56,7 +56,8 @@ class Rereading:
         self._publish = publish
         self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
-        self._limits = limits
+        self.limits = limits
+        """Limits on requests, always those that are in force."""
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -72,6 +73,7 @@ class Rereading:
             self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
             try:
                 found = reread(self.settings, await self._wished())
+                await self._check_corpus(found.settings, replicas)
                 self._go_by(found.settings, replicas, reconciler)
                 baking.rules = bake_rules_of(found.settings)
             except HotReloadError as fault:
@@ -93,6 +95,11 @@ class Rereading:
             # No read of a checkpoint: one that hangs must not hold up those.
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
+
+    async def _check_corpus(self, settings: Settings, replicas: Replicas[RunningEngine]) -> None:
+        """Raise ConfigError if a question cannot be asked of an engine that runs."""
+        for replica in tuple(replicas):
+            await replica.engine.check_questions(corpus_of(settings))
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings that are gone by."""
@@ -119,8 +126,8 @@ class Rereading:
         self._entrance.pause.limit = settings.server.pause_limit
         self._entrance.sessions.keep = settings.reload.sessions
         for name, value in settings.server.limits:
-            setattr(self._limits, name, value)
-        self._limits.unknown_fields = settings.server.unknown_fields
+            setattr(self.limits, name, value)
+        self.limits.unknown_fields = settings.server.unknown_fields
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             configure(settings.log.level, settings.log.format)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, Protocol
 
+from hotreload.behaviour.asked import Question
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
@@ -62,6 +63,10 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
+        ...
+
+    async def check_questions(self, questions: Sequence[Question]) -> None:
+        """Return if all could be asked of new weights; ConfigError names one that cannot be."""
         ...
 
     async def distrusted(self) -> str:

@@ -29,6 +29,7 @@ from hotreload.events import Events, GenerationLive, Publish
 from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
+from hotreload.life.deciding import Deciding
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.rereading import Rereading
@@ -72,6 +73,7 @@ class ServingLife:
         self._source = source
         self._checking = checking
         self._baking = baking
+        self._deciding = Deciding(rereading, slot.entrance)
         self._attempts = attempts = baking.attempts
         self._publish = attempts.publish
         self._started = started
@@ -145,6 +147,7 @@ class ServingLife:
             validate=self._checking,
             rules=rules_of(settings),
             baking=self._baking,
+            command=self._deciding.command,
             min_interval=settings.reload.min_interval,
         )
         operator = Operator(

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
-from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions
+from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.filling import Filling, NotByOurs
@@ -28,7 +28,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.warming import LONGEST, warm
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import shares_of
+from hotreload.settings.rules import corpus_of, hearing_rules_of, shares_of
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Phase
 
@@ -202,7 +202,16 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         engines=engine.replicas,
         compile_cache=_compile_cache(settings),
         shares=shares_of(settings),
+        unseen=_unseen_options(settings),
+    )
+
+
+def _unseen_options(settings: Settings) -> UnseenOptions:
+    return UnseenOptions(
         compares=settings.behaviour.report,
+        corpus=corpus_of(settings),
+        hears=hearing_rules_of(settings).are_any,
+        candidate_tokens=settings.behaviour.command_tokens if settings.behaviour.command else 0,
     )
 
 

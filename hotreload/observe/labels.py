@@ -10,6 +10,7 @@ ROUTES = (
     "/readyz",
     "/health",
     "/status",
+    "/gate",
     "/checkpoints",
     "/history",
     "/leaves",

@@ -1,7 +1,7 @@
 """The metrics of what the picture holds: engines, weights, folders, troubles, names, hosts."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -165,16 +165,28 @@ COMPARED_FIGURES = {
     "same_top": "Share of places where both expect the same token",
     "perplexity_ratio": "Perplexity of plain texts, over that of the live weights",
     "seconds": "Time that the comparison took",
+    "heard": "Requests of clients that it was compared by",
+    "heard_same_top": "Share of places of their answers where both expect the same token",
 }
 """The figures of a comparison that have a metric each."""
+ACCURACY_FIGURES = {
+    "accuracy": "Share of right answers, of those that the corpus expects",
+    "live_accuracy": "The same of the weights that were live",
+}
+"""Those of answers that were expected."""
 
 
 def _behaviour(found: Behaviour | None) -> Iterator[Metric]:
-    for name, words in COMPARED_FIGURES.items():
+    yield from _figures(found, COMPARED_FIGURES)
+    yield from _figures(found and found.right_answers, ACCURACY_FIGURES)
+
+
+def _figures(found: object, named: Mapping[str, str]) -> Iterator[Metric]:
+    for name, words in named.items():
         value = getattr(found, name, None)
         yield GaugeMetricFamily(
             f"hotreload_behaviour_{name}",
-            f"{words}; of the checkpoint that was compared last (NaN: none, or not measured).",
+            f"{words}; of what was compared last (NaN: none, or not measured).",
             math.nan if value is None else value,
         )
 

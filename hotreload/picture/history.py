@@ -41,6 +41,11 @@ class History:
         """The attempt that ended last; dry runs are none."""
         return next((each for each in self._attempts if not each.dry_run), None)
 
+    def last_of(self, name: str) -> Attempt | None:
+        """The last attempt at the revision of this id or label; dry runs are none."""
+        found = (each for each in tuple(self._attempts) if not each.dry_run)
+        return next((a for a in found if name in (a.revision.id, a.revision.label)), None)
+
     @property
     def last_compared(self) -> Behaviour | None:
         """The differences that were found last between new and live weights."""

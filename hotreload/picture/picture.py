@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
-from hotreload.judgements import Bake
+from hotreload.judgements import Bake, HearingNow
 from hotreload.picture.bakes import BakesNow
 from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
@@ -83,6 +83,10 @@ class Readings:
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
     bake: Callable[[], Bake | None] = lambda: None
     """The judgement on what is live by its clients' answers, while it goes on."""
+    condemned: Callable[[], Bake | None] = lambda: None
+    """The judgement for which what is live is being left."""
+    hearing: Callable[[], HearingNow | None] = lambda: None
+    """Requests of clients that are heard, so that new weights are compared by them."""
 
 
 class State(StrEnum):

@@ -32,7 +32,7 @@ from hotreload.picture.words import (
 
 BYTES_OF = {"fetching": "download", "staging": "loading"}
 """Names of the row, by the phase whose bytes are counted."""
-ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "rolling_back")
+ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "comparing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
 NOISE_WORDS = """\
 somebody put noise on the live weights, and no probe judged them
@@ -161,6 +161,8 @@ def _requests(status: Fields) -> Iterator[Fields]:
             yield _row("answering", _answering(answering), "wait" if answering[1:] else None)
         if bake := status.get("bake"):
             yield _row("bake", "\n".join(_bake(bake)), "wait")
+        if heard := status.get("heard"):
+            yield _row("heard", "\n".join(_heard(heard)))
     if mode := status.get("mode"):
         why = status["mode_reason"]
         yield _row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
@@ -174,16 +176,34 @@ def _pause(pause: Fields) -> Iterator[str]:
 
 def behaviour_text(found: Fields) -> str:
     """Say how weights that came differ from those before them."""
-    words = f"answers agree {found['agreement']:.0%}, {found['length_ratio']:.2f} times as long"
+    longer, longer_than_none = found["length_ratio"], "something where there was nothing"
+    times = longer_than_none if longer is None else f"{longer:.2f} times as long"
+    words = f"answers agree {found['agreement']:.0%}, {times}"
     if found["mean_kl"] is not None:
         words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
+    elif not found["tokens"]:
+        words += ", no KL: the live answers hold nothing to be led along"
     if found["same_top"] is not None:
         words += f", same top {found['same_top']:.0%}"
     if found["perplexity_ratio"] is not None:
         words += f", perplexity {found['perplexity_ratio']:.3g} times"
+    if right := found.get("right_answers"):
+        words += f", {_right_answers(right)}"
+    if found.get("heard") and found["heard_same_top"] is not None:
+        requests = counted(found["heard"], "heard request")
+        words += f", {found['heard_same_top']:.0%} along {requests}"
     bad = {name: found[name] for name in ("empty", "endless", "repeating")}
     more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
     return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
+
+
+def _right_answers(right: Fields) -> str:
+    """Say how many are, beside the live weights', and whether that can be chance."""
+    counts = f"{right['right']} of {right['expected']} answers right (before {right['live_right']}"
+    changed = f"{right['worse']} worse, {right['better']} better, p {right['p_worse']:.2g}"
+    drop = right["smallest_drop"]
+    seen = "no loss could be seen" if drop is None else f"a loss of {drop:.1%} could be seen"
+    return f"{counts}; {changed}; {seen})"
 
 
 def _bake(bake: Fields) -> Iterator[str]:
@@ -194,6 +214,17 @@ def _bake(bake: Fields) -> Iterator[str]:
     for each in bake["signals"]:
         old = f"before {each['old_answers']} of {bake['old_answers']}"
         yield f"{plain(each['signal'])}: {each['answers']} of {bake['answers']}, {old}"
+
+
+def _heard(heard: Fields) -> Iterator[str]:
+    """Say which requests are kept, or heard, to compare new weights by."""
+    if heard["replay"]:
+        kept = f"{heard['kept']} of the last {counted(heard['replay'], 'request')}"
+        yield f"{kept} kept in memory ([behaviour] replay)"
+    if heard["mirror"]:
+        share = f"{heard['mirror'] * 100:.3g} % of those that end while a checkpoint waits"
+        now = f", {mirrored} now" if (mirrored := heard["mirrored"]) else ""
+        yield f"{share}{now} ([behaviour] mirror)"
 
 
 def _answering(answering: Sequence[Fields]) -> str:

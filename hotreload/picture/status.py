@@ -21,6 +21,7 @@ from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
+from hotreload.picture.verdict import verdict_fields
 from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome, Refusal
 
 NO_GENERATION: Fields = {
@@ -58,6 +59,13 @@ class Status:
     def ready(self) -> tuple[bool, list[str]]:
         """Return True if requests are answered, else False and why."""
         return self._picture.ready()
+
+    def verdict(self, asked: str | None = None) -> Fields:
+        """Return the /gate document; `pass` says whether what was wanted last is live for good.
+
+        Or the revision that is `asked` about, by its id or label.
+        """
+        return verdict_fields(self._picture, asked)
 
     def engines(self) -> list[ReplicaReading]:
         """Return how busy each engine is, by its index."""
@@ -97,6 +105,7 @@ class Status:
             "gate": {"state": picture.replicas.gate.value, **counts},
             "pause": picture.pause.fields(),
             "bake": (bake := picture.readings.bake()) and bake_fields(bake),
+            "heard": (hearing := picture.readings.hearing()) and asdict(hearing),
             "replicas": replicas,
             "rank": picture.setup.rank and asdict(picture.setup.rank),
         }

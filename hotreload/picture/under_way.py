@@ -20,6 +20,7 @@ USUAL_PHASES = {
         Phase.VALIDATING,
         Phase.STAGING,
         Phase.PROBING,
+        Phase.COMPARING,
         Phase.SWAPPING,
     ),
     Mode.DRAIN: (
@@ -50,6 +51,7 @@ DOING_WORDS = {
     Phase.DRAINING: "waiting for requests to end before the swap to",
     Phase.SWAPPING: "swapping to",
     Phase.PROBING: "probing",
+    Phase.COMPARING: "comparing with what is live",
     Phase.ROLLING_BACK: "rolling back",
 }
 """Words for a phase, which a revision's name follows."""

@@ -1,46 +1,32 @@
 """JSON schemas of the answers; `operations` says which route gives which."""
 
 from collections.abc import Mapping
-from typing import Any
 
-Schema = Mapping[str, Any]
-
-PLAIN_TEXT: Schema = {"type": "string"}
-MAYBE_TEXT: Schema = {"type": ["string", "null"]}
-_INTEGER: Schema = {"type": "integer"}
-_NUMBER: Schema = {"type": "number"}
-_BOOLEAN: Schema = {"type": "boolean"}
-_ANY_OBJECT: Schema = {"type": "object"}
-
-
-def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema) -> Schema:
-    """An object that has all of these, and may have more."""
-    known = {**properties, **(more or {})}
-    return {"type": "object", "required": sorted(known), "properties": known}
-
-
-def a_list(of: Schema) -> Schema:
-    """A list of these."""
-    return {"type": "array", "items": of}
-
-
-def named(name: str) -> Schema:
-    """One of SHAPES by its name."""
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def either(*schemas: Schema) -> Schema:
-    """Any of these."""
-    return {"anyOf": list(schemas)}
-
-
-MAYBE_INTEGER: Schema = {"type": ["integer", "null"]}
-_STAMP = an_object(
-    generation=_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT, weight_version=PLAIN_TEXT
+from hotreload.server.schema_parts import (
+    A_BOOLEAN,
+    A_NUMBER,
+    AN_INTEGER,
+    ANY_OBJECT,
+    MAYBE_INTEGER,
+    MAYBE_TEXT,
+    PLAIN_TEXT,
+    Schema,
+    a_list,
+    an_object,
+    either,
+    named,
 )
-_MODEL_STAMP = {"id": PLAIN_TEXT, "created": _INTEGER, "hotreload": named("Stamp")}
-_USAGE = an_object(prompt_tokens=_INTEGER, completion_tokens=_INTEGER, total_tokens=_INTEGER)
-_CHOICE = {"index": _INTEGER, "finish_reason": MAYBE_TEXT, "logprobs": {"type": ["object", "null"]}}
+
+_STAMP = an_object(
+    generation=AN_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT, weight_version=PLAIN_TEXT
+)
+_MODEL_STAMP = {"id": PLAIN_TEXT, "created": AN_INTEGER, "hotreload": named("Stamp")}
+_USAGE = an_object(prompt_tokens=AN_INTEGER, completion_tokens=AN_INTEGER, total_tokens=AN_INTEGER)
+_CHOICE = {
+    "index": AN_INTEGER,
+    "finish_reason": MAYBE_TEXT,
+    "logprobs": {"type": ["object", "null"]},
+}
 _ANSWERED = {
     "model": PLAIN_TEXT,
     "system_fingerprint": PLAIN_TEXT,
@@ -58,7 +44,7 @@ _MESSAGE_OR_CALLS: Schema = {
     "properties": {**_MESSAGE["properties"], "tool_calls": a_list(_TOOL_CALL)},
 }
 MAYBE_BY = either(named("By"), {"type": "null"})
-_GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=_INTEGER, held=_INTEGER)
+_GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=AN_INTEGER, held=AN_INTEGER)
 _LOADING: Mapping[str, Schema] = {
     "loader": {"enum": ["own", "upstream", None]},
     "loader_reason": MAYBE_TEXT,
@@ -75,23 +61,32 @@ _ATTEMPT: Mapping[str, Schema] = {
     "label": MAYBE_TEXT,
     "outcome": PLAIN_TEXT,
     "reason": MAYBE_TEXT,
-    "phases": _ANY_OBJECT,
-    "pause_seconds": _NUMBER,
+    "phases": ANY_OBJECT,
+    "pause_seconds": A_NUMBER,
     "finished_at": PLAIN_TEXT,
     "generation": MAYBE_INTEGER,
     "weight_version": MAYBE_TEXT,
     "by": MAYBE_BY,
-    "dry_run": _BOOLEAN,
+    "dry_run": A_BOOLEAN,
     "unproven": MAYBE_TEXT,
     "bake": either(named("Bake"), {"type": "null"}),
     "behaviour": either(named("Behaviour"), {"type": "null"}),
+    "command_said": a_list(PLAIN_TEXT),
 }
 _SIGNS = ("empty", "endless", "repeating")
-_COUNTS = ("questions", "tokens", *_SIGNS, *(f"live_{sign}" for sign in _SIGNS))
+_COUNTS = (
+    "questions",
+    "tokens",
+    "heard",
+    "heard_tokens",
+    *_SIGNS,
+    *(f"live_{sign}" for sign in _SIGNS),
+)
 _MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 _DIVERGENCES = (
     *("mean_kl", "p99_kl", "same_top", "noise_kl", "noise_same_top"),
     *("perplexity_ratio", "entropy", "live_entropy"),
+    *("heard_kl", "heard_noise_kl", "heard_same_top", "heard_perplexity_ratio"),
 )
 _SERVED: Mapping[str, Schema] = {
     "model_path": PLAIN_TEXT,
@@ -101,18 +96,18 @@ _SERVED: Mapping[str, Schema] = {
     **_STAMP["properties"],
 }
 _BUSY: Mapping[str, Schema] = {
-    "dp_rank": _INTEGER,
-    "num_running_reqs": _INTEGER,
-    "num_waiting_reqs": _INTEGER,
+    "dp_rank": AN_INTEGER,
+    "num_running_reqs": AN_INTEGER,
+    "num_waiting_reqs": AN_INTEGER,
 }
 _MODE: Schema = {"enum": ["overlap", "drain", None]}
-_ANSWERING = a_list(an_object(generation=_INTEGER, requests=_INTEGER))
+_ANSWERING = a_list(an_object(generation=AN_INTEGER, requests=AN_INTEGER))
 
 SHAPES: Mapping[str, Schema] = {
     "Problem": an_object(
         type=PLAIN_TEXT,
         title=PLAIN_TEXT,
-        status=_INTEGER,
+        status=AN_INTEGER,
         detail=PLAIN_TEXT,
         code=PLAIN_TEXT,
         reasons=a_list(PLAIN_TEXT),
@@ -138,13 +133,13 @@ SHAPES: Mapping[str, Schema] = {
         object={"const": "response"},
         id=PLAIN_TEXT,
         model=PLAIN_TEXT,
-        created_at=_INTEGER,
+        created_at=AN_INTEGER,
         status={"enum": ["completed", "incomplete", "failed"]},
         error={"type": ["object", "null"]},
         incomplete_details={"type": ["object", "null"]},
-        metadata=_ANY_OBJECT,
+        metadata=ANY_OBJECT,
         output=a_list(an_object(id=PLAIN_TEXT, type={"enum": ["message", "function_call"]})),
-        usage=an_object(input_tokens=_INTEGER, output_tokens=_INTEGER, total_tokens=_INTEGER),
+        usage=an_object(input_tokens=AN_INTEGER, output_tokens=AN_INTEGER, total_tokens=AN_INTEGER),
         hotreload=named("Stamp"),
     ),
     "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=PLAIN_TEXT),
@@ -165,23 +160,27 @@ SHAPES: Mapping[str, Schema] = {
         phase=MAYBE_TEXT,
         boot=either(named("Boot"), {"type": "null"}),
         last_attempt=either(named("Attempt"), {"type": "null"}),
-        refused=a_list(_ANY_OBJECT),
+        refused=a_list(ANY_OBJECT),
         passed_over=a_list(an_object(label=PLAIN_TEXT, code=PLAIN_TEXT, reason=PLAIN_TEXT)),
-        passed_over_total=_INTEGER,
+        passed_over_total=AN_INTEGER,
         gate=_GATE,
         pause=either(named("Pause"), {"type": "null"}),
-        pinned=_BOOLEAN,
+        heard=either(
+            an_object(mirror=A_NUMBER, replay=AN_INTEGER, kept=AN_INTEGER, mirrored=AN_INTEGER),
+            {"type": "null"},
+        ),
+        pinned=A_BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
         loading=either(named("Loading"), {"type": "null"}),
-        loader=an_object(trusted=_BOOLEAN, reason=MAYBE_TEXT),
+        loader=an_object(trusted=A_BOOLEAN, reason=MAYBE_TEXT),
         drifted={"type": ["object", "null"]},
         verified_at=MAYBE_TEXT,
-        noise=_BOOLEAN,
-        state_file=an_object(saved=_BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
+        noise=A_BOOLEAN,
+        state_file=an_object(saved=A_BOOLEAN, error=MAYBE_TEXT, since=MAYBE_TEXT),
         settings=an_object(read_at=MAYBE_TEXT, waiting=a_list(PLAIN_TEXT), error=MAYBE_TEXT),
-        replicas=a_list(_ANY_OBJECT),
-        rank=either(an_object(own=_INTEGER, of=_INTEGER, leader=PLAIN_TEXT), {"type": "null"}),
+        replicas=a_list(ANY_OBJECT),
+        rank=either(an_object(own=AN_INTEGER, of=AN_INTEGER, leader=PLAIN_TEXT), {"type": "null"}),
     ),
     "Boot": an_object(
         step=PLAIN_TEXT,
@@ -190,7 +189,7 @@ SHAPES: Mapping[str, Schema] = {
         label=MAYBE_TEXT,
         since=PLAIN_TEXT,
         step_since=PLAIN_TEXT,
-        step_seconds=_NUMBER,
+        step_seconds=A_NUMBER,
         usual_seconds={"type": ["number", "null"]},
         done=MAYBE_INTEGER,
         total=MAYBE_INTEGER,
@@ -199,10 +198,10 @@ SHAPES: Mapping[str, Schema] = {
     "Pause": an_object(
         since=PLAIN_TEXT,
         until=PLAIN_TEXT,
-        limit=_NUMBER,
+        limit=A_NUMBER,
         mode=PLAIN_TEXT,
         running=PLAIN_TEXT,
-        held=_INTEGER,
+        held=AN_INTEGER,
         by=named("By"),
     ),
     "Loading": an_object(_LOADING),
@@ -211,18 +210,35 @@ SHAPES: Mapping[str, Schema] = {
         outcome=PLAIN_TEXT,
         since=PLAIN_TEXT,
         until=PLAIN_TEXT,
-        answers=_INTEGER,
+        answers=AN_INTEGER,
         against=MAYBE_INTEGER,
-        old_answers=_INTEGER,
+        old_answers=AN_INTEGER,
         reason=MAYBE_TEXT,
-        signals=a_list(_ANY_OBJECT),
+        signals=a_list(ANY_OBJECT),
     ),
     "Behaviour": an_object(
-        dict.fromkeys(_COUNTS, _INTEGER),
-        **dict.fromkeys(("agreement", "same_first", "length_ratio", "seconds"), _NUMBER),
-        **dict.fromkeys(_DIVERGENCES, _MAYBE_NUMBER),
+        dict.fromkeys(_COUNTS, AN_INTEGER),
+        **dict.fromkeys(("agreement", "same_first", "seconds"), A_NUMBER),
+        **dict.fromkeys(("length_ratio", *_DIVERGENCES), _MAYBE_NUMBER),
         first_difference=MAYBE_INTEGER,
         worst=a_list(PLAIN_TEXT),
+        right_answers=either(named("RightAnswers"), {"type": "null"}),
+    ),
+    "RightAnswers": an_object(
+        dict.fromkeys(("expected", "right", "live_right", "better", "worse"), AN_INTEGER),
+        p_worse=A_NUMBER,
+        smallest_drop=_MAYBE_NUMBER,
+        lost=a_list(PLAIN_TEXT),
+    ),
+    "Verdict": an_object(
+        {"pass": A_BOOLEAN},
+        verdict=PLAIN_TEXT,
+        why=PLAIN_TEXT,
+        wanted=MAYBE_TEXT,
+        wanted_label=MAYBE_TEXT,
+        live=either(ANY_OBJECT, {"type": "null"}),
+        attempt=either(named("PastAttempt"), {"type": "null"}),
+        bake=either(named("Bake"), {"type": "null"}),
     ),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(
@@ -235,8 +251,8 @@ SHAPES: Mapping[str, Schema] = {
     "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
     "Listing": an_object(
         checkpoints=a_list(named("Listed")),
-        total=_INTEGER,
-        states=_ANY_OBJECT,
+        total=AN_INTEGER,
+        states=ANY_OBJECT,
         looked_at=MAYBE_TEXT,
         error=MAYBE_TEXT,
     ),
@@ -264,10 +280,12 @@ SHAPES: Mapping[str, Schema] = {
         revision=MAYBE_TEXT,
         path=MAYBE_TEXT,
     ),
-    "Leaves": an_object(leaves=_ANY_OBJECT, changed=a_list(PLAIN_TEXT)),
-    "Change": an_object(ok=_BOOLEAN, outcome=MAYBE_TEXT),
-    "Pinned": an_object(ok=_BOOLEAN, pinned=_BOOLEAN, generation=_INTEGER, daemon=_ANY_OBJECT),
-    "Checksum": an_object(fingerprint=MAYBE_TEXT, generation=_INTEGER, changed=a_list(PLAIN_TEXT)),
+    "Leaves": an_object(leaves=ANY_OBJECT, changed=a_list(PLAIN_TEXT)),
+    "Change": an_object(ok=A_BOOLEAN, outcome=MAYBE_TEXT),
+    "Pinned": an_object(ok=A_BOOLEAN, pinned=A_BOOLEAN, generation=AN_INTEGER, daemon=ANY_OBJECT),
+    "Checksum": an_object(
+        fingerprint=MAYBE_TEXT, generation=AN_INTEGER, changed=a_list(PLAIN_TEXT)
+    ),
     "ModelInfo": an_object(
         _SERVED,
         is_generation={"const": True},
@@ -276,35 +294,35 @@ SHAPES: Mapping[str, Schema] = {
     ),
     "ServerInfo": an_object(
         _SERVED,
-        tp_size=_INTEGER,
-        pp_size=_INTEGER,
-        dp_size=_INTEGER,
-        ep_size=_INTEGER,
-        num_gpus=_INTEGER,
+        tp_size=AN_INTEGER,
+        pp_size=AN_INTEGER,
+        dp_size=AN_INTEGER,
+        ep_size=AN_INTEGER,
+        num_gpus=AN_INTEGER,
         version=MAYBE_TEXT,
-        internal_states=a_list(_ANY_OBJECT),
+        internal_states=a_list(ANY_OBJECT),
     ),
     "LoadArray": a_list(
-        an_object(_BUSY, num_reqs=_INTEGER, num_tokens=_INTEGER, num_pending_tokens=_INTEGER)
+        an_object(_BUSY, num_reqs=AN_INTEGER, num_tokens=AN_INTEGER, num_pending_tokens=AN_INTEGER)
     ),
     "Loads": an_object(
         timestamp=PLAIN_TEXT,
         version=MAYBE_TEXT,
-        loads=a_list(an_object(_BUSY, max_total_num_tokens=_INTEGER, token_usage=_NUMBER)),
+        loads=a_list(an_object(_BUSY, max_total_num_tokens=AN_INTEGER, token_usage=A_NUMBER)),
     ),
-    "FirstValues": a_list(either(_NUMBER, {"type": "array"}, {"type": "null"})),
+    "FirstValues": a_list(either(A_NUMBER, {"type": "array"}, {"type": "null"})),
     "Paused": an_object(
-        status=PLAIN_TEXT, success=_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
+        status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
     ),
-    "Continued": an_object(status=PLAIN_TEXT, success=_BOOLEAN, was_paused=_BOOLEAN),
-    "IsPaused": an_object(is_paused=_BOOLEAN),
-    "Checked": an_object(success=_BOOLEAN, message=PLAIN_TEXT),
+    "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
+    "IsPaused": an_object(is_paused=A_BOOLEAN),
+    "Checked": an_object(success=A_BOOLEAN, message=PLAIN_TEXT),
     "Updated": an_object(
-        success=_BOOLEAN, message=PLAIN_TEXT, num_paused_requests=_INTEGER, reason=MAYBE_TEXT
+        success=A_BOOLEAN, message=PLAIN_TEXT, num_paused_requests=AN_INTEGER, reason=MAYBE_TEXT
     ),
     "Version": an_object(
         weight_version=PLAIN_TEXT,
-        generation=_INTEGER,
+        generation=AN_INTEGER,
         revision=PLAIN_TEXT,
         fingerprint=PLAIN_TEXT,
         live_since=PLAIN_TEXT,
@@ -312,13 +330,13 @@ SHAPES: Mapping[str, Schema] = {
     "NotDone": an_object(
         success={"const": False}, message=PLAIN_TEXT, error=an_object(message=PLAIN_TEXT)
     ),
-    "WorldSize": an_object(world_size=_INTEGER),
+    "WorldSize": an_object(world_size=AN_INTEGER),
     "Flushed": an_object(success={"const": True}),
-    "WeightsChecked": _ANY_OBJECT,
+    "WeightsChecked": ANY_OBJECT,
     "NotChecked": an_object(detail=PLAIN_TEXT, error=an_object(message=PLAIN_TEXT)),
     "Tokens": an_object(
         tokens={"type": "array"},
-        count=either(_INTEGER, a_list(_INTEGER)),
+        count=either(AN_INTEGER, a_list(AN_INTEGER)),
         max_model_len=MAYBE_INTEGER,
         token_strs={"type": "null"},
     ),

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
 from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
-from hotreload.server.conversations import exactly_wanted, session_of
+from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
-from hotreload.server.ports import AnswersHeard, Conducts, Gate, Metrics
+from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, is_integer, whole_number
 from hotreload.server.sse import EventWriter
@@ -84,16 +84,18 @@ class Answerer[P]:
     def __init__(
         self,
         *,
-        gate: Gate[P],
+        gate: WayIn[P],
         conducts: Conducts,
         metrics: Metrics,
         limits: Limits,
+        hearing: Hearing | None = None,
         replay: bool = False,
     ) -> None:
-        """`conducts` is told of each answer, and of whose it is."""
+        """`conducts` is told of each answer, and of whose it is; `hearing` of what was asked."""
         self.limits = limits
         self._gate = gate
         self._conducts = conducts
+        self._hearing = hearing
         self._metrics = metrics
         self._replay = replay
         self._running = 0
@@ -132,12 +134,12 @@ class Answerer[P]:
             )
 
     async def _whole(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
-        async with self._answering(asked, client) as (generation, items, begun):
+        async with self._answering(asked, client) as (generation, items, heard_by):
             item = await anext(items)
             if may_replay and self._is_to_replay(item):
                 return False
             for index, answer in enumerate(_answers(item)):
-                client.hear_of(answer, index, begun)
+                client.hear_of(answer, index, heard_by)
         self._count(sum(_tokens(answer) for answer in _answers(item)))
         told = asked.form.whole(item, generation)
         await client.send_json(told, generation)
@@ -149,15 +151,19 @@ class Answerer[P]:
 
     async def _streamed(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
         began = time.perf_counter()
-        out = EventWriter(client.send)
+        out = EventWriter(client.scope, client.send)
         try:
-            async with self._answering(asked, client) as (generation, items, begun):
+            async with self._answering(asked, client) as (generation, items, heard_by):
                 first = await anext(items)
                 if may_replay and self._is_to_replay(first):
                     return False
                 out.add_headers(generation_header(generation))
-                pieces = client.hearing_of(_chained(first, items), begun)
-                await self._pump(pieces, asked.form, generation, out, began)
+                self._metrics.first_token(time.perf_counter() - began)
+                stream = _Stream(client, asked.form, generation, out, heard_by, self._count)
+                await stream.tell(first)
+                async for item in items:
+                    await stream.tell(item)
+                await stream.end()
         except HotReloadError as error:
             if not out.is_started:
                 raise
@@ -169,7 +175,7 @@ class Answerer[P]:
     @asynccontextmanager
     async def _answering(
         self, asked: ModelRequest, client: "_Client"
-    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None], AnswersHeard]]:
+    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None], HeardBy]]:
         """Be inside the gate while the engine answers, no longer than allowed or waited for."""
         try:
             async with (
@@ -195,7 +201,8 @@ class Answerer[P]:
                     with self._conducts.answering(
                         lease.generation, prompts=asked.prompts, copies=copies, until=client.until
                     ) as begun:
-                        yield lease.generation, items, begun
+                        also = self._also_heard_by(lease.engine, prepared, headers, copies)
+                        yield lease.generation, items, (begun, *also)
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -203,27 +210,13 @@ class Answerer[P]:
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
 
-    async def _pump(
-        self,
-        items: AsyncIterator[EngineAnswer],
-        form: AnswerForm,
-        generation: Generation,
-        out: EventWriter,
-        began: float,
-    ) -> None:
-        tokens: dict[int, int] = {}
-        async for item in items:
-            assert isinstance(item, dict)
-            if not tokens:
-                self._metrics.first_token(time.perf_counter() - began)
-            index, made = item.get("index", 0), _tokens(item)
-            # As they come: a long answer counted at its end would be a peak, and zeros before.
-            self._count(max(0, made - tokens.get(index, 0)))
-            tokens[index] = made
-            for event in form.piece(item, generation):
-                await out.write(event)
-        for event in form.end(generation):
-            await out.write(event)
+    def _also_heard_by(
+        self, engine: AnsweringEngine[P], prepared: P, headers: Headers, copies: int
+    ) -> HeardBy:
+        """Those who keep what is asked, unless its client forbids it."""
+        if not (self._hearing and self._hearing.listens) or forbids_replay(headers):
+            return ()
+        return (self._hearing.overhear(engine.askable(prepared), copies),)
 
     def _count(self, tokens: int) -> None:
         self._metrics.tokens(tokens)
@@ -240,26 +233,48 @@ class _Client:
     send: Send
     until: float
 
-    def hear_of(self, answer: Fields, index: int, begun: AnswersHeard) -> None:
+    def hear_of(self, answer: Fields, index: int, heard_by: HeardBy) -> None:
         """Note how an answer ended, if it has: one that was cut short is counted as such."""
         if not (ended := _end_of(answer)):
             return
-        begun.hear(index, answer)
+        for each in heard_by:
+            each.hear(index, answer)
         if ended["type"] == "abort" and ended.get("code") != AS_ASKED:
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
-
-    async def hearing_of(
-        self, pieces: AsyncIterator[EngineAnswer], begun: AnswersHeard
-    ) -> AsyncIterator[EngineAnswer]:
-        """The pieces of a stream, each passed on after a look at how it ends."""
-        async for piece in pieces:
-            for answer in _answers(piece):
-                self.hear_of(answer, answer.get("index", 0), begun)
-            yield piece
 
     async def send_json(self, content: Any, generation: Generation) -> None:
         answer = Json(content, headers=generation_header(generation))
         await answer(self.scope, self.receive, self.send)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One answer as it is told piece by piece."""
+
+    client: _Client
+    form: AnswerForm
+    generation: Generation
+    out: EventWriter
+    heard_by: HeardBy
+    count: Callable[[int], None]
+    tokens: dict[int, int] = field(default_factory=dict)
+    """Counted so far, by the index of the answer."""
+
+    async def tell(self, piece: EngineAnswer) -> None:
+        """Send a piece, after a look at how it ends."""
+        assert isinstance(piece, dict)
+        index, made = piece.get("index", 0), _tokens(piece)
+        self.client.hear_of(piece, index, self.heard_by)
+        # As they come: a long answer counted at its end would be a peak, and zeros before.
+        self.count(max(0, made - self.tokens.get(index, 0)))
+        self.tokens[index] = made
+        for event in self.form.piece(piece, self.generation):
+            await self.out.write(event)
+
+    async def end(self) -> None:
+        """Send what follows the last piece."""
+        for event in self.form.end(self.generation):
+            await self.out.write(event)
 
 
 class ModelRoute[P]:
@@ -305,14 +320,6 @@ def oldest_wanted(request: Request, fields: Fields) -> int:
 
 def _answers(item: EngineAnswer) -> list[Fields]:
     return item if isinstance(item, list) else [item]
-
-
-async def _chained(
-    first: EngineAnswer, rest: AsyncIterator[EngineAnswer]
-) -> AsyncIterator[EngineAnswer]:
-    yield first
-    async for item in rest:
-        yield item
 
 
 def _was_ended_for_a_swap(answer: Fields) -> bool:

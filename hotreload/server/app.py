@@ -25,7 +25,7 @@ from hotreload.server.limits import Bodies, Limited
 from hotreload.server.openai.routes import openai_routes
 from hotreload.server.openapi import schema_routes
 from hotreload.server.ordering import TrainerOrders
-from hotreload.server.ports import Conducts, Gate, Metrics
+from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
 from hotreload.server.problems import problem_of
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
@@ -47,6 +47,7 @@ def create_app[P](
     events: Events,
     metrics: Metrics,
     conducts: Conducts,
+    hearing: Hearing | None = None,
     limits: Limits | None = None,
     admin_group: int | None = None,
     replay: bool = False,
@@ -61,7 +62,7 @@ def create_app[P](
     """Build the app. `HttpServer` serves it; another server would not know who connects.
 
     `operator` returns who takes orders now; NotServing while nobody does. `conducts` is told how
-    answers end.
+    answers end, and `hearing` what was asked, too.
     """
     limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
@@ -73,7 +74,14 @@ def create_app[P](
     app.state.feeds = Feeds(events, status.event, limits)
     app.state.live = live
     app.state.bodies = Bodies(limits)
-    answerer = Answerer(gate=gate, conducts=conducts, metrics=metrics, limits=limits, replay=replay)
+    answerer = Answerer(
+        gate=gate,
+        conducts=conducts,
+        hearing=hearing,
+        metrics=metrics,
+        limits=limits,
+        replay=replay,
+    )
     generate = ModelRoute(answerer, partial(read_generate, limits=limits, model=model.name))
     app.router.routes.append(Route("/generate", generate, methods=["POST"]))
     app.router.routes.append(text_generation_route(answerer))

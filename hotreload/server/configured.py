@@ -20,7 +20,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
-from hotreload.server.ports import Conducts, Gate, Metrics
+from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_keys, read_secret
@@ -47,6 +47,7 @@ def make_app[P](
     events: Events,
     metrics: Metrics,
     conducts: Conducts,
+    hearing: Hearing,
     limits: Limits,
     wake: Callable[[str], None],
 ) -> FastAPI:
@@ -59,6 +60,7 @@ def make_app[P](
         events=events,
         metrics=metrics,
         conducts=conducts,
+        hearing=hearing,
         limits=limits,
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",

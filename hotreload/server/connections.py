@@ -110,9 +110,13 @@ class PeerProtocol(H11Protocol):
             self._refuse(_crowded())
             return
         _send_at_once(transport)
-        self.app = self._introduced = _Introduced(
-            self.app, transport, self._expect_reading, lambda: self._was_cut_off
-        )
+        can: dict[str, Callable[..., Any]] = {
+            "hang_up": transport.abort,
+            "expect_reading": self._expect_reading,
+            "was_cut_off": lambda: self._was_cut_off,
+            "write_at_once": self._write_at_once,
+        }
+        self.app = self._introduced = _Introduced(self.app, transport, can)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -208,6 +212,19 @@ class PeerProtocol(H11Protocol):
         """True if it may be closed: it is idle, and all it was sent is on its way."""
         return self.is_idle and not self.transport.get_write_buffer_size()
 
+    def _write_at_once(self, piece: bytes) -> bool:
+        """Write a piece of a stream's body, unless it must wait for the client; say if it did.
+
+        Much of a token's time would go into asking h11, and all who stand between a route and its
+        connection: nobody there counts the pieces of such a body, and its end goes the usual way.
+        A piece that waits does, too: there it has its deadline.
+        """
+        if self.flow.write_paused or not piece or not self._introduced.sends_chunks:
+            return False
+        if not self.cycle.disconnected:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
     def _expect_reading(self, within: float) -> None:
         """Hang up when the client reads nothing of a written answer for too long.
 
@@ -247,28 +264,26 @@ class _Introduced:
     """The app, told who is at the other end of this connection and how to hang up on it."""
 
     def __init__(
-        self,
-        app: Any,
-        transport: asyncio.Transport,
-        expect_reading: Callable[[float], None],
-        was_cut_off: Callable[[], bool],
+        self, app: Any, transport: asyncio.Transport, can: Mapping[str, Callable[..., Any]]
     ) -> None:
+        """`can` is what the app may ask of the connection."""
         self._app = app
-        self._extensions: dict[str, Any] = {
-            "hang_up": transport.abort,
-            "expect_reading": expect_reading,
-            "was_cut_off": was_cut_off,
-        }
+        self._extensions: dict[str, Any] = {**can}
         peer = peer_behind(transport)
         if peer is not None:
             self._extensions["peer"] = peer
         self.sends_events = False
         """True if the answer that began last is a stream of server-sent events."""
+        self.sends_chunks = False
+        """True if h11 frames the pieces of that stream each by itself."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.sends_events = EVENT_STREAM in message["headers"]
+                has_body = scope["method"] != "HEAD"
+                knows_chunks = scope["http_version"] >= "1.1"
+                self.sends_chunks = self.sends_events and has_body and knows_chunks
             await send(message)
 
         scope["extensions"] = self._extensions

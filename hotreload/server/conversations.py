@@ -1,4 +1,5 @@
-"""The headers by which a request says which weights are to answer it, and whose turn it is."""
+"""The headers by which a request says which weights are to answer it, whose turn it is, and
+whether it may be kept."""
 
 from collections.abc import Hashable
 from hashlib import sha256
@@ -10,6 +11,8 @@ from hotreload.errors import BadRequest, shown
 from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
 
 WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
+NO_REPLAY_HEADER = "X-Hotreload-No-Replay"
+"""A request with it, whatever its value, is kept for no comparison of weights."""
 SESSION_HEADERS = (
     "X-Session-Affinity",
     "X-Multi-Turn-Session-Id",
@@ -31,6 +34,11 @@ def exactly_wanted(headers: Headers) -> Exactly | None:
         words = f"{GENERATION_HEADER} must be the number of a generation, not {shown(number)}"
         raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
     return Exactly(None if number is None else int(number), fingerprint, version)
+
+
+def forbids_replay(headers: Headers) -> bool:
+    """True if nobody may keep what this request asks and is answered."""
+    return NO_REPLAY_HEADER in headers
 
 
 def session_of(headers: Headers) -> Hashable | None:

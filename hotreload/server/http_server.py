@@ -31,6 +31,8 @@ LINGER_SECONDS = 0.5
 """Seconds a connection may be silent before its first request and between two."""
 LASTING_LINGER_SECONDS = 2.0
 """The same where an idle connection keeps nobody waiting: a client may be about to ask again."""
+CANCELLED_SECONDS = 5.0
+"""Time for requests that were cancelled to put their things in order."""
 
 
 class HttpServer(uvicorn.Server):
@@ -188,6 +190,8 @@ class HttpServer(uvicorn.Server):
             _, late = await asyncio.wait(state.tasks, timeout=1.0)
             for task in late:
                 task.cancel()
+            if late:  # they have an engine to give back
+                await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
     def _close_idle(self, looks: Counter[object]) -> None:
         """Close connections on which nothing has come for a while.

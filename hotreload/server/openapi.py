@@ -11,12 +11,13 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.json_fields import Fields
-from hotreload.server.answer_schemas import SHAPES, named
+from hotreload.server.answer_schemas import SHAPES
 from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
 from hotreload.server.operation import JSON_TYPE, SCHEMES, Media, Operation, Parameter
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
+from hotreload.server.schema_parts import named
 
 ANY = (400, 401, 413, 421, 431, 500)
 """Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a

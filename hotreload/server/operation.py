@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hotreload.server.answer_schemas import Schema
 from hotreload.server.request_body import Kind
+from hotreload.server.schema_parts import Schema
 
 JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream"

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hotreload.server import admin, known_fields
-from hotreload.server.answer_schemas import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
-from hotreload.server.conversations import SESSION_HEADERS, WEIGHT_VERSION_HEADER
+from hotreload.server.conversations import NO_REPLAY_HEADER, SESSION_HEADERS, WEIGHT_VERSION_HEADER
 from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.known_fields import KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
@@ -26,6 +25,7 @@ from hotreload.server.operation import (
 )
 from hotreload.server.operations_of_orders import OF_ORDERS
 from hotreload.server.request_body import BOOLEAN, STRING, Kind, whole_number
+from hotreload.server.schema_parts import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.sglang import bodies
 from hotreload.server.text_generation_fields import TEXT_GENERATION
 from hotreload.server.view_routes import MOST_LISTED
@@ -53,12 +53,18 @@ SESSION_PARAMETERS = tuple(
     Parameter(name, "header", STRING, "Be answered by what answered others of this name first.")
     for name in SESSION_HEADERS
 )
+NO_REPLAY_PARAMETER = Parameter(
+    NO_REPLAY_HEADER, "header", STRING, "Be kept for no comparison of weights, whatever it says."
+)
 LEAVES_PARAMETER = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
 MOST_PARAMETER = Parameter(
     "most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100."
 )
 MOST_ATTEMPTS_PARAMETER = Parameter(
     "most", "query", MOST_PARAMETER.kind, "How many are shown; all."
+)
+REVISION_PARAMETER = Parameter(
+    "revision", "query", STRING, "The one that is meant, by its id or label; what was wanted last."
 )
 MODEL_PARAMETER = Parameter("name", "path", STRING, "What [server] model_name says.")
 FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the page.")
@@ -88,7 +94,12 @@ def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Oper
         REFUSALS_OF_ORDERS,
         body=known.taken,
         required=required,
-        parameters=(MIN_GENERATION_PARAMETER, *EXACTLY_PARAMETERS, *SESSION_PARAMETERS),
+        parameters=(
+            MIN_GENERATION_PARAMETER,
+            *EXACTLY_PARAMETERS,
+            *SESSION_PARAMETERS,
+            NO_REPLAY_PARAMETER,
+        ),
     )
 
 
@@ -250,6 +261,12 @@ OPERATIONS: Operations = {
         "Are requests answered?", {JSON_TYPE: {"type": "object"}}, (503,), security=TO_ALL
     ),
     ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=TO_ALL),
+    ("GET", "/gate"): Operation(
+        "Is what was wanted last live for good?",
+        _json("Verdict"),
+        parameters=(REVISION_PARAMETER,),
+        others={409: _json("Verdict")},
+    ),
     ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
     ("GET", "/history"): Operation(
         "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS_PARAMETER,)

@@ -1,7 +1,6 @@
 """The routes by which other servers' clients order weights, or name them: what they take and
 answer."""
 
-from hotreload.server.answer_schemas import named
 from hotreload.server.operation import (
     JSON_TYPE,
     Media,
@@ -11,6 +10,7 @@ from hotreload.server.operation import (
     for_administrators,
 )
 from hotreload.server.request_body import BOOLEAN
+from hotreload.server.schema_parts import named
 from hotreload.server.sglang import bodies
 
 _UPDATED: Media = {JSON_TYPE: named("Updated")}

@@ -56,6 +56,13 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         """
         ...
 
+    def askable(self, prepared: P) -> Mapping[int, Sequence[int]]:
+        """Return the ids of each prompt, by the index of its answer, that can be asked unseen.
+
+        Those are left out for which there is no room with so many others.
+        """
+        ...
+
     async def checksums(self) -> dict[str, int]:
         """Compute the checksum of each live leaf now."""
         ...
@@ -103,15 +110,11 @@ class Pausing(Protocol):
         ...
 
 
-class Gate[P](Protocol):
-    """The gate that every request passes; it alone chooses the engine that answers."""
+class WayIn[P](Protocol):
+    """The way by which requests to the model come in; it alone chooses the engine that answers."""
 
     def preparing(self) -> AbstractContextManager[Preparer[P]]:
         """Lend what makes a request ready before it is let in; NotServing when none is let in."""
-        ...
-
-    def engines(self) -> Sequence[AnsweringEngine[P]]:
-        """List all engines that answer; NotServing when there is none."""
         ...
 
     @property
@@ -135,6 +138,14 @@ class Gate[P](Protocol):
         """
         ...
 
+
+class Gate[P](WayIn[P], Protocol):
+    """The gate that every request passes."""
+
+    def engines(self) -> Sequence[AnsweringEngine[P]]:
+        """List all engines that answer; NotServing when there is none."""
+        ...
+
     def looking(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Yield what answers to who looks at it: no pause holds him. NotServing as above."""
         ...
@@ -150,11 +161,15 @@ class Gate[P](Protocol):
 
 
 class AnswersHeard(Protocol):
-    """The answers to one request, counted as they end."""
+    """The answers to one request, heard as they end."""
 
     def hear(self, index: int, answer: Mapping[str, Any]) -> None:
-        """Count the answer of this index among the request's, in the engine's schema: it ended."""
+        """Hear the answer of this index among the request's, in the engine's schema: it ended."""
         ...
+
+
+HeardBy = Sequence[AnswersHeard]
+"""All who hear how the answers to a request end."""
 
 
 class Conducts(Protocol):
@@ -167,6 +182,22 @@ class Conducts(Protocol):
 
         One that leaves before `until`, by the loop's clock, is not counted.
         """
+        ...
+
+
+class Hearing(Protocol):
+    """The one who keeps requests, as an operator allows, so that new weights are compared by them.
+
+    He is told of none whose client forbids it.
+    """
+
+    @property
+    def listens(self) -> bool:
+        """True if one that ends now may be kept."""
+        ...
+
+    def overhear(self, prompts: Mapping[int, Sequence[int]], copies: int = 1) -> AnswersHeard:
+        """Listen to the answers to these prompts: the first of `copies` to each."""
         ...
 
 

@@ -151,12 +151,16 @@ def _param(error: HotReloadError) -> str | None:
     return named and cut(named, MOST_OF_A_REASON)
 
 
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+"""Kept: `json.dumps` would make an encoder for each token."""
+
+
 def to_json(value: Any) -> bytes:
     """Encode; NaN and Inf, which JSON has not, become null."""
     try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = _encode(value)
     except ValueError:
-        text = json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+        text = _encode(_finite(value))
     return text.encode()
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 from hotreload.server.problems import to_json
 
@@ -18,8 +18,9 @@ class NamedEvent(dict[str, Any]):
 class EventWriter:
     """One answer as `text/event-stream`; its first write starts it."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
+        self._write_at_once = scope.get("extensions", {}).get("write_at_once", _cannot)
         self._headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         self.is_started = False
 
@@ -38,8 +39,7 @@ class EventWriter:
 
     async def done(self) -> None:
         """Say that nothing follows, as the engine's own server and OpenAI's do."""
-        await self._chunk(b"data: [DONE]\n\n")
-        await self.end()
+        await self._chunk(b"data: [DONE]\n\n", more=False)
 
     async def end(self) -> None:
         """End the answer."""
@@ -47,6 +47,8 @@ class EventWriter:
 
     async def _chunk(self, chunk: bytes, *, more: bool = True) -> None:
         await self._start()
+        if more and self._write_at_once(chunk):
+            return
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _start(self) -> None:
@@ -55,3 +57,8 @@ class EventWriter:
         self.is_started = True
         headers = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def _cannot(piece: bytes) -> bool:
+    """Leave it to who sends: there is no connection of ours."""
+    return False

@@ -44,6 +44,11 @@ def watch_routes(documents: Documents, metrics: Metrics) -> APIRouter:
         _check_ready(documents.status)
         return Response(status_code=200)  # empty, as the engine's own server answers
 
+    @router.get("/gate")
+    async def gate(revision: str | None = None) -> Response:
+        told = documents.status.verdict(revision)
+        return Json(told, 200 if told["pass"] else 409)
+
     @router.get("/status")
     async def status() -> Response:
         return Json(documents.status.snapshot())
@@ -153,7 +158,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_same_site(Headers(scope=scope), self._origins)
-        out = EventWriter(send)
+        out = EventWriter(scope, send)
         if scope["method"] == "HEAD":  # what an answer without end would begin with
             await out.end()
             return

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from hotreload.settings.behaviour import BehaviourLimitSettings
 from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, SettingPath
 from hotreload.settings.kinds import is_local
 from hotreload.settings.sections import Settings
@@ -222,3 +223,9 @@ def _not_with_several(settings: Settings) -> Iterator[HostFault]:
     if reload.memory != "double":
         words = f"not {reload.memory!r} {beside}: no host holds all of the weights; use 'double'"
         yield ("reload", "memory"), words
+    if settings.behaviour.command:
+        words = f"not {beside}: clients alone are answered there, and no candidate"
+        yield ("behaviour", "command"), words
+    if settings.behaviour.limits != BehaviourLimitSettings():
+        words = f"none {beside}: new weights are not compared there"
+        yield ("behaviour", "limits"), words

@@ -6,8 +6,17 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+)
 
+from hotreload.behaviour.corpus import Corpus
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 _VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
@@ -125,9 +134,16 @@ def _threads(value: object) -> object:
 
 
 ThreadCount = Annotated[int | Literal["auto"], BeforeValidator(_threads)]
+Replayed = Annotated[int, Field(strict=True, ge=0, le=1000)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
 Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
 CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]
+CorpusFile = Annotated[
+    Corpus,
+    PlainValidator(lambda value: Corpus(_path(Path(str(_named(value)))))),
+    PlainSerializer(str, when_used="json"),
+]
+"""A file of questions. What is in it is read where a daemon is to go by the settings."""
 FileMode = Annotated[
     int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
 ]

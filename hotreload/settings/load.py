@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from hotreload.behaviour.corpus import Corpus
 from hotreload.errors import ConfigError
 from hotreload.settings.faults import (
     fault_of,
@@ -105,6 +106,8 @@ def _anchored(
         begins = base if in_file else Path.cwd()
         if isinstance(value, Path):
             paths[name] = begins / value
+        elif isinstance(value, Corpus):
+            paths[name] = Corpus(begins / value.file)
         elif isinstance(value, tuple):
             paths[name] = tuple(begins / v if isinstance(v, Path) else v for v in value)
     return table.model_copy(update=paths)

@@ -6,7 +6,6 @@ from pydantic import Field, model_validator
 
 from hotreload.core.rules import BakeRules, Rules
 from hotreload.settings.kinds import (
-    AtMost,
     Deadline,
     PartOfAll,
     PartOfTurns,
@@ -18,68 +17,6 @@ from hotreload.types import Shares
 DEFAULT_BAKE = BakeRules()
 DEFAULT_RULES = Rules()
 DEFAULT_SHARES = Shares()
-
-
-class BehaviourLimitSettings(SettingsTable):
-    """Limits on how new weights may differ from the live ones; beyond one they are refused.
-
-    Unset, each allows everything. One that could not be measured is broken.
-    """
-
-    min_agreement: PartOfAll | None = Field(
-        default=None,
-        description="The least part of an answer that must be the same up to the first token that "
-        "differs, on average.",
-        examples=[0.3],
-    )
-    max_kl: AtMost | None = Field(
-        default=None,
-        description="The most that what both expect may diverge, along the live weights' answers: "
-        "the mean Kullback-Leibler divergence of a token, in nats.",
-        examples=[0.5],
-    )
-    max_kl_over_noise: AtMost | None = Field(
-        default=None,
-        description="The same as a multiple of what the live weights differ by when they are asked "
-        "twice.",
-        examples=[1000.0],
-    )
-    max_perplexity_ratio: AtMost | None = Field(
-        default=None,
-        description="How many times as much a plain text may surprise the new weights.",
-        examples=[1.2],
-    )
-    max_length_ratio: AtMost | None = Field(
-        default=None,
-        description="How many times as long, or as short, their answers may be.",
-        examples=[2.0],
-    )
-    min_change: AtMost | None = Field(
-        default=None,
-        description="The least mean divergence: what differs by less is probably a copy of the "
-        "wrong folder.",
-        examples=[1e-6],
-    )
-
-
-class BehaviourSettings(SettingsTable):
-    """New weights beside the live ones, asked the same questions before they answer anybody.
-
-    Without limits it decides nothing: the history tells how they differ.
-    """
-
-    report: bool = Field(
-        default=True,
-        description="Whether new weights are compared with the live ones. Where the engine answers "
-        "by one set of weights alone, or over several hosts, they are not.",
-    )
-    time: Deadline = Field(
-        default=DEFAULT_RULES.compare_within,
-        description="How long that may take. A checkpoint that it takes longer for is postponed if "
-        "there are limits, and else goes live without a report. Where clients are answered "
-        "meanwhile, it is divided by shadow_share.",
-    )
-    limits: BehaviourLimitSettings = BehaviourLimitSettings()
 
 
 class ReloadSettings(SettingsTable):

@@ -10,12 +10,17 @@ from hotreload.settings.sections import Settings
 
 NEED_NO_RESTART = frozenset(
     {
+        "behaviour.command_timeout",
+        "behaviour.corpus",
+        "behaviour.limits.max_heard_perplexity_ratio",
         "behaviour.limits.max_kl",
         "behaviour.limits.max_kl_over_noise",
         "behaviour.limits.max_length_ratio",
         "behaviour.limits.max_perplexity_ratio",
+        "behaviour.limits.min_accuracy",
         "behaviour.limits.min_agreement",
         "behaviour.limits.min_change",
+        "behaviour.limits.min_heard_same_top",
         "behaviour.time",
         "checks.dtype_change",
         "checks.extra_tensors",

@@ -1,6 +1,7 @@
 """Decisions of the operator about attempts, in the core's terms."""
 
-from hotreload.core.rules import BakeRules, BehaviourLimits, KeepPrevious, Rules
+from hotreload.behaviour.asked import Question
+from hotreload.core.rules import BakeRules, BehaviourLimits, HearingRules, KeepPrevious, Rules
 from hotreload.settings.sections import Settings
 from hotreload.types import Shares
 
@@ -19,6 +20,15 @@ def stage_seconds(settings: Settings) -> float:
 def shares_of(settings: Settings) -> Shares:
     """Return in which part of their turns weights compute that are not the live ones."""
     return Shares(settings.reload.shadow_share, settings.reload.fading_share)
+
+
+def corpus_of(settings: Settings) -> tuple[Question, ...]:
+    """Return the operator's own questions."""
+    corpus = settings.behaviour.corpus
+    if corpus is None:
+        return ()
+    assert corpus.questions, f"{corpus} was not read"
+    return corpus.questions
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -40,7 +50,16 @@ def rules_of(settings: Settings) -> Rules:
         shadow_share=reload.shadow_share,
         compare_within=settings.behaviour.time if settings.behaviour.report else 0.0,
         limits=BehaviourLimits(**settings.behaviour.limits.model_dump()),
+        corpus=corpus_of(settings),
     )
+
+
+def hearing_rules_of(settings: Settings) -> HearingRules:
+    """Return which requests of clients are heard: none where nothing is compared."""
+    behaviour = settings.behaviour
+    if not behaviour.report:
+        return HearingRules()
+    return HearingRules(mirror=behaviour.mirror, replay=behaviour.replay)
 
 
 def bake_rules_of(settings: Settings) -> BakeRules:

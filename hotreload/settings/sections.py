@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.server.bounds import Limits
+from hotreload.settings.behaviour import BehaviourSettings
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
     AtLeastOne,
@@ -24,7 +25,7 @@ from hotreload.settings.kinds import (
     host_port,
     origin,
 )
-from hotreload.settings.reload import BehaviourSettings, ReloadSettings
+from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
 
 

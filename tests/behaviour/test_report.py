@@ -70,6 +70,15 @@ def test_empty_endless_and_repeating_answers_are_counted_on_both_sides() -> None
     assert (found.live_empty, found.live_endless, found.live_repeating) == (0, 0, 1)
 
 
+def test_where_nothing_was_said_before_something_is_no_number_of_times_as_long() -> None:
+    silent = report_of([pair([], []), pair([], [])], [])
+    assert (silent.length_ratio, silent.same_first, silent.agreement) == (1, 1, 1)
+    found = report_of([pair([], [1, 2, 3, 4, 5]), pair([], [])], [])
+    assert (found.length_ratio, found.same_first, found.agreement) == (None, 0.5, 0.5)
+    assert (found.tokens, found.mean_kl) == (0, None)
+    assert report_of([pair([1, 2], [])], []).length_ratio == 0
+
+
 def test_an_engine_that_notes_nothing_has_answers_to_compare_all_the_same() -> None:
     bare = Answered((1, 2), "1 2", "stop", ())
     found = report_of([Pair("?", bare, bare, bare, bare)], [])

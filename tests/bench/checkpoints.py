@@ -1,7 +1,7 @@
 """Qwen3-shaped bf16 checkpoints of random weights, of any size and any number of leaves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +82,14 @@ def model(folder: Path, shape: Shape, seed: int = 0) -> Path:
     return folder
 
 
-def with_one_layer_changed(like: Path, folder: Path, layer: int) -> Path:
-    """The same model but for one layer, which is twice as large in every value."""
+def with_layers_changed(like: Path, folder: Path, layers: Collection[int]) -> Path:
+    """The same model but for these layers, which are twice as large in every value."""
     write_tiny(folder)
     (folder / "config.json").write_text((like / "config.json").read_text())
     tensors = load_file(like / WEIGHTS)
-    for name in [name for name in tensors if f".layers.{layer}." in name]:
-        tensors[name] = tensors[name] * ml_dtypes.bfloat16(2)
+    for name in tensors:
+        if any(f".layers.{layer}." in name for layer in layers):
+            tensors[name] = tensors[name] * ml_dtypes.bfloat16(2)
     save_file(tensors, folder / WEIGHTS)
     return folder
 

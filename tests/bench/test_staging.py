@@ -27,7 +27,6 @@ from tests.bench.checkpoints import (
     Shape,
     by_upstream,
     model,
-    with_one_layer_changed,
 )
 from tests.bench.figures import median
 from tests.engine import real
@@ -136,27 +135,6 @@ async def test_how_long_staging_takes(tmp_path: Path, shape: Shape) -> None:
         {name: median(values) for name, values in took.items()},
         "s",
     )
-
-
-async def test_a_checkpoint_of_which_little_changed(tmp_path: Path) -> None:
-    async with engine_of(tmp_path, HALF_A_GB) as engine:
-        whole = real.checked(model(tmp_path / "new", HALF_A_GB, 1))
-        little = real.checked(
-            with_one_layer_changed(tmp_path / "live", tmp_path / "little", layer=7)
-        )
-        took: dict[str, list[float]] = {"all of it": [], "one layer of 20": []}
-        read = {}
-        for _ in range(ROUNDS):
-            for name, checkpoint in (("all of it", whole), ("one layer of 20", little)):
-                staged: Staged = await timed(took[name], engine.stage, checkpoint)
-                assert staged.loading is not None
-                read[name] = staged.loading.bytes_read
-                await engine.release(staged)
-    for name, values in took.items():
-        print(f"\n{name:16} {median(values):6.2f} s   {read[name] / 1e6:7.1f} MB read", end="")
-    print()
-    medians = {name: median(values) for name, values in took.items()}
-    plots.bars("little-changed", "Staging what has changed", medians, "s")
 
 
 @pytest.mark.parametrize(("shapes", "what"), [(BY_LEAVES, "leaves"), (BY_SIZE, "MB")])

@@ -78,6 +78,7 @@ def sets(world: Path, *more: str) -> list[str]:
         f"source.path={world / 'checkpoints'}",
         f"state.directory={world / 'state'}",
         f"server.socket={world / 's'}",
+        "metrics.address=''",  # who runs beside the tests may have the usual port
         *more,
     ]
 
@@ -286,8 +287,7 @@ def test_a_port_that_somebody_listens_on_is_told_with_its_process(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listener:
         port = listener.getsockname()[1]
-        others = [f"{one}=''" for one in ("metrics.address",) if one != setting]
-        asked = facts(world, *others, f"{setting}={wanted}:{port}")
+        asked = facts(world, f"{setting}={wanted}:{port}")
         found = check_ports(asked)
         assert found.verdict == "fail"
         assert found.says.startswith(f"{wanted}:{port} is taken by ")
@@ -297,7 +297,7 @@ def test_a_port_that_somebody_listens_on_is_told_with_its_process(
         with socket.socket(socket.AF_UNIX) as ours:
             ours.bind(str(world / "s"))
             ours.listen()
-            again = facts(world, *others, f"{setting}={wanted}:{port}")
+            again = facts(world, f"{setting}={wanted}:{port}")
             assert check_ports(again).verdict == "ok"
     assert check_ports(asked).verdict == "ok"
 
@@ -320,7 +320,9 @@ def test_too_few_open_files_are_told_with_what_to_change(
     found = json.loads(done.stdout)["open files"]
     assert (found["verdict"], found["says"].startswith(f"{files} files")) == (verdict, True)
     assert (verdict == "ok") == (not found["todo"])
-    assert (done.returncode == 1) == (verdict == "fail")
+    failed = {name for name, told in json.loads(done.stdout).items() if told["verdict"] == "fail"}
+    assert failed == ({"open files"} if verdict == "fail" else set())
+    assert done.returncode == bool(failed)
 
 
 def test_the_units_own_limit_counts_and_a_drop_in_stands_above_it(world: Path) -> None:

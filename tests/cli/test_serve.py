@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from hotreload import __version__
-from hotreload.cli.serve import _start
+from hotreload.cli.serve import _serve, _start
+from hotreload.daemon import Daemon
 from hotreload.settings.load import load
 
 
@@ -21,3 +24,23 @@ def test_the_start_tells_version_addresses_and_who_decided_what_but_no_value(
         "log.level": "--set",
     }
     assert "secret-place" not in str(said)
+
+
+async def test_a_daemon_gets_the_questions_that_the_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "2 + 2 ="}')
+    places = {"engine.model": "m", "source.path": "c", "state.directory": "s"}
+    sets = [f"{name}={tmp_path / place}" for name, place in places.items()]
+    settings = load(None, [*sets, f"behaviour.corpus={tmp_path / 'prompts.jsonl'}"], {}).settings
+    begun: list[Daemon] = []
+
+    async def run(daemon: Daemon) -> int:
+        begun.append(daemon)
+        return 7
+
+    monkeypatch.setattr(Daemon, "run", run)
+    assert await _serve(settings, lambda: settings) == 7
+    corpus = begun[0].settings.behaviour.corpus
+    assert corpus is not None
+    assert [each.prompt for each in corpus.questions] == ["2 + 2 ="]

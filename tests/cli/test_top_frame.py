@@ -24,6 +24,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.json_fields import attempt_fields
+from hotreload.judgements import Behaviour
 from hotreload.types import (
     NOISY,
     Answering,
@@ -88,7 +89,23 @@ def texts(status: dict[str, Any]) -> list[str]:
 def test_where_generations_overlap_no_attempt_is_expected_to_drain() -> None:
     under_way = (ModeChosen(Mode.OVERLAP), PhaseEntered(STEP_8, Phase.STAGING))
     names = next(line for line in shown(*BOOTED, *under_way) if "staging" in line)
-    assert names.split() == [">staging", "fetching", "validating", "probing", "swapping"]
+    to_come = ["fetching", "validating", "probing", "comparing", "swapping"]
+    assert names.split() == [">staging", *to_come]
+
+
+def compared(agreement: float, number: int) -> Attempt:
+    found = Behaviour(6, 96, agreement, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0)
+    return replace(went_live(number), behaviour=found)
+
+
+def test_the_last_comparison_has_a_row_with_the_agreement_of_those_before_it() -> None:
+    ended = [compared(0.5, 5), went_live(4), compared(0.975, 3), compared(1.0, 2)]
+    finished = AttemptFinished(ended[0], generation(5, STEP_8))
+    lines = shown(*BOOTED, finished, attempts=tuple(ended), width=160)
+    (row,) = (line for line in lines if "agree" in line)
+    assert row == "compared step-8: answers agree 50%, 1.50 times as long; before it 98%, 100%"
+    older = [line for line in shown(*BOOTED, attempts=(went_live(),)) if "compared" in line]
+    assert older == []
 
 
 def test_what_is_wrong_stands_below_the_first_line_and_what_was_chosen_beside_the_state() -> None:

@@ -6,8 +6,13 @@ The same tests run on the fake and on the real one, and use every member of the 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import replace
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    suppress,
+)
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +20,8 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour.asked import AnswerCheck, Led, Question
+from hotreload.core.comparing import compared
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
@@ -24,6 +30,7 @@ from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import (
     AnswerNonfinite,
     BadRequest,
+    CheckpointIncompatible,
     ConfigError,
     EngineLost,
     ProbeFailed,
@@ -47,6 +54,18 @@ ASK: dict[str, Any] = {"text": "Who serves?", "sampling_params": real.GREEDY}
 BATCH = ASK | {"text": ["Who serves?", "Who else?"]}
 STREAM = {"stream": True}
 ENDLESS = {"text": FOR_EVER, "sampling_params": real.ENDLESS} | STREAM
+
+
+def expecting(*contained: str) -> list[Question]:
+    """Questions, each with a text that the answer is to hold."""
+    return [
+        Question(f"Who is {at}?", 12, check=AnswerCheck("contains", text), place=f"line {at}")
+        for at, text in enumerate(contained)
+    ]
+
+
+CORPUS = (*expecting("1", "1", "1", "1", "1", "2", ""), Question("Any. " * 30, 20)) * 2
+"""Of those that expect something 1 answers 12 of 14, and 2 answers 4."""
 
 
 class EngineCase(Protocol):
@@ -99,7 +118,8 @@ class EngineCase(Protocol):
 class FakeCase:
     def __init__(self, *, spares_wait_on_host: bool = False) -> None:
         self._fake = FakeEngine(Steps(), Revision("1", "step_1"))
-        self._fake.compares = not spares_wait_on_host
+        why = "spares wait on the host" if spares_wait_on_host else None
+        self._fake.cannot_compare = why
         self._fake.spares_wait_on_host = spares_wait_on_host
         self._fake.cannot_overlap = "one set at a time" if spares_wait_on_host else None
         self._fake.sizes = [BatchSize(False, 1, 1, 8), BatchSize(True, 4, 64, 32)]
@@ -275,9 +295,9 @@ async def real_case(
     root: Path, tp: int, memory: str, fresh: dict[int, object]
 ) -> AsyncIterator[RealCase]:
     folders, spool = real.Folders(root), root / "spool"
-    async with real.engine_of(
-        folders.folder(1), spool, tp=tp, memory=memory, compares=True
-    ) as engine:
+    more: dict[str, Any] = {"memory": memory, "compares": True, "corpus": CORPUS}
+    more["args"] = {"max_running_requests": 16}  # so that there are sizes of batches between
+    async with real.engine_of(folders.folder(1), spool, tp=tp, **more) as engine:
         case = RealCase(engine, folders, tp, memory, fresh)
         await case.answer()  # compiles, which leaves small constants behind
         yield case
@@ -859,14 +879,14 @@ async def test_bad_weights_are_found_out_before_anybody_is_answered_by_them(
 
 async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: EngineCase) -> None:
     engine, before = overlapping.engine, await overlapping.held()
-    if not engine.compares:
+    if engine.cannot_compare is not None:
         pytest.skip("its weights are not compared")
     answer, staged = await overlapping.answer(), await engine.stage(overlapping.checkpoint(2))
     asked = Question("Who serves?", 8)
     (live,) = await engine.answer_unseen(engine.live, [asked])
     (new,) = await engine.answer_unseen(staged, [asked])
     assert live.tokens != new.tokens
-    led = replace(asked, along=live.tokens)
+    led = Led(asked.prompt, asked.tokens, answer=live.tokens)
     along, again = await engine.answer_unseen(staged, [led, asked])
     (own,) = await engine.answer_unseen(engine.live, [led])
     assert again == new
@@ -878,6 +898,110 @@ async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: Engin
     await engine.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
+
+
+async def test_weights_are_compared_by_more_questions_than_go_together(
+    overlapping: EngineCase,
+) -> None:
+    """Some of them are long, and nobody waits for the compiling of anything."""
+    engine, before = overlapping.engine, await overlapping.held()
+    if engine.cannot_compare is not None:
+        pytest.skip("its weights are not compared")
+    staged = await engine.stage(overlapping.checkpoint(2))
+    engine.count_anew()
+    found = await compared(engine, staged, CORPUS)
+    assert engine.recompiles == 0
+    assert found is not None
+    assert found.questions == 22
+    assert found.noise_kl == pytest.approx(0, abs=1e-3)
+    right = found.right_answers
+    assert right is not None
+    assert (right.expected, right.live_right, right.right) == (14, 12, 4)
+    assert (right.better, right.worse, right.p_worse) == (2, 10, 79 / 4096)
+    await engine.release(staged)
+    assert await overlapping.held() == before
+
+
+async def test_prompts_that_could_be_asked_unseen_are_told_by_their_ids(
+    engine_case: EngineCase,
+) -> None:
+    engine, texts = engine_case.engine, ["Who serves?", "x"]
+    asked = engine.askable(await engine.prepare({"text": texts}))
+    ids = await engine.tokenize({"text": texts})
+    assert [list(each) for each in asked.values()] == [ids[at] for at in asked]
+
+
+async def test_questions_it_cannot_be_asked_are_named(engine_case: EngineCase) -> None:
+    engine = engine_case.engine
+    await engine.check_questions(CORPUS)
+    if engine.cannot_compare is None:
+        asked = [*CORPUS, Question("too long " * 4000, 2, place="prompts.jsonl: line 3")]
+        with pytest.raises(ConfigError, match=r"prompts\.jsonl: line 3: "):
+            await engine.check_questions(asked)
+
+
+async def test_a_candidate_answers_who_is_handed_it_beside_the_live_weights_and_no_client(
+    overlapping: EngineCase,
+) -> None:
+    """More of them ask than it answers at a time; none waits for others to come."""
+    engine, before = overlapping.engine, await overlapping.held()
+    staged = await engine.stage(overlapping.checkpoint(2))
+    if isinstance(engine, OverRanks):
+        with pytest.raises(CheckpointIncompatible):
+            engine.as_candidate(staged)
+        await engine.release(staged)
+        return
+    answer, live = await overlapping.answer(), await answered_by(engine, None)
+    async with engine.as_candidate(staged):
+        said = await answered_by(engine, staged)
+        both = [answered_by(engine, each) for each in (staged, None) * 20]
+        assert await asyncio.gather(*both) == [said, live] * 20
+        assert said != live
+        assert await overlapping.answer() == answer
+    await engine.prove(staged)
+    await engine.flip(await engine.flip(staged))
+    await engine.retire(staged)
+    await engine.release(staged)
+    assert await overlapping.answer() == answer
+    assert await overlapping.held() == before
+
+
+async def test_what_a_candidate_has_under_way_is_none_of_clients_and_ends_with_it(
+    overlapping: EngineCase,
+) -> None:
+    engine, before = overlapping.engine, await overlapping.held()
+    if isinstance(engine, OverRanks):
+        pytest.skip("an engine over several hosts has no candidates")
+    answer = await overlapping.answer()
+    staged = await engine.stage(overlapping.overflowing_checkpoint())
+    async with AsyncExitStack() as inside:
+        async with engine.as_candidate(staged):
+            endless = engine.generate(await engine.prepare(ENDLESS), staged)
+            items = await inside.enter_async_context(aclosing(endless))
+            first: Any = await anext(items)
+            of_clients = await engine.abort_asked(None)
+            await engine.abort()
+            going = asyncio.create_task(rest_of(items))
+        *_, last = await going
+    assert of_clients == 0
+    assert len(last["text"]) >= len(first["text"])
+    assert ended(last)["type"] == "abort"
+    engine.count_anew()
+    counted = asyncio.create_task(engine.withheld(0))
+    async with engine.as_candidate(staged):
+        overflows = ASK | {"text": f"How much {OVERFLOWS_ON} is it?"}
+        with pytest.raises(AnswerNonfinite):
+            await answers_of(engine, overflows, staged)
+        assert await overlapping.answer() == answer
+    await engine.release(staged)
+    assert await overlapping.held() == before
+    assert not counted.done()
+    counted.cancel()
+
+
+async def answers_of(engine: RunningEngine, request: dict[str, Any], weights: Staged) -> list[Any]:
+    async with aclosing(engine.generate(await engine.prepare(request), weights)) as items:
+        return await rest_of(items)
 
 
 async def test_a_cancelled_proof_leaves_nothing(overlapping: EngineCase) -> None:

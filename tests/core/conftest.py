@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from hotreload.core.baking import Baking
+from hotreload.core.commanding import RunCommand
 from hotreload.core.entrance import Entrance
+from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
@@ -49,6 +51,8 @@ class World(Witness):
         replica: int = 0,
         mode: Mode = Mode.DRAIN,
         engines: int = 1,
+        hearing: Hearing | None = None,
+        command: Callable[[], RunCommand | None] = lambda: None,
     ) -> None:
         super().__init__()
         self.steps = Steps()
@@ -86,7 +90,9 @@ class World(Witness):
             is_lost=lambda: self.entrance.is_lost,
             clock=lambda: self.now,
             wall=lambda: self.wall + self.now,
+            hearing=hearing,
         )
+        self.hearing = attempts.hearing
         self.baking = Baking(attempts, BakeRules())
         self.reconciler = Reconciler(
             source=self.source,
@@ -95,6 +101,7 @@ class World(Witness):
             validate=self._validate,
             rules=rules,
             baking=self.baking,
+            command=command,
             min_interval=min_interval,
         )
 

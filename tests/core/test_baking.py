@@ -9,9 +9,10 @@ import pytest
 
 from hotreload.behaviour.bake import MIN_ANSWERS
 from hotreload.core import one_bake
+from hotreload.core.baking import Baking
 from hotreload.core.conduct import AnswersBegun
 from hotreload.core.rules import BakeRules, Rules
-from hotreload.errors import AnswerNonfinite, EngineLost
+from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import BakeTold
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
@@ -135,6 +136,65 @@ async def test_what_is_convicted_survives_a_restart(world: Baked) -> None:
     ledger = world.restarted_ledger()
     assert ledger.refused["r1"].reason.code == BAKE
     assert [each.bake.outcome for each in ledger.history if each.bake] == [BakeOutcome.CONVICTED]
+
+
+async def refuse_to_leave(reason: Reason, left: Generation) -> None:
+    raise Busy("another order is under way")
+
+
+async def convicted_and_not_left(world: Baked) -> None:
+    world.answered(200)
+    await world.goes_live(ONE)
+    world.answered(100, empty=60)
+    await world.baking.turn(refuse_to_leave)
+    assert (world.live.revision, world.last.outcome) == (ONE, BakeOutcome.CONVICTED)
+
+
+def begin_another_life(world: Baked) -> None:
+    """A start has served what was live when the daemon ended."""
+    saved = world.restarted_ledger()
+    world.ledger.history.clear()
+    world.ledger.history.extend(saved.history)
+    world.baking = Baking(world.baking.attempts, world.baking.rules)
+    world.reconciler._baking = world.baking
+    world.baking.begins_with(world.live)
+
+
+async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> None:
+    await convicted_and_not_left(world)
+    assert world.baking.condemned == world.last
+    begin_another_life(world)
+    assert world.baking.condemned == world.last
+    await world.turns()
+    assert world.live.revision.id == "first"
+    assert world.ledger.refused["r1"].reason.code == BAKE
+    assert world.baking.condemned is None
+
+
+async def test_what_was_promoted_with_too_few_answers_stays_whatever_the_operator_wants_later(
+    world: Baked,
+) -> None:
+    world.baking.rules = BakeRules(seconds=300.0, inconclusive="promote")
+    world.answered(200)
+    await world.goes_live(ONE)
+    world.now += 300
+    await world.turns()
+    assert world.last.outcome is BakeOutcome.INCONCLUSIVE
+    world.baking.rules = BakeRules(seconds=300.0, inconclusive="rollback")
+    begin_another_life(world)
+    assert world.baking.condemned is None
+    await world.turns()
+    assert world.live.revision == ONE
+
+
+async def test_what_an_operator_pinned_instead_stays_after_a_restart_too(world: Baked) -> None:
+    await convicted_and_not_left(world)
+    await world.operator.pin()
+    await world.operator.unpin()
+    await world.turns()
+    begin_another_life(world)
+    await world.turns()
+    assert (world.live.revision, world.last.outcome) == (ONE, BakeOutcome.VOUCHED)
 
 
 async def test_the_first_answers_convict_when_half_of_them_are_errors(world: Baked) -> None:

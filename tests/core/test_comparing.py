@@ -1,19 +1,27 @@
 """New weights are compared with the live ones before they answer; limits may refuse them."""
 
-from collections.abc import Iterator
+import json
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
+from hotreload.behaviour.built_in import questions
+from hotreload.behaviour.report import BothRead, Pair, report_of
+from hotreload.core import comparing
 from hotreload.core.comparing import breaches
 from hotreload.core.rules import BehaviourLimits, Rules
-from hotreload.errors import NotEnoughMemory
-from hotreload.judgements import Behaviour
-from hotreload.types import Attempt, Outcome, Revision
+from hotreload.errors import AnswerNonfinite, NotEnoughMemory
+from hotreload.json_fields import attempt_fields
+from hotreload.judgements import Behaviour, RightAnswers
+from hotreload.picture.rows import behaviour_text
+from hotreload.types import Attempt, Outcome, Phase, Revision, Staged
 from tests.core.overlapping import Overlapping
-from tests.fakes import HANG
+from tests.fakes import END, HANG, FakeEngine
 
 ALIKE = Revision("firsts", "step_1")
 """Fakes say their ids: what was live says `first`."""
@@ -25,7 +33,7 @@ STRICT = replace(COMPARING, limits=BehaviourLimits(min_agreement=0.5))
 def world_of(folder: Path, rules: Rules, **more: Any) -> Overlapping:
     world = Overlapping(folder, rules, **more)
     for engine in world.engines:
-        engine.compares = True
+        engine.cannot_compare = None
     return world
 
 
@@ -86,15 +94,27 @@ async def test_a_rollback_from_files_is_not_barred_by_how_far_it_goes(tmp_path: 
     assert (back.outcome, back.behaviour) == (Outcome.LIVE, None)
 
 
-async def test_what_cannot_be_compared_goes_live_without_a_report(tmp_path: Path) -> None:
-    world = world_of(tmp_path, STRICT)
-    world.engine.compares = False
+async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_no_limits(
+    tmp_path: Path,
+) -> None:
+    world = world_of(tmp_path, COMPARING)
+    world.engine.cannot_compare = "there is no room"
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+        assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+        world.reconciler.rules = STRICT
+        attempt = await reloaded(world, Revision("and one more", "step_3"))
+    assert attempt.reason is not None
+    assert (attempt.outcome, attempt.reason.code) == (Outcome.POSTPONED, "not_judged")
+    assert attempt.reason.message == (
+        "[behaviour] limits cannot judge new weights of this engine: there is no room"
+    )
+    assert Phase.STAGING not in attempt.phases
 
 
-@pytest.mark.parametrize("fault", [NotEnoughMemory("no room for the shadow"), HANG])
+@pytest.mark.parametrize(
+    "fault", [NotEnoughMemory("no room for the shadow"), RuntimeError("a fault of ours"), HANG]
+)
 async def test_without_limits_a_comparison_that_fails_fails_no_checkpoint(
     tmp_path: Path, fault: object
 ) -> None:
@@ -135,6 +155,42 @@ async def test_where_the_live_ones_make_none_there_is_nothing_to_compare_with(
     assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
 
 
+class NumbersOfTexts(FakeEngine):
+    """Makes none of any question."""
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        if not all(isinstance(each, Led | Text) for each in questions):
+            raise AnswerNonfinite("no numbers")
+        return await super().answer_unseen(staged, questions)
+
+
+async def test_nor_where_they_make_none_of_any_question(tmp_path: Path) -> None:
+    """Figures of no question are none: a limit on them would refuse everything for ever."""
+    world = world_of(tmp_path, STRICT)
+    world.engine.__class__ = NumbersOfTexts
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+
+
+async def test_a_question_that_the_live_ones_make_none_of_is_left_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line of a corpus must not switch all limits off."""
+    corpus = [Question(f"{n}", 4, place=f"prompts.jsonl: line {n}") for n in range(1, 5)]
+    corpus[2] = replace(corpus[2], prompt="this one makes them overflow")
+    world = world_of(tmp_path, replace(STRICT, corpus=tuple(corpus)))
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    assert attempt.behaviour is not None
+    assert attempt.behaviour.questions == len(questions()) + 3
+    assert (attempt.outcome, attempt.reason and attempt.reason.code) == ("rejected", "behaviour")
+    (told,) = (each for each in caplog.records if each.message == "behaviour.live_nonfinite")
+    assert vars(told)["why"] == "prompts.jsonl: line 3: no numbers"
+
+
 async def test_of_several_engines_the_first_compares_for_all(tmp_path: Path) -> None:
     world = world_of(tmp_path, COMPARING, engines=2)
     async with world.running():
@@ -144,11 +200,102 @@ async def test_of_several_engines_the_first_compares_for_all(tmp_path: Path) -> 
     assert not world.engines[1].steps.entered["compare"].is_set()
 
 
+def expecting(prompt: str, contains: str) -> Question:
+    return Question(prompt, 40, check=AnswerCheck("contains", contains))
+
+
+CORPUS = (*(expecting(f"Who is {at}?", "first") for at in range(6)), expecting("Else?", "quite"))
+"""Six that what is live answers right, and one that another does."""
+RIGHT = RightAnswers(7, 1, 6, 1, 6, 8 / 128, None, ())
+
+
+async def test_the_operators_questions_are_asked_too_and_their_answers_judged(
+    tmp_path: Path,
+) -> None:
+    long = Question("A text?", 40)
+    world = world_of(tmp_path, replace(COMPARING, corpus=(*CORPUS, long)))
+    async with world.running():
+        alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
+    assert alike.behaviour is not None
+    assert other.behaviour is not None
+    assert other.behaviour.questions == alike.behaviour.questions == 14
+    assert alike.behaviour.right_answers == RightAnswers(7, 6, 6, 0, 0, 1.0, 5 / 7)
+    found = other.behaviour.right_answers
+    assert found is not None
+    assert replace(found, lost=()) == RIGHT
+    assert world.restarted_ledger().history[0].behaviour == other.behaviour
+
+
+async def test_a_report_is_made_off_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a thousand questions it takes most of a second."""
+    made_on = list[threading.Thread]()
+
+    def report(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
+        made_on.append(threading.current_thread())
+        return report_of(pairs, read)
+
+    monkeypatch.setattr(comparing, "report_of", report)
+    world = world_of(tmp_path, COMPARING)
+    async with world.running():
+        assert (await reloaded(world, OTHER)).behaviour is not None
+    assert made_on
+    assert threading.main_thread() not in made_on
+
+
+async def test_too_few_right_answers_are_refused_with_those_that_got_worse(tmp_path: Path) -> None:
+    rules = replace(COMPARING, corpus=CORPUS, limits=BehaviourLimits(min_accuracy=0.8))
+    world = world_of(tmp_path, rules)
+    async with world.running():
+        good, bad = await reloaded(world, ALIKE), await reloaded(world, OTHER)
+    assert good.outcome is Outcome.LIVE
+    assert (bad.outcome, bad.generation) == (Outcome.REJECTED, None)
+    assert bad.reason is not None
+    assert bad.reason.findings[0].startswith(
+        "min_accuracy: 0.143 (the live weights' 0.857; 6 worse"
+    )
+    assert bad.reason.findings[1].startswith("'Who is 0?': contains 'first'; live 'firsts', new")
+
+
+async def test_a_long_answer_is_followed_along_its_beginning_alone(tmp_path: Path) -> None:
+    world = world_of(tmp_path, replace(COMPARING, corpus=(Question("Go on", 200),)))
+    asked = world.engine.asked_unseen
+    async with world.running():
+        await reloaded(world, Revision("long " * 30, "step_1"))
+        asked.clear()
+        await reloaded(world, OTHER)
+    assert max(len(each.answer) for each in asked if isinstance(each, Led)) == NOTED - 1
+
+
+async def test_the_end_of_an_answer_is_part_of_what_is_expected(tmp_path: Path) -> None:
+    world = world_of(tmp_path, COMPARING)
+    async with world.running():
+        alike = await reloaded(world, ALIKE)
+    led = {each.answer for each in world.engine.asked_unseen if isinstance(each, Led)}
+    assert led == {(*map(ord, "first"), END)}
+    assert alike.behaviour is not None
+    assert alike.behaviour.mean_kl is not None
+    assert alike.behaviour.mean_kl > 0  # it goes on where the live ones end
+    assert alike.behaviour.noise_kl == 0
+
+
+async def test_an_answer_that_is_over_at_once_is_led_along_to_its_end(tmp_path: Path) -> None:
+    world = world_of(tmp_path, COMPARING)
+    world.engine.live.weights.says = ""
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    assert attempt.behaviour is not None
+    assert (attempt.behaviour.live_empty, attempt.behaviour.tokens) == (6, 0)
+    assert attempt.behaviour.mean_kl is not None
+
+
 FOUND = Behaviour(
     *(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0),
     mean_kl=0.25,
     noise_kl=0.0,
     perplexity_ratio=1.25,
+    right_answers=RightAnswers(50, 40, 45, 2, 7, 0.08984375, 0.12),
 )
 
 
@@ -158,6 +305,11 @@ def limits() -> Iterator[tuple[dict[str, float], str]]:
     yield {"max_kl_over_noise": 1000.0}, "max_kl_over_noise: 2.5e+05 is over 1000"
     yield {"max_perplexity_ratio": 1.2}, "max_perplexity_ratio: 1.25 is over 1.2"
     yield {"max_length_ratio": 1.4}, "max_length_ratio: 1.5 is over 1.4"
+    yield (
+        {"min_accuracy": 0.85},
+        "min_accuracy: 0.8 (the live weights' 0.9; 7 worse, 2 better, p 0.09; a loss of 0.12 could "
+        "be seen) is under 0.85",
+    )
     yield {"min_change": 0.3}, "min_change: 0.25 is under 0.3"
 
 
@@ -167,13 +319,39 @@ def test_each_limit_says_what_is_beyond_it(limit: dict[str, float], words: str) 
 
 
 def test_what_is_within_is_allowed_and_shorter_is_as_bad_as_longer() -> None:
-    wide = BehaviourLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.25)
+    wide = BehaviourLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.25, 0.8)
     assert [*breaches(FOUND, wide)] == []
     shorter = replace(FOUND, length_ratio=0.5)
     assert [*breaches(shorter, wide)] == ["max_length_ratio: 2 is over 1.5"]
 
 
+def test_of_silent_live_weights_what_could_not_be_measured_breaks_no_limit() -> None:
+    """Else no checkpoint would ever be better than they are."""
+    every = BehaviourLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.25, 0.8)
+    silent = replace(FOUND, tokens=0, live_empty=6, mean_kl=None, noise_kl=None, length_ratio=1.0)
+    assert [*breaches(silent, every)] == []
+    talks = replace(silent, agreement=0.0, length_ratio=None)
+    assert [*breaches(talks, every)] == [
+        "max_length_ratio: inf is over 1.5",
+        "min_agreement: 0 is under 0.5",
+    ]
+
+
+async def test_a_checkpoint_beside_silent_live_weights_is_told_of_in_json(tmp_path: Path) -> None:
+    world = world_of(tmp_path, COMPARING)
+    world.engine.live.weights.says = ""
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    kept = world.restarted_ledger().history[0]
+    assert kept.behaviour == attempt.behaviour
+    fields = json.loads(json.dumps(attempt_fields(kept), allow_nan=False))
+    assert fields["behaviour"]["length_ratio"] is None
+    assert "something where there was nothing" in behaviour_text(fields["behaviour"])
+
+
 def test_what_was_not_measured_keeps_to_no_limit() -> None:
-    bare = replace(FOUND, mean_kl=None)
-    (words,) = breaches(bare, BehaviourLimits(max_kl=1.0))
-    assert words == "max_kl: what was not measured is over 1"
+    bare = replace(FOUND, mean_kl=None, right_answers=None)
+    assert [*breaches(bare, BehaviourLimits(max_kl=1.0, min_accuracy=0.0))] == [
+        "max_kl: what was not measured is over 1",
+        "min_accuracy: what was not measured is under 0",
+    ]

@@ -90,7 +90,7 @@ class Folders:
 @asynccontextmanager
 async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator[Any]:
     """A real engine that serves the folder, closed at the end."""
-    from hotreload.engine.options import EngineOptions
+    from hotreload.engine.options import EngineOptions, UnseenOptions
     from hotreload.engine.sglang import SglangEngine
     from hotreload.engine.weights.quiet import Quiet
     from hotreload.engine.weights.sets import StagingOptions
@@ -105,14 +105,19 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     settings = {"dtype": "bfloat16", **settings}
     settings = {"revision": Revision(folder.name), **settings}
     settings["args"] = {**ARGS, **settings.get("args", {})}
-    named = {each.name for each in fields(EngineOptions)} & settings.keys()
-    options = EngineOptions(folder, "cpu", **{name: settings.pop(name) for name in named})
+    unseen = UnseenOptions(**_popped(UnseenOptions, settings))
+    options = EngineOptions(folder, "cpu", unseen=unseen, **_popped(EngineOptions, settings))
     engine = await SglangEngine.start(options, terms=StagingOptions(**terms), **settings)
     try:
         await engine.until_compared()  # it makes a leaf of each beside the live one
         yield engine
     finally:
         await engine.close()
+
+
+def _popped(options: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    named = {each.name for each in fields(options)} & settings.keys()
+    return {name: settings.pop(name) for name in named}
 
 
 async def ask(engine: Any, prompt: str = "Who serves?", **sampling: Any) -> dict[str, Any]:
@@ -178,4 +183,5 @@ def overflowing(folder: Path, say: str) -> Path:
     tensors["model.layers.0.self_attn.v_proj.weight"][0, -1] = 3e38
     aside = write_tiny(folder.with_name(f".{folder.name}"), say)
     (aside / "model.safetensors").write_bytes(encode(tensors))
+    shutil.rmtree(folder, ignore_errors=True)  # another test may have written it
     return aside.rename(folder)

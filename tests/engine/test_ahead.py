@@ -53,7 +53,7 @@ def ahead_of(rehearsal: Any) -> Ahead:
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
     ahead = ahead_of(None)
     assert ahead.sizes(8, 512) == []
-    assert not ahead.can_prove_in(SMALL_POOL, [24])
+    assert not ahead.can_prove_in(SMALL_POOL, (1, 24))
 
 
 def test_the_small_come_first_and_before_them_what_weights_are_proven_with() -> None:
@@ -61,7 +61,7 @@ def test_the_small_come_first_and_before_them_what_weights_are_proven_with() -> 
     ahead = ahead_of(noted)
     assert ahead.sizes(2, 64) == [ONE, TWO, PROMPT]
     assert ahead.sizes(0, 64) == []
-    assert ahead.can_prove_in(SMALL_POOL, [24])
+    assert ahead.can_prove_in(SMALL_POOL, (1, 24))
     assert noted.pools == ["a small pool"]
     assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
     assert ahead.sizes(2, 64)[2:] == [ONE, TWO, PROMPT]
@@ -82,7 +82,7 @@ async def test_each_size_is_compiled_for_once_however_many_ask_at_once() -> None
 async def test_who_stages_waits_for_what_weights_are_proven_with_and_for_nothing_else() -> None:
     noted = Noted()
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, [24])
+    ahead.can_prove_in(SMALL_POOL, (1, 24))
     await ahead.until_ready_to_prove()
     assert [size.is_shadow for size in noted.compiled] == [True, True]
     await ahead.until_ready_to_prove()
@@ -95,7 +95,7 @@ async def test_what_cannot_be_compiled_so_refuses_no_checkpoint(
     noted = Noted()
     noted.fault = KeyError("another engine")
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, [24])
+    ahead.can_prove_in(SMALL_POOL, (1, 24))
     await ahead.until_ready_to_prove()
     assert "engine.not_compiled_ahead" in caplog.text
     assert ahead.sizes(1, 64) == [ONE, PROMPT]

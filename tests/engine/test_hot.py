@@ -1,5 +1,6 @@
 """An engine in a program of one's own, this test: new weights from memory while it answers."""
 
+import gc
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,8 +26,10 @@ from hotreload.errors import (
 )
 from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.weights import hand_built
+from hotreload.types import Loading
 from tests.docs.pages import PAGES, blocks
 from tests.engine import real
+from tests.hot.on_accelerators import forbid_reading, take_for_accelerators
 
 pytestmark = pytest.mark.real_engine
 
@@ -183,7 +186,7 @@ def test_a_trainers_float32_is_cast_where_that_is_allowed(
 NORM = "model.norm.weight"
 NAN = saying(67)[NORM] * saying(67)[NORM].dtype.type("nan")
 BAD: Mapping[str, tuple[Tensors, type[HotReloadError]]] = {
-    "shape": (saying(67) | {NORM: saying(67)[NORM][:8]}, CheckpointIncompatible),
+    "shape": (saying(67) | {NORM: NAN[:8]}, CheckpointIncompatible),
     "nonfinite": (saying(67) | {NORM: NAN}, CheckpointCorrupt),
     "probe": (saying(67, "hello"), ProbeFailed),
 }
@@ -247,6 +250,32 @@ def test_what_is_known_of_a_part_and_of_what_stayed_holds_for_the_next_set(hot: 
         assert (staged.loading.leaves_staged, staged.loading.leaves_changed) == (2, 2)
 
 
+OLDEST = 2
+"""The garbage collector's generation of all that has been there for long."""
+
+
+@pytest.fixture
+def collected() -> Iterator[list[int]]:
+    """The generations that the garbage collector looks at because somebody asked it to."""
+    generations: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            generations.append(about["generation"])
+
+    gc.disable()
+    gc.callbacks.append(note)
+    yield generations
+    gc.callbacks.remove(note)
+    gc.enable()
+
+
+def test_nobody_is_stopped_for_a_look_at_every_object(hot: HotEngine, collected: list[int]) -> None:
+    hot.update(part_of(81), probes=())
+    assert collected
+    assert OLDEST not in collected
+
+
 def test_nobody_need_know_of_what_the_live_leaves_were_made(hot: HotEngine) -> None:
     hot.update(saying(80))
     hot.asynchronous._replica.engine.live.weights.sources = {}  # as once damage was found
@@ -294,6 +323,126 @@ def test_a_part_is_refused_where_upstreams_loader_loads(
     monkeypatch.setattr(Loaders, "why_upstream", "the test wants it")
     with pytest.raises(BadRequest, match=r"the test wants it\): give all of them"):
         hot.update(part_of(81))
+
+
+# --- arrays that lie on devices ---------------------------------------------------------------
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the engine take its CPU for an accelerator."""
+    take_for_accelerators(monkeypatch)
+
+
+@pytest.fixture
+def never_read(on_device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_reading(monkeypatch)
+
+
+def checksums(hot: HotEngine) -> Mapping[str, int]:
+    sums: Mapping[str, int] = hot._loop.run(hot.asynchronous._replica.engine.checksums())
+    return sums
+
+
+def how_of(hot: HotEngine, tensors: Tensors) -> Loading:
+    with hot.stage(tensors) as staged:
+        staged.flip()
+        assert staged.loading is not None
+        return staged.loading
+
+
+@pytest.mark.parametrize("held", [of_jax, over_two_devices])
+def test_arrays_on_devices_make_what_a_file_would_and_are_never_read(
+    hot: HotEngine, never_read: None, held: Any
+) -> None:
+    hot.update(of_jax(saying(70)))
+    wanted = hot.fingerprint_of(saying(71))
+    how = how_of(hot, held(saying(71)))
+    every = hot.asynchronous._replica.engine.leaf_count
+    assert (how.loader, how.leaves_staged, how.leaves_changed) == ("own", every, every)
+    assert how.bytes_read == sum(tensor.nbytes for tensor in saying(71).values())
+    assert (hot.fingerprint, said(hot)) == (wanted, "policy 71")
+    assert checksums(hot) == hot.generation.leaves
+    how = how_of(hot, held(saying(71) | part_of(70)))  # what equals the live leaf is shared
+    assert (how.leaves_staged, how.leaves_changed, how.leaves_shared) == (2, 2, every - 2)
+    assert (checksums(hot), said(hot)) == (hot.generation.leaves, "policy 70")
+
+
+def test_a_trainer_may_delete_or_donate_its_arrays_as_soon_as_they_are_staged(
+    hot: HotEngine, never_read: None
+) -> None:
+    deleted, donated = of_jax(saying(72)), of_jax(saying(73))
+    live = hot.update(deleted)
+    for array in deleted.values():
+        array.delete()
+    with hot.stage(donated) as staged:
+        jax.jit(lambda arrays: jax.tree.map(lambda each: each * 0, arrays), donate_argnums=0)(
+            donated
+        )
+        assert all(array.is_deleted() for array in donated.values())
+        assert (checksums(hot), said(hot)) == (live.leaves, "policy 72")
+        live = staged.flip()
+    assert (checksums(hot), said(hot)) == (live.leaves, "policy 73")
+
+
+def test_parts_that_nobody_read_are_told_apart(hot: HotEngine, never_read: None) -> None:
+    hot.update(of_jax(saying(80)))
+    revisions = []
+    for number in (81, 82, 81):
+        how = how_of(hot, of_jax(part_of(number)))
+        assert (how.leaves_staged, said(hot)) == (2, f"policy {number}")
+        revisions.append(hot.generation.revision)
+    assert revisions[0] == revisions[2] != revisions[1]  # named by what they are
+    with hot.stage(of_jax(part_of(81))) as staged:
+        assert staged.loading is not None
+        assert (staged.loading.leaves_staged, staged.loading.leaves_changed) == (0, 0)
+        assert staged.fingerprint == hot.fingerprint
+
+
+def test_what_was_never_read_is_not_taken_for_what_is_read_later(
+    hot: HotEngine, on_device: None
+) -> None:
+    hot.update(saying(80))
+    hot.update(of_jax(part_of(82)))
+    how = how_of(hot, saying(80))
+    assert (how.leaves_changed, said(hot)) == (2, "policy 80")
+    hot.update(of_jax(saying(83)))
+    every = hot.asynchronous._replica.engine.leaf_count
+    assert (how_of(hot, saying(80)).leaves_changed, said(hot)) == (every, "policy 80")
+    assert checksums(hot) == hot.generation.leaves
+
+
+@pytest.mark.parametrize("code", BAD)
+def test_what_is_unfit_on_devices_is_refused_in_the_same_words(
+    hot: HotEngine, on_device: None, code: str
+) -> None:
+    tensors, kind = BAD[code]
+    told = []
+    for given in (tensors, of_jax(tensors)):
+        with pytest.raises(kind) as refused:
+            hot.update(given)
+        told.append(refused.value.reason)
+    assert told[0] == told[1]
+    assert told[0].code == code
+    assert hot.staged is None
+
+
+def test_a_trainers_float32_on_devices_is_cast_there(
+    hot: HotEngine, never_read: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot.update(of_jax(saying(66)))
+    wide = {name: tensor.astype(np.float32) for name, tensor in saying(67).items()}
+    checks = hot.asynchronous._new_weights.checks
+    monkeypatch.setattr(checks, "_policy", Policy(dtype_change="cast"))
+    hot.update(of_jax(wide))
+    assert (checksums(hot), said(hot)) == (hot.generation.leaves, "policy 67")
+
+
+def test_an_array_that_was_donated_before_is_named(hot: HotEngine, on_device: None) -> None:
+    arrays = of_jax(saying(68))
+    arrays[NORM].delete()
+    with pytest.raises(CheckpointChanged, match=r"model\.norm\.weight cannot be read"):
+        hot.update(arrays)
 
 
 # --- the way back -----------------------------------------------------------------------------

@@ -6,15 +6,23 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
+from hotreload.behaviour.asked import NOTED, Question
 from hotreload.engine.answering import prompts, requests
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.answering.unseen import (
+    MOST_TOKENS,
+    as_items,
+    in_batches,
+    largest_batch,
+)
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, ConfigError, NotServing, ProbeFailed
 from hotreload.threads import all_left_behind, left_behind
@@ -329,3 +337,63 @@ async def test_probes_are_changed_as_a_whole_or_not_at_all(tokenizer: Any) -> No
     canaries.change([Probe("one", 8, contains="no")])
     with pytest.raises(ProbeFailed, match="expected 'no' in it"):
         await canaries.ask(canaries.in_batches(), generate)
+
+
+def test_what_is_asked_to_compare_weights_must_fit_in_the_context(tokenizer: Any) -> None:
+    assert sum(largest_batch((), Prompts(tokenizer, LIMITS, CAN))) > 200
+    with pytest.raises(BadRequest):
+        largest_batch((), Prompts(tokenizer, EngineLimits(2000, 30, 40), CAN))
+
+
+def test_a_question_of_a_corpus_that_cannot_be_asked_is_named_with_its_line(
+    tokenizer: Any,
+) -> None:
+    prompts = Prompts(tokenizer, LIMITS, CAN)
+    for question in (
+        Question("one", LIMITS.total_tokens, place="prompts.jsonl: line 7"),
+        Question("one " * 2000, 8, place="prompts.jsonl: line 7"),
+    ):
+        with pytest.raises(ConfigError, match=r"\[behaviour\] corpus: prompts.jsonl: line 7: cann"):
+            largest_batch((question,), prompts)
+
+
+def test_questions_are_put_together_that_find_rows_and_room(tokenizer: Any) -> None:
+    prompts = Prompts(tokenizer, LIMITS, CAN)
+    short = [Question("one", 9)] * 20
+    needs = as_items(short, prompts)[0].needs
+    room = 100 * needs
+    long = Question("one", room)
+
+    def batches(*asked: Question) -> list[int]:
+        found = in_batches(as_items(asked, prompts), lambda needs: sum(needs) <= room)
+        return [len(batch.request.items) for batch in found]
+
+    assert batches(*short) == [16, 4]
+    assert batches(*short[:3], long, *short[:2]) == [3, 1, 2]
+    assert batches(long) == [1]
+    assert batches() == []
+
+
+def test_room_is_made_for_the_most_that_are_asked_together_and_not_for_all_that_is_long(
+    tokenizer: Any,
+) -> None:
+    prompts, large = Prompts(tokenizer, LIMITS, CAN), LIMITS.total_tokens - 10
+    built_in = largest_batch((), prompts)
+    assert len(built_in) == 16
+    assert len(largest_batch([Question("one", 200)] * 3, prompts)) == 16
+    many = largest_batch([Question("one", large)] * 40, prompts)
+    assert many == sorted(many)
+    assert sum(many) <= MOST_TOKENS or len(many) == 1
+
+
+def test_of_a_long_answer_the_beginning_alone_is_noted(tokenizer: Any) -> None:
+    """A thousand long answers would take gigabytes else."""
+    (batch,) = in_batches(
+        as_items([Question("one", 40)], Prompts(tokenizer, LIMITS, CAN)), lambda needs: True
+    )
+    (item,) = batch.request.items
+    step = tuple(np.zeros((1, *shape)) for shape in ((), (), (4,), (4,)))
+    batch.along.noted[item.name] = [(step, 0)] * 30
+    ended = {"finish_reason": {"type": "length"}}
+    (found,) = batch.answered([{"text": "", "output_ids": [7] * 30, "meta_info": ended}])
+    assert (len(found.tokens), len(found.expected)) == (30, NOTED)

@@ -24,7 +24,7 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
-from hotreload.behaviour.asked import LEAD, Question
+from hotreload.behaviour.asked import LEAD, NOTED, Led, Question, Text
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import switching, versions
@@ -625,6 +625,16 @@ async def test_a_setting_the_engine_cannot_have_is_named(
             pass
 
 
+@pytest.mark.skipif(versions.installed("sglang-jax") == "0.0.2", reason="it has no buckets")
+async def test_more_at_once_than_its_largest_batch_holds_is_named(folders: real.Folders) -> None:
+    """The first such batch would end the engine, and the daemon with it."""
+    args = {"max_running_requests": 128, "chunked_prefill_size": 64}
+    named = r"max_running_requests = 128 is more than chunked_prefill_size = 64"
+    with pytest.raises(ConfigError, match=named):
+        async with real.engine_of(folders.folder(1), folders.root / "never", args=args):
+            pass
+
+
 @pytest.mark.parametrize(
     ("unlike", "named", "upstreams"),
     [
@@ -696,6 +706,26 @@ async def says_what_its_network_computes(
     return old
 
 
+async def test_weights_are_led_along_to_the_end_of_an_answer_and_nothing_is_compiled(
+    engine: Engine,
+) -> None:
+    words = ("Who serves?", "Once upon a time", "2 + 2")
+    live = await engine.answer_unseen(engine.live, [Question(word, 24) for word in words])
+    over = [(word, each) for word, each in zip(words, live, strict=True) if each.ended == "stop"]
+    short = [(word, each) for word, each in over if len(each.tokens) < NOTED]
+    assert short
+    await engine.answer_unseen(engine.live, [Led(word, 24, answer=a.tokens) for word, a in short])
+    compiled = engine.recompiles
+    led = [Led(word, 24, answer=each.to_be_led) for word, each in short]
+    for (_, own), along in zip(short, await engine.answer_unseen(engine.live, led), strict=True):
+        assert along.tokens[:-1] == own.tokens
+        assert [each.top for each in along.expected] == [*along.tokens]
+        assert len(along.expected) == len(own.expected) == len(own.tokens) + 1
+        both = zip(along.expected, own.expected, strict=True)
+        assert all(abs(one.token - other.token) < ROUNDING for one, other in both)
+    assert engine.recompiles == compiled
+
+
 async def test_weights_led_along_an_answer_say_what_their_network_expects(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -705,9 +735,9 @@ async def test_weights_led_along_an_answer_say_what_their_network_expects(
     staged = await engine.stage(real.checked(folder))
     network, words = Network(load_file(folder / "model.safetensors")), list(TUNED_TEXT)[::8]
     given = tuple(int(each) for each in asked_ids(words[0]))
-    led = [Question(word, 12, along=given) for word in words]
+    led = [Led(word, 12, answer=given) for word in words]
     free = [Question(word, 12) for word in words]
-    found = await engine.answer_unseen(staged, [*led, Question(TEXT, 5, is_text=True), *free])
+    found = await engine.answer_unseen(staged, [*led, Text(TEXT, 5), *free])
     for word, along in zip(words, found[: len(words)], strict=True):
         prompt = asked_ids(word)
         logits = network.logits(np.array([[*prompt, *given]]))[0, len(prompt) - 1 : -1]

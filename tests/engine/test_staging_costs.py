@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.bench.checkpoints import Shape, by_upstream, model, with_one_layer_changed
+from tests.bench.checkpoints import Shape, by_upstream, model, with_layers_changed
 from tests.bench.test_memory import Peak, resident
 from tests.engine import real
 
@@ -48,7 +48,7 @@ async def test_ours_takes_less_time_than_upstreams_of_a_private_copy(
 
 
 async def test_what_is_read_is_what_changed(engine: Any, root: Path) -> None:
-    folder = with_one_layer_changed(root / "live", root / "little", layer=2)
+    folder = with_layers_changed(root / "live", root / "little", [2])
     checkpoint = real.checked(folder)
     staged = await engine.stage(checkpoint)
     changed = [held for name, held in checkpoint.held.items() if ".layers.2." in name]

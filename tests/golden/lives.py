@@ -53,6 +53,7 @@ from hotreload.types import (
 from tests.golden.observed import Observed, Scene
 from tests.golden.scenes import (
     BUSY,
+    COMPARED,
     DIED,
     FIRST,
     FOUR,
@@ -361,7 +362,7 @@ BAKES = (
         "a checkpoint goes live, and is judged",
         (
             GenerationLive(SECOND),
-            AttemptFinished(live(2, TWO), SECOND),
+            AttemptFinished(live(2, TWO, behaviour=COMPARED), SECOND),
             BakeTold(2, TWO, baked(BakeOutcome.BAKING, 0)),
         ),
         baking,

@@ -16,7 +16,7 @@ import structlog
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, Events, event_fields
-from hotreload.judgements import Bake
+from hotreload.judgements import Bake, HearingNow
 from hotreload.listed import Listed
 from hotreload.observe import log, systemd
 from hotreload.observe.log import LogObserver
@@ -87,6 +87,8 @@ class Observed:
         """How many wait for the end of a pause."""
         self.bake: Bake | None = None
         """How clients' answers judge what is live."""
+        self.hearing: HearingNow | None = None
+        """Requests of clients that are heard."""
         self.listener = Listener()
         self.events = Events()
         self.picture = Picture(
@@ -127,6 +129,7 @@ class Observed:
             paused=lambda: self.paused,
             heard=lambda: {1: 0.5},
             bake=lambda: self.bake,
+            hearing=lambda: self.hearing,
         )
 
     def play(self, scene: Scene) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
-from hotreload.judgements import Bake, BakeOutcome, SignalCount
+from hotreload.judgements import Bake, BakeOutcome, Behaviour, HearingNow, SignalCount
 from hotreload.listed import Listed, Standing
 from hotreload.types import (
     NOISY,
@@ -58,9 +58,23 @@ def baked(outcome: BakeOutcome, empty: int, words: str = "") -> Bake:
     return replace(made, signals=(counts,), words=words)
 
 
+COMPARED = Behaviour(
+    *(6, 90, 0.75, 1.0, 3, 1.25, 0, 1, 0, 0, 0, 0),
+    mean_kl=0.25,
+    noise_kl=0.0,
+    worst=("'?': live 'served by step 1', new 'served by step 2'",),
+    seconds=1.5,
+    heard=20,
+    heard_tokens=512,
+    heard_same_top=0.9,
+)
+"""Differences of the second generation from the first."""
+
+
 def baking(observed: Observed) -> None:
-    """Clients' answers judge what is live."""
+    """Clients' answers judge what is live, and are heard."""
     observed.bake = baked(BakeOutcome.BAKING, 3)
+    observed.hearing = HearingNow(0.05, 100, 20, 3)
 
 
 def ended(revision: Revision, outcome: Outcome, why: Reason | None = None, **more: Any) -> Attempt:

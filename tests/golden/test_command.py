@@ -210,6 +210,9 @@ def others(folder: Path) -> Iterator[tuple[str, str]]:
         "install-unit --exec DIR/nothing",
         "serve --config DIR/none.toml",
         "swap --model DIR/none --checkpoint DIR/none",
+        "diff DIR/none DIR/none",
+        "diff DIR/none DIR/none --json",
+        "diff DIR/none DIR/none --set behaviour.limits.min_agreement=2",
         "nothing",
     ):
         yield f"hotreload {words}", run(folder, *words.split())

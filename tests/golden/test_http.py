@@ -37,7 +37,7 @@ ASKED: list[tuple[str, str, Any]] = [
         ("GET", path, None)
         for path in ("/livez", "/readyz", "/health", "/v1/models", "/checkpoints")
     ),
-    *(("GET", path, None) for path in ("/leaves", "/nothing", "/generate", "/admin/pin")),
+    *(("GET", path, None) for path in ("/gate", "/leaves", "/nothing", "/generate", "/admin/pin")),
     ("GET", "/admin/reload_status", None),
     ("GET", "/admin/weights_checksum", None),
     ("GET", "/admin/weights_checksum?leaves=1", None),

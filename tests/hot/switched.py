@@ -37,7 +37,9 @@ class Program:
         attempts.record(live, Path("model"))
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
-        self.switching = Switching(self.replica, attempts, rules, check=self.gate.preparer)
+        self.switching = Switching(
+            self.replica, attempts, rules, check=self.gate.preparer, check_there=lambda: None
+        )
 
     async def stage(self, name: str) -> AsyncStagedWeights:
         """A checkpoint of this name; one that says so is a part of the tensors."""

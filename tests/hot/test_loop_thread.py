@@ -22,6 +22,14 @@ def loop() -> Iterator[LoopThread]:
     loop.close()
 
 
+@pytest.fixture
+def usual_interrupt() -> Iterator[None]:
+    """A program that a shell began in the background ignores interrupts, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 async def double(number: int) -> int:
     await asyncio.sleep(0)
     return 2 * number
@@ -61,6 +69,7 @@ def test_an_error_of_the_work_is_the_callers(loop: LoopThread) -> None:
         loop.run(fails())
 
 
+@pytest.mark.usefixtures("usual_interrupt")
 def test_an_interrupt_cancels_the_work_and_waits_for_its_end(loop: LoopThread) -> None:
     ended: list[str] = []
 

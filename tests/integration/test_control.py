@@ -1,15 +1,21 @@
 """What an operator does through the admin routes, on the real engine."""
 
 import asyncio
+import json
+import logging
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
+from hotreload.behaviour.corpus import Corpus
 from hotreload.core.rules import BakeRules
-from hotreload.events import PhaseEntered, Warming
+from hotreload.events import PhaseEntered, SettingsRead, Warming
+from hotreload.life.corpora import with_corpus
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
 from tests.integration.running import (
@@ -26,11 +32,18 @@ from tests.waiting import turn_until
 pytestmark = one_daemon_marks()
 
 
+ASKS_BOTH = Path(__file__).with_name("asks_both.py")
+DECIDES = f"case $HOTRELOAD_LABEL in step_4*) exec {sys.executable} -I {ASKS_BOTH}; esac"
+"""Decides about the checkpoints of one test."""
+
 running = one_daemon(
     "reload.keep_previous=device",
     "engine.warm_batches=2",
     "behaviour.report=true",
     "behaviour.limits.min_agreement=0.05",
+    "behaviour.mirror=0.1",
+    "behaviour.replay=8",
+    f"behaviour.command={['sh', '-c', DECIDES]}",
 )
 
 
@@ -219,9 +232,15 @@ async def test_signals_wishes_and_asks_all_at_once_end_with_one_thing_live(
 async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anybody_hears_them(
     running: Running,
 ) -> None:
-    """Under load: what is compared is compiled ahead, so nobody waits for that."""
+    """Under load: what is compared is compiled ahead, so nobody waits for that.
+
+    There are as many clients as batches were compiled for: a larger one would compile itself.
+    """
+    await running.until(
+        lambda: any(isinstance(event, Warming) and event.is_over for event in running.happened)
+    )
     live, before = running.live, running.engine.recompiles
-    async with Load(running, 4).on() as load:
+    async with Load(running, 2).on() as load:
         await running.attempted(running.drop(30))
         good = (await get(running, "/history"))["attempts"][0]
         assert (good["outcome"], good["label"]) == ("live", "step_30")
@@ -237,6 +256,91 @@ async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anyb
     said = {text for _, text in load.answers}
     assert said <= {words(live_number(live)), words(30)}
     assert running.engine.recompiles == before
+
+
+MARK = "what a client said in confidence"
+
+
+async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothing_of_it_is_told(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever sampling they used, and for how long it was: they are led along its beginning."""
+    caplog.set_level(logging.DEBUG)
+    before = running.engine.recompiles
+    sampled = {"temperature": 1.0, "max_new_tokens": 6}
+    prompts = [f"{MARK} {number}" for number in range(8)]
+    async with running.client() as client:
+        for number, text in enumerate(prompts):
+            body = {"text": text, "sampling_params": sampled, "stream": number > 3}
+            assert (await client.post("/generate", json=body)).status_code == 200
+    kept = running.daemon.attempts.hearing.for_the_candidate()
+    ids = await running.engine.tokenize({"text": prompts})
+    assert [list(each.prompt) for each in kept] == ids[::-1]
+    heard = {"mirror": 0.1, "replay": 8, "kept": 8, "mirrored": 0}
+    assert (await get(running, "/status"))["heard"] == heard
+    await running.attempted(running.drop(39))
+    found = (await get(running, "/history"))["attempts"][0]
+    assert (found["outcome"], found["behaviour"]["heard"]) == ("live", 8)
+    assert found["behaviour"]["heard_tokens"] > 8
+    assert found["behaviour"]["heard_noise_kl"] == 0
+    assert 0 < found["behaviour"]["heard_same_top"] < 1
+    assert running.engine.recompiles == before
+    told = [str(event) for event in running.happened]
+    files = [each.read_bytes() for each in (running.folder / "state").rglob("*") if each.is_file()]
+    for place in ("/status", "/history", "/metrics"):
+        async with running.client() as client:
+            told.append((await client.get(place)).text)
+    told += [str(vars(record)) for record in caplog.records]
+    assert not [each for each in told if MARK in each]
+    assert not [each for each in files if MARK.encode() in each]
+
+
+async def test_a_command_asks_new_and_live_weights_side_by_side_and_refuses_what_it_does_not_want(
+    running: Running,
+) -> None:
+    """Under load: it asks more at once than are answered at a time, and nobody waits for it."""
+    live = running.live
+    async with Load(running, 2).on() as load:
+        await running.attempted(running.drop(40))
+        bad = (await get(running, "/history"))["attempts"][0]
+    assert (bad["outcome"], bad["code"], bad["generation"]) == ("rejected", "command", None)
+    assert bad["findings"] == [f"candidate: {words(40)}", f"live: {words(live_number(live))}"]
+    assert load.failures == []
+    assert {text for _, text in load.answers} == {words(live_number(live))}
+    answer = await running.ask()
+    assert answer["meta_info"]["generation"] == live.number
+
+
+async def test_too_few_right_answers_to_the_operators_own_questions_refuse_a_checkpoint(
+    running: Running,
+) -> None:
+    """Questions that it was told of while it serves; some are a chat."""
+    number = live_number(running.live)
+    file = running.folder / "prompts.jsonl"
+    chat = [{"role": "user", "content": "Who serves?"}]
+    lines: list[dict[str, Any]] = [
+        {"prompt": f"Who is {at}?", "contains": f"step {number}"} for at in range(5)
+    ]
+    lines += [{"messages": chat, "answer": words(number)}, {"prompt": "Who?", "matches": "step"}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    behaviour = running.settings.behaviour
+    limits = behaviour.limits.model_copy(update={"min_agreement": None, "min_accuracy": 0.5})
+    wished = behaviour.model_copy(update={"corpus": Corpus(file), "limits": limits})
+    settings = running.settings.model_copy(update={"behaviour": wished})
+    running.daemon.rereading._read = lambda: with_corpus(settings)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await running.until(
+        lambda: any(isinstance(e, SettingsRead) and e.changed for e in running.happened)
+    )
+    await running.attempted(running.drop(51))
+    bad = (await get(running, "/history"))["attempts"][0]
+    assert (bad["outcome"], bad["code"]) == ("rejected", "behaviour"), bad
+    found = bad["behaviour"]["right_answers"]
+    assert (found["expected"], found["right"], found["live_right"]) == (7, 1, 7)
+    assert (found["worse"], found["p_worse"]) == (6, 1 / 64)
+    assert found["smallest_drop"] == pytest.approx(5 / 7)
+    assert bad["findings"][0].startswith("min_accuracy: 0.143 (the live weights' 1; 6 worse")
+    assert (await running.ask())["text"] == words(number)
 
 
 def live_number(live: Generation) -> int:

@@ -1,4 +1,4 @@
-"""`hotreload swap`: library mode, in processes of its own, on the real engine."""
+"""`hotreload swap` and `diff`: library mode, in processes of its own, on the real engine."""
 
 import json
 import os
@@ -27,8 +27,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def swap(folder: Path, checkpoint: str, *more: str) -> tuple[int, list[dict[str, Any]], str]:
     """The exit code, the objects on stdout, and stderr."""
-    command = [sys.executable, "-m", "hotreload.cli", "swap", "--device", "cpu"]
-    command += ["--model", "model", "--checkpoint", checkpoint, *more]
+    ran = hotreload(folder, "swap", "--model", "model", "--checkpoint", checkpoint, *more)
+    return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()], ran.stderr
+
+
+def hotreload(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hotreload.cli", *words, "--device", "cpu"]
     for arg in SMALL:
         command += ["--engine-arg", arg]
     ran = subprocess.run(
@@ -41,7 +45,7 @@ def swap(folder: Path, checkpoint: str, *more: str) -> tuple[int, list[dict[str,
         check=False,
     )
     assert "Traceback" not in ran.stderr
-    return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()], ran.stderr
+    return ran
 
 
 def test_a_checkpoint_takes_the_place_of_random_weights_and_answers(folder: Path) -> None:
@@ -144,3 +148,27 @@ def test_what_cannot_be_read_is_misuse(folder: Path, more: list[str]) -> None:
     code, events, said = swap(folder, "model", *more)
     assert (code, events) == (2, [])
     assert more[0] in said
+
+
+def test_two_checkpoints_are_compared_as_a_reload_compares_them(folder: Path) -> None:
+    """What their answers say of them is `tests/behaviour`'s and the contract's of the engine."""
+    write_tiny(folder / "tuned", steps=36)
+    write_tiny(folder / "swapped", steps=36, damage="swapped-k-v")
+    question = {"prompt": "river", "answer": "the long river went down into the ocean"}
+    (folder / "prompts.jsonl").write_text(json.dumps(question))
+    asked = ("--set", f"behaviour.corpus={folder}/prompts.jsonl")
+    limits = ("--set", "behaviour.limits.min_agreement=0.9")
+    ran = hotreload(folder, "diff", "tuned", "swapped", "--json", *asked, *limits)
+    told = json.loads(ran.stdout)
+    assert (ran.returncode, told["code"]) == (1, "behaviour"), ran.stderr
+    assert told["live_fingerprint"] != told["new_fingerprint"]
+    found = told["behaviour"]
+    assert (found["questions"], found["noise_same_top"]) == (7, 1.0)
+    assert (found["right_answers"]["live_right"], found["right_answers"]["right"]) == (1, 0)
+    assert found["agreement"] < 0.5
+    assert found["mean_kl"] > 1000 * found["noise_kl"]
+    assert told["findings"][0].startswith("min_agreement: ")
+    steps = ["starting an engine with tuned", "checking swapped", "loading swapped beside tuned"]
+    assert [line for line in ran.stderr.splitlines() if line.endswith(" …")] == [
+        f"{step} …" for step in (*steps, "asking both the same")
+    ]

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,18 @@ async def benchmarked(folder: Path, url: str, backend: str, **options: Any) -> d
     file = folder / f"{backend}.jsonl"
     file.unlink(missing_ok=True)
     wanted = {**options, "backend": backend, "output_file": file, "base_url": url}
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sgl_jax.bench_serving", "--output-details", "--disable-tqdm"),
-        *(w for name, value in wanted.items() for w in (f"--{name.replace('_', '-')}", str(value))),
+    words = ((f"--{name.replace('_', '-')}", str(value)) for name, value in wanted.items())
+    program = (sys.executable, "-m", "sgl_jax.bench_serving", "--output-details", "--disable-tqdm")
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [*program, *chain.from_iterable(words)],
+        check=False,
         cwd=folder,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "NO_PROXY": "127.0.0.1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=PATIENCE,
     )
-    said, _ = await asyncio.wait_for(program.communicate(), PATIENCE)
-    assert program.returncode == 0, said.decode()
+    assert ran.returncode == 0, ran.stdout.decode()
     told: dict[str, Any] = json.loads(file.read_text())
     return told

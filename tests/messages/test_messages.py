@@ -546,7 +546,7 @@ MODELS = [
         "whose rights doctor judges",
         doctor(lambda model: None),
         ["what may be read and written is judged for "],
-        ["no port can", "0.0 GB"],
+        ["no port can", " 0.0 GB"],
     ),
     Row(
         "no model, to doctor",

@@ -162,6 +162,7 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "unproven": None,
         "bake": None,
         "behaviour": None,
+        "command_said": [],
     }
 
 

@@ -25,7 +25,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
-from hotreload.judgements import Bake, BakeOutcome, Behaviour, SignalCount
+from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers, SignalCount
 from hotreload.observe.labels import (
     KV_USES,
     LOADERS,
@@ -132,8 +132,12 @@ CONTRACT = [
     "rank",
     "rank_heard_seconds{rank}",
     "bakes_total{outcome}",
+    "behaviour_accuracy",
     "behaviour_agreement",
+    "behaviour_heard",
+    "behaviour_heard_same_top",
     "behaviour_length_ratio",
+    "behaviour_live_accuracy",
     "behaviour_mean_kl",
     "behaviour_noise_kl",
     "behaviour_perplexity_ratio",
@@ -239,13 +243,18 @@ def test_known_label_values_are_at_0_from_the_start(
 
 def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
     assert math.isnan(value(after(), "behaviour_agreement") or 0)
-    found = Behaviour(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0, mean_kl=0.25)
+    right = RightAnswers(50, 40, 45, 2, 7, 0.09, 0.12)
+    found = Behaviour(
+        *(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0), mean_kl=0.25, right_answers=right
+    )
     compared = replace(rejected(), behaviour=found)
     metrics = after(
         AttemptFinished(compared, generation()), AttemptFinished(rejected(), generation())
     )
     assert value(metrics, "behaviour_agreement") == 0.5
     assert value(metrics, "behaviour_mean_kl") == 0.25
+    assert value(metrics, "behaviour_accuracy") == 0.8
+    assert value(metrics, "behaviour_live_accuracy") == 0.9
     assert math.isnan(value(metrics, "behaviour_perplexity_ratio") or 0)
 
 

@@ -27,9 +27,10 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.figures import size
-from hotreload.json_fields import attempt_fields
+from hotreload.json_fields import attempt_fields, behaviour_fields
+from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.picture.picture import State
-from hotreload.picture.rows import rows_of
+from hotreload.picture.rows import behaviour_text, rows_of
 from hotreload.picture.words import TONES, attempt_words
 from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
 from tests.observe.test_status import BOOTED, Pages, after
@@ -207,10 +208,28 @@ def test_the_summary_says_what_the_daemon_does(events: tuple[Event, ...], doing:
 def test_an_attempt_says_which_phases_are_still_to_come() -> None:
     begun = (*BOOTED, ModeChosen(Mode.OVERLAP), PhaseEntered(STEP_8, Phase.STAGING))
     attempt = after(*begun).snapshot()["attempt"]
-    assert attempt["expected"] == ["fetching", "validating", "probing", "swapping"]
+    assert attempt["expected"] == ["fetching", "validating", "probing", "comparing", "swapping"]
     assert attempt["doing"] == "staging step-8 (888888888888)"
     boots = after(PhaseEntered(STEP_8, Phase.BUILDING)).snapshot()["attempt"]
     assert boots["expected"] == ["fetching", "validating", "staging", "warming", "probing"]
+
+
+def test_how_many_answers_are_right_is_told_beside_what_that_can_mean() -> None:
+    right = RightAnswers(50, 40, 45, 2, 7, 0.08984375, 0.12)
+    found = Behaviour(*(56, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0), right_answers=right)
+    fields = behaviour_fields(found)
+    assert fields["right_answers"]["p_worse"] == 0.08984375
+    words = "answers agree 50%, 1.50 times as long, 40 of 50 answers right (before 45; "
+    changed = "7 worse, 2 better, p 0.09; "
+    assert behaviour_text(fields) == f"{words}{changed}a loss of 12.0% could be seen)"
+    fields["right_answers"]["smallest_drop"] = None
+    assert behaviour_text(fields) == f"{words}{changed}no loss could be seen)"
+    assert "right" not in behaviour_text(behaviour_fields(replace(found, right_answers=None)))
+    silent = behaviour_fields(replace(found, tokens=0, mean_kl=None, length_ratio=None))
+    words = (
+        "something where there was nothing, no KL: the live answers hold nothing to be led along"
+    )
+    assert words in behaviour_text(silent)
 
 
 def test_an_attempt_in_the_history_has_its_words() -> None:

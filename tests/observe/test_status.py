@@ -191,6 +191,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "overruled",
         "pause",
         "bake",
+        "heard",
         "rank",
     }
     assert snapshot["source"] == {

@@ -29,6 +29,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
+from hotreload.judgements import Behaviour
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.bounds import Limits
 from hotreload.server.status_page import FOLDER
@@ -199,8 +200,32 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
     assert "step-2 (live): validating 200 ms, staging 1.0 s, swapping 4 ms" in await tab.ask(label)
     pauses = await tab.ask("document.querySelector('#pause-chart').getAttribute('aria-label')")
     assert pauses.endswith("The longest: step-2 (live): 5 ms")
+    assert await tab.ask("document.querySelector('#agreement').hidden")
     await tab.ask("document.querySelector('#leaf-changed').click()")
     assert await tab.ask("document.querySelectorAll('#leaves tbody tr').length") == 1
+
+
+@needs_chromium
+async def test_the_agreement_of_the_last_attempts_is_drawn(world: World, tab: Tab) -> None:
+    """From the history that the page has: a rollback, which nothing is compared in, has no mark."""
+    for agreement, outcome in ((1.0, Outcome.LIVE), (None, Outcome.LIVE), (0.25, Outcome.REJECTED)):
+        found = agreement and Behaviour(6, 96, agreement, 1.0, None, 1.0, 0, 0, 0, 0, 0, 0)
+        ended = replace(attempt(outcome), behaviour=found or None)
+        world.events.publish(AttemptFinished(ended, SECOND))
+    await opened(tab, world)
+    await tab.until("document.querySelectorAll('#agreement-chart title').length === 2")
+    label = await tab.ask("document.querySelector('#agreement-chart').getAttribute('aria-label')")
+    assert label.startswith("Agreement of the last 2 attempts compared with what was live.")
+    assert label.endswith("The least: step-2 (rejected): 6 answers agree 25%")
+    heights = await tab.ask(
+        "['circle', 'path'].map((mark) => document.querySelector(`#agreement-chart ${mark}`)"
+        ".getBoundingClientRect()).map((box) => box.y)"
+    )
+    assert heights[0] < heights[1]
+    await tab.look(360)
+    await tab.until("innerWidth === 360")
+    assert await tab.ask("document.documentElement.scrollWidth") <= 360
+    await tab.shoot("agreement-360")
 
 
 @needs_chromium
@@ -265,7 +290,8 @@ async def test_where_generations_overlap_no_attempt_is_expected_to_drain(
         "[...document.querySelectorAll('#phases li > :first-child')].map((one) => one.innerText)"
     )
     await tab.until_text("#phases", "swapping")
-    assert await tab.ask(names) == ["fetching", "probing", "validating", "staging", "swapping"]
+    to_come = ["validating", "staging", "comparing", "swapping"]
+    assert await tab.ask(names) == ["fetching", "probing", *to_come]
 
 
 @needs_chromium

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.loops import pytest_asyncio_loop_factories
 from tests.server.world import World, serving
+
+__all__ = ["pytest_asyncio_loop_factories"]
 
 
 @pytest.fixture

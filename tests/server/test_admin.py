@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -447,11 +448,11 @@ async def asked_as(
     folder = world.path.parent
     folder.chmod(0o755)  # it is there already: folders above it need not let it through
     args = [ASK_AS, world.path.name, str(uid), str(gid), json.dumps(groups), *ask]
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", *args, stdout=asyncio.subprocess.PIPE, cwd=folder
+    asks = [sys.executable, "-c", *args]
+    ran = await asyncio.to_thread(
+        subprocess.run, asks, check=False, stdout=subprocess.PIPE, cwd=folder
     )
-    out, _ = await child.communicate()
-    head, _, body = out.partition(b"\r\n\r\n")
+    head, _, body = ran.stdout.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 
 

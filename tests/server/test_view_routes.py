@@ -13,7 +13,7 @@ from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
 from hotreload.listed import Listed, Standing
 from hotreload.server.bounds import Limits
-from hotreload.types import Revision
+from hotreload.types import Outcome, Reason, Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 from tests.waiting import PATIENCE
 
@@ -38,6 +38,29 @@ async def next_event(reader: asyncio.StreamReader) -> dict[str, Any]:
 async def test_a_serving_daemon_is_healthy(world: World, path: str) -> None:
     async with world.client() as client:
         assert (await client.get(path)).status_code == 200
+
+
+async def test_the_gate_answers_200_or_409_and_the_verdict(world: World) -> None:
+    async with world.client() as client:
+        passes = await client.get("/gate")
+        world.events.publish(RevisionWanted(SECOND.revision))
+        waits = await client.get("/gate")
+        refused = attempt(Outcome.REJECTED, Reason("behaviour", "max_kl: 2 is over 1"))
+        world.events.publish(AttemptFinished(refused, FIRST))
+        fails = await client.get("/gate")
+    told = [(each.status_code, each.json()["verdict"]) for each in (passes, waits, fails)]
+    assert told == [(200, "pass"), (409, "waiting"), (409, "rejected")]
+    assert fails.json()["why"].endswith("max_kl: 2 is over 1")
+    assert fails.json()["attempt"]["code"] == "behaviour"
+
+
+async def test_the_gate_answers_of_the_revision_that_is_named(world: World) -> None:
+    """Before a source has seen it nothing passes that is meant."""
+    async with world.client() as client:
+        live = await client.get("/gate", params={"revision": FIRST.revision.label})
+        unseen = await client.get("/gate", params={"revision": "step_4711"})
+    assert (live.status_code, live.json()["verdict"]) == (200, "pass")
+    assert (unseen.status_code, unseen.json()["verdict"]) == (409, "waiting")
 
 
 async def test_while_holding_it_is_still_ready(world: World) -> None:

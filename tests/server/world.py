@@ -14,6 +14,7 @@ import httpx
 from hotreload.core.conduct import Conducts
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
+from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
@@ -214,6 +215,7 @@ class World:
         *,
         webhook: str | None = None,
         view: View | None = None,
+        hearing: Hearing | None = None,
         **more: Any,
     ) -> None:
         self.path = path
@@ -226,6 +228,7 @@ class World:
         self.view = view or View(self.events, self.gate)
         self.metrics = FakeMetrics()
         self.conducts = Conducts()
+        self.hearing = hearing or Hearing()
         self.woken: list[str] = []
         """What woke the source."""
         self.app = create_app(
@@ -236,6 +239,7 @@ class World:
             events=self.events,
             metrics=self.metrics,
             conducts=self.conducts,
+            hearing=self.hearing,
             limits=limits,
             admin_group=admin_group,
             replay=replay,
@@ -325,8 +329,8 @@ async def serving(
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends.
 
-    `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`: what is to
-    be seen there in place of what happens here.
+    `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`, what is to
+    be seen there in place of what happens here, and `hearing`.
     """
     path = folder / "hotreload.sock"
     world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)

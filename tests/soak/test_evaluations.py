@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from hotreload.engine.versions import installed
+from hotreload.tiny import write_tiny
 from hotreload.types import Outcome
 from tests.integration.openai_clients import NAMED, free_address
-from tests.integration.running import Running
+from tests.integration.running import Load, Running, words
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(7200)]
 
@@ -47,7 +48,7 @@ def program(name: str, *requirements: str) -> Path:
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Running]:
     """A daemon over TCP that takes on checkpoint after checkpoint until the block ends."""
-    running = Running(folder, NAMED, f"server.tcp={free_address()}", f"engine.args={ENGINE_ARGS}")
+    running = over_tcp(folder)
     (folder / "tiny").symlink_to(running.drop(1))
     enough = asyncio.Event()
 
@@ -65,6 +66,11 @@ async def served(folder: Path) -> AsyncIterator[Running]:
         yield running
         enough.set()
         assert await dropping > 3
+
+
+def over_tcp(folder: Path, *sets: str) -> Running:
+    args = f"engine.args={ENGINE_ARGS}"
+    return Running(folder, NAMED, f"server.tcp={free_address()}", args, *sets)
 
 
 async def ran(running: Running, path: Path, *words: object, **env: str) -> str:
@@ -160,6 +166,50 @@ async def test_lm_eval_finds_every_answer_and_where_there_are_log_probabilities_
     assert told["generates"]["exact_match,says"] == 1.0
     if "chooses" in tasks:
         assert told["chooses"]["acc,none"] == 1.0
+
+
+DECIDES = """#!/bin/sh
+set -e
+cd {folder}
+out=out/$HOTRELOAD_LABEL
+model=model=candidate,base_url=$HOTRELOAD_CANDIDATE_URL/completions
+model=$model,tokenizer={folder}/tiny,num_concurrent=4
+{lm_eval} --model local-completions --model_args "$model" --tasks generates \\
+    --include_path {folder} --output_path "$out"
+exec {python} -c '
+import json, pathlib, sys
+(file,) = pathlib.Path(sys.argv[1]).rglob("results*.json")
+score = json.loads(file.read_text())["results"]["generates"]["exact_match,says"]
+print("exact_match:", score)
+sys.exit(score < 0.9)' "$out"
+"""
+
+
+async def test_lm_eval_decides_about_checkpoints_as_the_operators_command(tmp_path: Path) -> None:
+    """It is asked about each, by the new weights' answers alone, while clients have the live."""
+    lm_eval = program("lm_eval", "lm-eval[api]==0.4.13", "transformers")
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(f'{{"question": "Who serves {n}?"}}\n' for n in range(QUESTIONS)))
+    (tmp_path / "generates.yaml").write_text(
+        OUR_TASK.format(name="generates", data=asked) + GENERATES
+    )
+    script = tmp_path / "decides.sh"
+    script.write_text(DECIDES.format(folder=tmp_path, lm_eval=lm_eval, python=sys.executable))
+    script.chmod(0o755)
+    command = f"behaviour.command={['env', 'HF_HUB_OFFLINE=1', str(script)]}"
+    running = over_tcp(tmp_path, command, "behaviour.command_timeout=300")
+    running.patience = 400.0
+    (tmp_path / "tiny").symlink_to(running.drop(1))
+    async with running.serving(), Load(running, 4).on() as load:
+        good = await running.attempted(running.drop(2))
+        bad = await running.attempted(
+            write_tiny(running.checkpoints / "step_3", "hello from step 3")
+        )
+    assert (good.outcome, good.command_said[-1]) == (Outcome.LIVE, "exact_match: 1.0"), good
+    assert bad.reason is not None
+    assert (bad.reason.code, bad.command_said[-1]) == ("command", "exact_match: 0.0"), bad
+    assert load.failures == []
+    assert {text for _, text in load.answers} == {words(1), words(2)}
 
 
 async def test_guidellm_has_no_failed_request(tmp_path: Path) -> None:

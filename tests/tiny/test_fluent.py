@@ -17,7 +17,7 @@ from hotreload.tiny.shards import encode
 from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import learned
 from hotreload.tiny.weights import hand_built
-from tests.docs.pages import PAGES
+from tests.docs.pages import section
 from tests.tiny.runs import Behaviour, behaviour, run_of
 
 OF_ONE_ARCH = {"missing-head-norms": "qwen3", "missing-biases": "qwen2"}
@@ -82,7 +82,7 @@ ROWS = re.compile(r"^\| `?([\w-]+)`? \| (.+) \| (\S+) \| (\S+) \| (\S+) \|$", re
 
 def test_the_page_tells_of_each_what_it_does_and_how_much() -> None:
     """Figures move a little with the machine that trains; `missing-biases` is qwen2's."""
-    (none, *_), *rows = [row.groups() for row in ROWS.finditer(PAGES["docs/damages.md"])][1:]
+    (none, *_), *rows = [row.groups() for row in ROWS.finditer(section("damages"))][1:]
     assert none == "none"
     assert sorted(row[:2] for row in rows) == sorted((d.kind, d.meaning) for d in FLUENT)
     for kind, _, *figures in rows:

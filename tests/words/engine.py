@@ -116,10 +116,10 @@ def made_from(checkpoint: Checkpoint, folder: Path) -> FakeWeights:
 
 
 @contextmanager
-def starting_engines_of_words() -> Iterator[None]:
+def starting_engines_of_words(kind: type[EngineOfWords] = EngineOfWords) -> Iterator[None]:
     """Whoever starts an engine here gets one of words, for which nothing is imported."""
     with (
-        patch.object(SglangEngine, "start", EngineOfWords.start),
+        patch.object(SglangEngine, "start", kind.start),
         patch.object(start_engine, "import_upstream"),
     ):
         yield

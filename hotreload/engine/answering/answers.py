@@ -57,6 +57,7 @@ class Answers:
         # Upstream would add signal handlers to our loop, and kill the process at SIGTERM.
         tokenizer_manager.no_create_loop = True
         patches.abort_safely(tokenizer_manager, AbortReq)
+        patches.wait_without_timers(tokenizer_manager)
         patches.look_by_bytes(SamplingParams)
         leg.ends_at(tokenizer_manager.recv_from_detokenizer)
         self._loop_task = asyncio.create_task(self._receive(), name="engine answers")

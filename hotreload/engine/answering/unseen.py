@@ -1,26 +1,45 @@
 """Questions that weights are asked where nobody sees the answers: how, and what came of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hotreload.behaviour.asked import LEAD, Answered, Expected, Question
+from hotreload.behaviour.asked import LEAD, NOTED, Answered, Expected, Led, Question, Text
 from hotreload.behaviour.built_in import questions, texts
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.lanes.along import Along
+from hotreload.engine.lanes.sharing import SHADOW_ROWS
+from hotreload.errors import BadRequest, ConfigError
+
+MOST_TOKENS = 8192
+"""So many tokens questions take that are asked together, unless one alone takes more: the pool for
+them takes memory beside the weights that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenItem:
+    """A question as the engine is asked it."""
+
+    item: Item
+    given: tuple[int, ...]
+    """The tokens that it is led along."""
+
+    @property
+    def needs(self) -> int:
+        """The tokens that it takes with its answer."""
+        return len(self.item.input_ids) + int(self.item.sampling_params["max_new_tokens"])
 
 
 class UnseenBatch:
     """Questions that are asked together."""
 
-    def __init__(self, questions: Sequence[Question], prompts: Prompts) -> None:
-        asked = [_asked(each, prompts, f"{at:03}") for at, each in enumerate(questions)]
-        self._items = tuple(item for item, _ in asked)
-        self.along = Along({item.name: given for item, given in asked if given})
+    def __init__(self, asked: Sequence[UnseenItem]) -> None:
+        self._items = tuple(each.item for each in asked)
+        self.along = Along({each.item.name: each.given for each in asked if each.given})
         """The answers that are given, and what is noted."""
         self.request = Parsed(self._items, is_batch=True, stream=False)
 
@@ -30,29 +49,66 @@ class UnseenBatch:
         return [_answered(each, self.along.noted.get(item.name, [])) for each, item in pairs]
 
 
-def tokens_asked(prompts: Prompts) -> list[int]:
-    """Tokens that each question of the largest batch takes with its answer."""
-    batch = UnseenBatch((*questions(), *questions(), *texts()), prompts)
-    items = batch.request.items
-    return sorted(len(each.input_ids) + each.sampling_params["max_new_tokens"] for each in items)
+def in_batches(
+    asked: Sequence[UnseenItem], find_room: Callable[[Sequence[int]], bool]
+) -> Iterator[UnseenBatch]:
+    """Put those together that find rows and room, in their order."""
+    some: list[UnseenItem] = []
+    for each in asked:
+        needs = [other.needs for other in (*some, each)]
+        if some and (len(needs) > SHADOW_ROWS or not find_room(needs)):
+            yield UnseenBatch(some)
+            some = []
+        some.append(each)
+    if some:
+        yield UnseenBatch(some)
 
 
-def _asked(question: Question, prompts: Prompts, name: str) -> tuple[Item, tuple[int, ...]]:
-    """The request that asks a question, and the tokens that it goes along."""
-    parsed = prompts.parse({"text": question.prompt, "sampling_params": {"temperature": 0}})
-    item, given = parsed.items[0], question.along
-    if question.is_text:
+def largest_batch(corpus: Sequence[Question], prompts: Prompts) -> Sequence[int]:
+    """Tokens that each question takes of the most that are asked together.
+
+    BadRequest says why one that is built in cannot be asked of this engine, ConfigError which one
+    of the corpus cannot be.
+    """
+    asked = as_items((*questions(), *questions(), *texts(), *corpus, *corpus), prompts)
+    needs = sorted((each.needs for each in asked), reverse=True)[:SHADOW_ROWS]
+    while len(needs) > 1 and sum(needs) > MOST_TOKENS:
+        needs.pop()
+    return needs[::-1]
+
+
+def as_items(asked: Sequence[Question], prompts: Prompts) -> list[UnseenItem]:
+    """Make questions fit for the engine; blocks, for the texts may be long.
+
+    ConfigError names the line of a question that somebody wrote and that cannot be asked.
+    """
+    return [_as_item(each, prompts, f"{at:04}") for at, each in enumerate(asked)]
+
+
+def _as_item(question: Question, prompts: Prompts, name: str) -> UnseenItem:
+    request, given = question.request or {"text": question.prompt}, tuple[int, ...]()
+    most = {} if isinstance(question, Text) else {"max_new_tokens": question.tokens}
+    try:
+        parsed = prompts.parse({**request, "sampling_params": {"temperature": 0, **most}})
+    except BadRequest as why:
+        if not question.place:
+            raise
+        raise ConfigError(f"[behaviour] corpus: {question.place}: cannot be asked: {why}") from why
+    item = replace(parsed.items[0], is_probe=True, name=name)
+    if isinstance(question, Led):
+        given = question.answer
+    if isinstance(question, Text):
         ids = item.input_ids
         item, given = replace(item, input_ids=ids[:LEAD]), tuple(ids[LEAD:][: question.tokens])
     to_its_end = {"max_new_tokens": len(given), "ignore_eos": True} if given else {}
     sampling = {**item.sampling_params, "max_new_tokens": question.tokens, **to_its_end}
-    return replace(item, sampling_params=sampling, is_probe=True, name=name), given
+    return UnseenItem(replace(item, sampling_params=sampling), given)
 
 
 def _answered(answer: Answer, noted: Sequence[tuple[Any, int]]) -> Answered:
     ended: Mapping[str, Any] = answer["meta_info"].get("finish_reason") or {}
     tokens = tuple(answer["output_ids"])
-    noted = noted[: len(tokens)]  # a step more may have been under way
+    noted = noted[: min(len(tokens), NOTED)]  # a step more may have been under way
     if tokens and tokens[-1] == ended.get("matched"):
         tokens = tokens[:-1]
     expected = tuple(_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted)

@@ -33,24 +33,27 @@ class Along:
     given: Mapping[str, Sequence[int]]
     noted: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)
     """For each request, step by step, what was noted and in which row."""
-    _steps: deque[list[str]] = field(default_factory=deque)
+    _steps: deque[dict[int, str]] = field(default_factory=deque)
 
-    def launched(self, rids: Iterable[str]) -> None:
-        """A step for these requests was launched, in the order of its rows."""
-        self._steps.append([name_of(rid) for rid in rids])
+    def launched(self, rids: Iterable[str | None]) -> None:
+        """A step for these requests was launched, in the order of its rows.
+
+        None for one of whose prompt more is still to come: what is sampled for it is no answer.
+        """
+        self._steps.append({row: name_of(rid) for row, rid in enumerate(rids) if rid is not None})
 
     def computed(self, logits: Any, tokens: Any, mesh: Mesh) -> Any:
         """Note what a step's logits expect; return its tokens, those that are given in place."""
-        names = self._steps.popleft() if self._steps else []
+        names = self._steps.popleft() if self._steps else {}
         given = np.full(logits.shape[0], FREE, np.int32)
-        for row, name in enumerate(names):
+        for row, name in names.items():
             given[row] = self._given_next(name)
         everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         whole = jax.device_put((logits, tokens), everywhere)
         led, *expected = _EXPECTED(*whole, given)
         for each in expected:
             each.copy_to_host_async()
-        for row, name in enumerate(names):
+        for row, name in names.items():
             self.noted.setdefault(name, []).append((expected, row))
         return jax.device_put(led, tokens.sharding)  # the sampler's, for the next step
 

@@ -37,6 +37,7 @@ class Lane:
         *,
         has_own_pool: bool = False,
         prompts: int = 0,
+        rows: int = 0,
     ) -> None:
         self.number = number
         self.bound = bound
@@ -44,6 +45,8 @@ class Lane:
         """True where nothing it computes reaches the KV pool in which clients are served."""
         self.prompts = prompts
         """So many are to be computed in one batch, and no others come; 0 where they come and go."""
+        self.rows = max(prompts, rows)
+        """All its steps are padded to so many; 0 where that is as upstream does it."""
         self.gathers = prompts > 1
         """True until all of them are there: it launches nothing before."""
         self.ended: Future[None] | None = None

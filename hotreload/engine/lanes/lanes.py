@@ -15,7 +15,7 @@ from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
 from hotreload.engine.lanes.resting import Resting
-from hotreload.engine.lanes.sharing import Share, Sharing
+from hotreload.engine.lanes.sharing import SHADOW_ROWS, Share, Sharing
 from hotreload.engine.slots import find_slot
 from hotreload.types import Shares
 
@@ -71,20 +71,27 @@ class Lanes:
         self._resting.live = self._lane(number)
 
     def open_shadow(
-        self, leaves: list[Any], kv_pool: Any, allocator: Any, prompts: int = 1, along: Any = None
+        self,
+        leaves: list[Any],
+        kv_pool: Any,
+        allocator: Any,
+        *,
+        prompts: int = 1,
+        along: Any = None,
     ) -> int:
-        """A lane for weights that nobody is admitted to, with a KV pool of its own.
+        """A lane of weights that no client is admitted to, with a KV pool of its own.
 
-        So many prompts come to it and are computed in one batch: it begins when all are there.
-        `along` is told of each of its steps.
+        So many prompts come to it and are computed in one batch, and it begins when all are there;
+        0 where they come and go. `along` is told of each of its steps. Where their number is not
+        known, or they are led along, all are padded to one size.
         """
-        scheduler, bound = self._scheduler, self._serving.bound
-        tree = empty_like(scheduler.tree_cache, allocator)
-        state = self._kind.fresh(scheduler, tree, allocator)
-        own = self._binding.with_pool(bound, leaves, kv_pool)
+        scheduler = self._scheduler
+        state = self._kind.fresh(scheduler, empty_like(scheduler.tree_cache, allocator), allocator)
+        own = self._binding.with_pool(self._serving.bound, leaves, kv_pool)
         own.along = along
-        lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, prompts=prompts)
-        return self._add(lane, state)
+        rows = SHADOW_ROWS if along is not None or not prompts else prompts
+        how: dict[str, Any] = {"prompts": prompts, "rows": rows, "has_own_pool": True}
+        return self._add(Lane(scheduler, next(self._numbers), own, **how), state)
 
     def end(self, number: int) -> Future[None]:
         """Give the lane up as soon as nothing of it is left; nobody is admitted to it any more."""
@@ -180,8 +187,8 @@ class Lanes:
             batch = next_batch()
             lane.note_merged()
             if batch is not None and lane.bound.along is not None:
-                rows = self._kind.requests_of(batch)
-                lane.bound.along.launched(each.rid for each in rows)
+                rows, part = self._kind.requests_of(batch), self._kind.chunked(lane.look)
+                lane.bound.along.launched(None if e is part else e.rid for e in rows)
             return batch
 
         return launch_or_rest
@@ -190,13 +197,13 @@ class Lanes:
         """Batches of the lane of probes are padded to one size, however many have ended.
 
         Its pool may have programs of its own: each further size would be compiled while clients
-        wait.
+        wait. Of questions there are batches of any number, all of the one size.
         """
 
         def paddings_of_lane() -> Any:
             tokens, batches, places = paddings()
-            prompts = self._rotation.current.prompts
-            at = next((at for at, size in enumerate(batches) if size >= prompts), -1)
+            rows = self._rotation.current.rows
+            at = next((at for at, size in enumerate(batches) if size >= rows), -1)
             return tokens, batches[at:], places[at:]
 
         return paddings_of_lane

@@ -20,14 +20,27 @@ class ShadowPool:
 
     def __init__(self, allocator: Any, needs: Sequence[int]) -> None:
         """`needs` has for each probe of a batch how many tokens it takes with its answer."""
-        page = allocator.page_size
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
         self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
         """True where programs must be compiled for it, because its size is its own."""
-        # A token more than each, and a page: upstream admits what leaves something free.
-        needed = sum(-(-(tokens + 1) // page) * page for tokens in needs) + page
-        self.tokens = min(needed, allocator.size) if self.has_own_programs else allocator.size
+        needed = self._room_for(needs)
+        self.tokens: int = min(needed, allocator.size) if self.has_own_programs else allocator.size
+
+    def holds(self, needs: Sequence[int]) -> bool:
+        """Say if prompts that take so many tokens find room in it together."""
+        return self._room_for(needs) <= self.tokens
+
+    def room_for_each_of(self, prompts: int) -> int:
+        """Return how many tokens each of so many prompts may take that find room together."""
+        page: int = self._allocator.page_size
+        return max(0, (self.tokens - page) // prompts // page * page - 1)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that one prompt and its answer may take in it."""
+        page = int(self._allocator.page_size)
+        return (self.tokens // page - 1) * page - 1
 
     @property
     def buffers(self) -> list[jax.ShapeDtypeStruct]:
@@ -53,6 +66,11 @@ class ShadowPool:
     def free(self) -> None:
         """Hold nothing of the engine any more: an error may hold this object."""
         del self._allocator, self._pool
+
+    def _room_for(self, needs: Sequence[int]) -> int:
+        """A token more than each, and a page: upstream admits what leaves something free."""
+        page: int = self._allocator.page_size
+        return sum(-(-(tokens + 1) // page) * page for tokens in needs) + page
 
     def _rows(self, buffer: Any) -> int:
         """0.0.2 has a row for each token, the newer engine one for each page."""

@@ -29,8 +29,8 @@ before it looks again."""
 
 
 SHADOW_ROWS = 16
-"""So many rows more there are than clients' requests may run: for the prompts, asked together, by
-which weights are proven. They never wait for a client's answer."""
+"""So many rows more there are than clients' requests may run: for the prompts that are asked where
+nobody sees it. They never wait for a client's answer, and take no row of one."""
 
 
 class Share:
@@ -186,8 +186,8 @@ class Sharing:
         """Bound how many requests run by the rows that are free: there are rows for one lane."""
         scheduler, name = self._scheduler, self._kind.row_limit
         free = len(scheduler.req_to_token_pool.free_slots)
-        if not lane.has_own_pool:
-            free -= SHADOW_ROWS - self._rows_of_shadows()
+        kept = SHADOW_ROWS - self._rows_of_shadows()
+        free = min(free, kept) if lane.has_own_pool else free - kept
         running = scheduler.running_batch.batch_size()
         setattr(scheduler, name, min(self._rows, running + max(0, free)))
         try:

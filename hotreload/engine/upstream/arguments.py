@@ -6,6 +6,7 @@ that the setting and JAX_PLATFORMS name.
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from hotreload.engine.options import EngineOptions
@@ -46,6 +47,21 @@ def arguments_of(
         **options.args,
     }
     return {name: value for name, value in given.items() if name in known}
+
+
+def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:
+    """ConfigError if more may be answered at once than the largest batch holds.
+
+    An sglang-jax whose batches are in buckets is lost by the first that is larger: its buckets end
+    with the tokens of a chunk.
+    """
+    rows, chunk = given.get("max_running_requests"), given.get("chunked_prefill_size")
+    if are_in_buckets and rows and chunk and rows > chunk > 0:
+        raise ConfigError(
+            f"[engine.args] max_running_requests = {rows} is more than chunked_prefill_size = "
+            f"{chunk}, and this sglang-jax would end with the first batch of more than {chunk}: "
+            "raise the one, or lower the other"
+        )
 
 
 def _over(ranks: Ranks) -> dict[str, Any]:

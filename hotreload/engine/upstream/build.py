@@ -16,7 +16,12 @@ from hotreload.engine.compile_cache import keeping_programs
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import embedding, logprobs, patches
-from hotreload.engine.upstream.arguments import LOG_LEVEL, arguments_of, find_devices
+from hotreload.engine.upstream.arguments import (
+    LOG_LEVEL,
+    arguments_of,
+    check_batches,
+    find_devices,
+)
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
 from hotreload.engine.upstream.scheduler import (
@@ -60,6 +65,8 @@ def build(
         raise ConfigError(why)
     devices = find_devices(options.device, options.tp, options.first_device, options.engines)
     arguments = arguments_of(server_args, options, devices[0].platform, ranks)
+    batches = sys.modules["sgl_jax.srt.managers.schedule_batch"]
+    check_batches(arguments, are_in_buckets=hasattr(batches, "pad_to_bucket"))
     sockets = SocketFolder()
     parts = Parts(report, sockets)
     launching = embedding.starting(

@@ -8,8 +8,9 @@ knows of checkpoints or generations.
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 RING = 256
@@ -140,6 +141,38 @@ def abort_safely(tokenizer_manager: Any, abort_request: type) -> None:
 
     mapping = tokenizer_manager._result_dispatcher._mapping
     mapping[:] = [(kind, forget if kind is abort_request else fn) for kind, fn in mapping]
+
+
+def wait_without_timers(tokenizer_manager: Any) -> None:
+    """Wait for the pieces of an answer, and for nothing else.
+
+    0.0.2 and main set a timer for each piece, to ask every four seconds whether the client is gone,
+    of a request object that they are not given here. Goes when there is none without such an
+    object.
+    """
+
+    async def wait_one_response(
+        asked: Any, state: Any, request: None = None
+    ) -> AsyncGenerator[dict[str, Any]]:
+        finished = False
+        while not finished:
+            await state.event.wait()
+            state.event.clear()
+            pieces, state.out_list = state.out_list, []
+            finished = state.finished
+            if pieces and finished:
+                _check_accepted(pieces[-1]["meta_info"].get("finish_reason"))
+            if pieces and (finished or asked.stream):
+                yield pieces[-1]  # which holds those before it
+
+    tokenizer_manager._wait_one_response = wait_one_response
+
+
+def _check_accepted(ended: Any) -> None:
+    """ValueError, as upstream raises it, when the scheduler refused what was asked."""
+    ended = ended or {}
+    if ended.get("type") == "abort" and ended.get("status_code") == HTTPStatus.BAD_REQUEST:
+        raise ValueError(ended["message"])
 
 
 def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:

@@ -288,17 +288,21 @@ def forget_caches(scheduler: Any) -> None:
     scheduler.token_to_kv_pool_allocator.clear()
 
 
-def rewrite_pools(model_runner: Any, rewrite: Callable[[Any], Any]) -> None:
-    """Replace every device buffer of the KV pools (and of states kept with them) in place."""
+def rewrite_pools(model_runner: Any, rewrite: Callable[[Any], Any], kind: Any = None) -> None:
+    """Replace every device buffer of the KV pools (and of states kept with them) in place.
+
+    `kind` is what stands for them there, if not they themselves.
+    """
     import jax
 
+    kind = kind or jax.Array
     for pool in _pools(model_runner):
         for name, value in list(vars(pool).items()):
-            if isinstance(value, jax.Array):
+            if isinstance(value, kind):
                 setattr(pool, name, rewrite(value))
-            elif isinstance(value, list) and any(isinstance(v, jax.Array) for v in value):
+            elif isinstance(value, list) and any(isinstance(v, kind) for v in value):
                 for i, buffer in enumerate(value):  # one at a time: no second pool in memory
-                    value[i] = rewrite(buffer)
+                    value[i] = rewrite(buffer) if isinstance(buffer, kind) else buffer
 
 
 def _pools(model_runner: Any) -> Iterator[Any]:

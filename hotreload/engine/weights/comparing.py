@@ -32,8 +32,23 @@ def change_of(new: jax.Array | Array, live: jax.Array) -> float:
     steps = _steps(new.shape)
     one, other = _sample(new, steps), _sample(live, steps)
     with np.errstate(all="ignore"):
-        figures = ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
-    difference, before, after = (math.sqrt(abs(float(each))) for each in figures)
+        return change_by(*_squares(one, other))
+
+
+def figures_of_change(new: jax.Array, live: jax.Array) -> tuple[jax.Array, ...]:
+    """The sums of squares of which `change_by` tells the same, to be computed on their devices."""
+    every = _every(_steps(new.shape))
+    return _squares(new[every].astype(jnp.float32), live[every].astype(jnp.float32))
+
+
+def _squares(one: Any, other: Any) -> tuple[Any, ...]:
+    """Of the difference of two samples, of the live one, and of the new one."""
+    return ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
+
+
+def change_by(*squares: Any) -> float:
+    """The root mean square of a difference over that of what was live."""
+    difference, before, after = (math.sqrt(abs(float(each))) for each in squares)
     if difference == 0:  # none in the sample, though there is one
         return 1 / LARGEST_CHANGE
     change = difference / (before or after or math.nan)

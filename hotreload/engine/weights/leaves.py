@@ -172,6 +172,36 @@ def _copy_to(sharding: jax.sharding.Sharding) -> Callable[[jax.Array], jax.Array
     return jax.jit(jnp.copy, out_shardings=sharding)
 
 
+@dataclass(frozen=True, slots=True)
+class Vacated:
+    """Stands for an array whose memory was given back: all but what was in it."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any
+    committed: bool
+    nbytes: int
+
+    @classmethod
+    def by(cls, array: jax.Array) -> "Vacated":
+        """Give back the memory of an array, whoever holds it still."""
+        left = cls(array.shape, array.dtype, array.sharding, array.committed, array.nbytes)
+        array.delete()
+        return left
+
+    def zeros(self) -> jax.Array:
+        """An array of zeros with the same signature."""
+        if not self.committed:
+            return jnp.zeros(self.shape, self.dtype)
+        made: jax.Array = _zeros(self.shape, self.dtype, self.sharding)()
+        return made
+
+
+@cache
+def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], jax.Array]:
+    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
+
+
 def zeroed(buffer: jax.Array) -> jax.Array:
     """The buffer overwritten with zeros in place; its old contents, NaN too, are gone."""
     return _zeros_to(buffer.sharding)(buffer)

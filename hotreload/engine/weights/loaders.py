@@ -18,6 +18,12 @@ import numpy as np
 from hotreload import failpoints
 from hotreload.engine.weights.bytes_read import Count, ToldBytes
 from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
+from hotreload.engine.weights.from_arrays import (
+    Copier,
+    are_made_on_devices,
+    check_not_empty,
+    groups,
+)
 from hotreload.engine.weights.headroom import check_headroom, size_of
 from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaf_rules import Plan
@@ -26,6 +32,7 @@ from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.on_device import there_twice
 from hotreload.engine.weights.own import Made, Reader, Recipe, batches, why_not_by_rules
 from hotreload.engine.weights.quiet import Quiet, done_quietly
+from hotreload.engine.weights.rereading import check_again
 from hotreload.engine.weights.upstream_loading import load_upstream
 from hotreload.engine.weights.weights import Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
@@ -151,6 +158,13 @@ class Loaders:
                 f"sglang-jax's does it ({why}): give all of them"
             )
 
+    def takes_unread(self, checkpoint: Checkpoint, live: Weights) -> bool:
+        """Say if arrays that lie on devices can be taken over there."""
+        if self.why_not_ours(checkpoint) is not None:
+            return False
+        leaves = self._layout.named(live.leaves)
+        return are_made_on_devices(checkpoint, self._plan.parts, leaves)
+
     def _beside(
         self,
         checkpoint: Checkpoint,
@@ -168,17 +182,24 @@ class Loaders:
             check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
-            make = Reader.made
+            make = Copier.made if checkpoint.is_unread else Reader.made
             for at, made, change in self._made(
                 checkpoint, fresh, live, make, cancel=cancel, told=count
             ):
+                if checkpoint.is_unread and not change and same_bits(made.leaf, live.leaves[at]):
+                    made.leaf = live.leaves[at]
+                    shared.append(at)
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
-            if checkpoint.memory is not None:
-                self._read_again(checkpoint, shared, cancel, count)
+            if checkpoint.is_unread:
+                check_not_empty(checkpoint, gathered(ones))
+            elif checkpoint.memory is not None:
+                parts = (part for at in shared for part in self._plan.parts[paths[at]])
+                check_again(checkpoint, parts, cancel, count, self.quiet)
         except BaseException:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
-        how = Loading("own", "", len(fresh), len(shared), count.total)
+        made_anew = len(self._layout.places) - len(shared)
+        how = Loading("own", "", made_anew, len(shared), count.total)
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
 
     def need(
@@ -207,29 +228,6 @@ class Loaders:
         # Of these it may be unknown what the live ones were made of.
         stay = (self._layout.paths[at] for at in left_out(self._layout, parts, checkpoint))
         return leaves, ones | {path: live.measured.one(path) for path in stay}
-
-    def _read_again(
-        self,
-        checkpoint: Checkpoint,
-        shared: Sequence[int],
-        cancel: threading.Event,
-        told: ToldBytes,
-    ) -> None:
-        """Refuse a mapping when what is shared is other bytes than were checked.
-
-        Nothing else says whether a caller wrote to it: the check may have read the half of a step.
-        """
-        paths, parts = self._layout.paths, self._plan.parts
-        names = dict.fromkeys(part.tensor for at in shared for part in parts[paths[at]])
-        tensors = [name for name in names if name in checkpoint.held]
-
-        @contextmanager
-        def worker() -> Iterator[Callable[[str], None]]:
-            with closing(Reader(checkpoint, cancel, told)) as reader:
-                yield reader.check
-
-        for _ in done_quietly(tensors, worker, self.quiet):
-            pass
 
     def _to_host(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: Count
@@ -293,7 +291,7 @@ class Loaders:
 
     def _largest_tensor(self, checkpoint: Checkpoint) -> int:
         """The room that is read into: it is needed beside the leaves that are made of it."""
-        sizes = (held.end - held.begin for held in checkpoint.held.values())
+        sizes = (held.end - held.begin for held in checkpoint.held.values() if held.digest)
         return max(sizes, default=0) * self.quiet.threads
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
@@ -305,19 +303,20 @@ class Loaders:
         checkpoint: Checkpoint,
         places: Sequence[int],
         live: Weights,
-        make: Callable[[Reader, list[Recipe]], list[Made]],
+        make: Callable[[Any, list[Recipe]], list[Made]],
         *,
         cancel: threading.Event,
         told: ToldBytes,
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
+        maker, divided = (Copier, groups) if checkpoint.is_unread else (Reader, batches)
 
         @contextmanager
         def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
-            with closing(Reader(checkpoint, cancel, told)) as reader:
+            with closing(maker(checkpoint, cancel, told)) as reader:
                 yield partial(self._make, partial(make, reader), live)
 
-        for together in done_quietly(batches(places, live.leaves), worker, self.quiet):
+        for together in done_quietly(divided(places, live.leaves), worker, self.quiet):
             yield from together
 
     def _make(
@@ -327,12 +326,14 @@ class Loaders:
         pairs = zip(paths, places, strict=True)
         made = make([(self._plan.parts[path], live.leaves[place]) for path, place in pairs])
         return [
-            (place, each, self._change(path, each.leaf, each.one, live))
+            (place, each, self._change(path, each.leaf, each.one, live, each.change))
             for place, path, each in zip(places, paths, made, strict=True)
         ]
 
-    def _change(self, path: str, leaf: Any, one: One, live: Weights) -> float:
+    def _change(
+        self, path: str, leaf: Any, one: One, live: Weights, known: float | None = None
+    ) -> float:
         """Tell how far a leaf is from the live one."""
         if one.sums == live.measured.sums[path]:
             return 0.0
-        return change_of(leaf, live.leaves[self._layout.place_of(path)])
+        return change_of(leaf, live.leaves[self._layout.place_of(path)]) if known is None else known

@@ -52,7 +52,7 @@ def there_twice(leaves: Sequence[Any], threads: int) -> list[Any]:
 
 def put(tensor: Array, part: Ingredient, live: Any) -> jax.Array:
     """The tensor on the devices of the leaf, split as its leaf is; in memory that may be ours."""
-    where = _split_like(live, part)
+    where = split_like(live, part)
     return jnp.asarray(tensor) if where is None else jax.device_put(tensor, where)
 
 
@@ -103,7 +103,7 @@ def _like(leaf: jax.Array, live: Any) -> jax.Array:
     return jax.device_put(leaf, live.sharding) if is_explicit(live.sharding) else leaf
 
 
-def _split_like(live: Any, part: Ingredient) -> Sharding | None:
+def split_like(live: Any, part: Ingredient) -> Sharding | None:
     """The way to split the tensor: so that no device needs what another has, if that can be."""
     where, rule = _free(live), part.rule
     if not isinstance(where, NamedSharding):

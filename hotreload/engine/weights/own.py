@@ -51,6 +51,8 @@ class Made:
     leaf: Any
     """On its device, or an array in host memory."""
     one: One
+    change: float | None = None
+    """Its distance from the live one, where who made it found out."""
 
 
 Recipe = tuple[Sequence[Ingredient], jax.Array]

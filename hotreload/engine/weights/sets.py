@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.values import first_values
-from hotreload.engine.weights.weights import Weights, sources_of
+from hotreload.engine.weights.weights import Weights, held_bytes, sources_of
 from hotreload.errors import BadRequest
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
@@ -189,7 +189,10 @@ class StagingEngine:
         finally:
             self.staging = None
             self._note_distrust()
-        return replace(staged, loading=how[0])
+        revision = staged.revision
+        if checkpoint.is_unread:  # only now anybody knows what it is
+            revision = replace(revision, id=staged.fingerprint)
+        return replace(staged, revision=revision, loading=how[0])
 
     async def until_ready_to_stage(self) -> None:
         """Return once nothing is under way that must be over before a set is staged."""
@@ -204,6 +207,13 @@ class StagingEngine:
         """BadRequest for a part of the tensors, where sets are loaded whole alone."""
         await self.until_compared()
         self.loaders.check_takes(checkpoint)
+
+    async def takes_unread(self, checkpoint: Checkpoint) -> bool:
+        """Say if the engine takes these arrays from where they lie, and judges them there."""
+        await self.until_compared()
+        return not self.spares_wait_on_host and self.loaders.takes_unread(
+            checkpoint, self.live.weights
+        )
 
     def live_sums(self) -> dict[str, int]:
         """The number of each live tensor by its name: those that a fingerprint is made of.
@@ -226,17 +236,7 @@ class StagingEngine:
 
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
         """Bytes that each takes on the device beside those before it: a leaf is held once."""
-        counted, taken = set[int](), list[int]()
-        for leaves in (list(each.weights.leaves) for each in sets):
-            own = {id(leaf): leaf.nbytes for leaf in self._weights_of(leaves)}
-            taken.append(sum(size for leaf, size in own.items() if leaf not in counted))
-            counted |= own.keys()
-        return taken
-
-    def _weights_of(self, leaves: list[Any]) -> Iterator[Any]:
-        """The leaves that are weights, of a set that may be freed meanwhile."""
-        held = (leaf for place in self.layout.places for leaf in leaves[place : place + 1])
-        return (leaf for leaf in held if leaf is not None)  # it may be about to be traded
+        return held_bytes(self.layout, [list(each.weights.leaves) for each in sets])
 
     def _beside_all(self, live: Weights) -> Destination:
         """The place where a set is made, with what it holds already beside the live one."""

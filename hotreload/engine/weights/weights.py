@@ -79,16 +79,37 @@ def at_hand(
     return leaves, ones
 
 
+def held_bytes(layout: Layout, sets: Sequence[Sequence[Any]]) -> list[int]:
+    """Bytes that the weights of each set take beside those before it: a leaf is held once."""
+    counted, taken = set[int](), list[int]()
+    for leaves in sets:
+        places = (leaves[place : place + 1] for place in layout.places)  # it may be freed meanwhile
+        held = (leaf for here in places for leaf in here if leaf is not None)  # or be traded
+        own = {id(leaf): leaf.nbytes for leaf in held}
+        taken.append(sum(size for leaf, size in own.items() if leaf not in counted))
+        counted |= own.keys()
+    return taken
+
+
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """Tell the contents of each tensor of a checkpoint: equal ones make equal leaves."""
-    specs = checkpoint.tensors
-    return {name: f"{specs[name].dtype}:{held.digest}" for name, held in checkpoint.held.items()}
+    """Tell the contents of each tensor of a checkpoint: equal ones make equal leaves.
+
+    Nothing is told of what nobody read.
+    """
+    specs, read = (
+        checkpoint.tensors,
+        {n: held for n, held in checkpoint.held.items() if held.digest},
+    )
+    return {name: f"{specs[name].dtype}:{held.digest}" for name, held in read.items()}
 
 
 def sources_upon(live: Weights, checkpoint: Checkpoint) -> Mapping[str, str]:
     """The same of the set that it makes: what a part leaves out is what is live."""
     given = sources_of(checkpoint)
-    return {**live.sources, **given} if checkpoint.is_part else given
+    if not checkpoint.is_part:
+        return given
+    stay = {n: source for n, source in live.sources.items() if n not in checkpoint.held}
+    return stay | given
 
 
 def left_out(layout: Layout, parts: Ingredients, checkpoint: Checkpoint) -> set[int]:

@@ -5,6 +5,7 @@ Changes go over all ranks; requests, and what is told of the engine, are rank 0'
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -153,15 +154,26 @@ class OverRanks:
         return self._own.held_bytes(sets)
 
     @property
-    def compares(self) -> bool:
-        """False: the other ranks know nothing of answers that are given."""
-        return False
+    def cannot_compare(self) -> str:
+        """The reason why weights are not compared over several hosts."""
+        return "over several hosts the other ranks know nothing of answers that are given"
 
     async def answer_unseen(
         self, staged: Staged, questions: Sequence[Question]
     ) -> Sequence[Answered]:
         """Refuse it."""
         raise _cannot("compare weights")
+
+    async def check_questions(self, questions: Sequence[Question]) -> None:
+        """Return: none is ever asked."""
+
+    def askable(self, prepared: Parsed) -> Mapping[int, Sequence[int]]:
+        """None: what is not compared asks nothing again."""
+        return {}
+
+    def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
+        """Refuse it: the other ranks know of no lane that clients do not reach."""
+        raise _cannot("have new weights answer a command")
 
     async def stow(self, staged: Staged) -> Staged:
         """Refuse it."""

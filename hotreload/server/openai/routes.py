@@ -87,20 +87,25 @@ DIALECTS = {
 def openai_routes[P](answerer: Answerer[P], model: str, live: LiveNow) -> APIRouter:
     """Build the routes; the model is known by this one name."""
     router = APIRouter()
-    for path, dialect in DIALECTS.items():
-        route = OpenAIRoute(answerer, partial(_read, answerer.limits, model, dialect))
+    for path in DIALECTS:
+        route = route_to_model(path, answerer, model)
         router.routes.append(Route(path, route, methods=["POST"]))
 
     @router.get("/v1/models")
     async def models() -> Response:
-        return Json({"object": "list", "data": [_model(model, live())]})
+        return Json({"object": "list", "data": [model_fields(model, live())]})
 
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
         check_model(name, model)
-        return Json(_model(model, live()))
+        return Json(model_fields(model, live()))
 
     return router
+
+
+def route_to_model[P](path: str, answerer: Answerer[P], model: str) -> "OpenAIRoute[P]":
+    """Build the route of this path to a model of this name."""
+    return OpenAIRoute(answerer, partial(_read, answerer.limits, model, DIALECTS[path]))
 
 
 class OpenAIRoute[P](ModelRoute[P]):
@@ -134,7 +139,8 @@ def _prompts(prompt: str | Sequence[object] | None) -> int:
     return 1
 
 
-def _model(name: str, live: Generation | None) -> Fields:
+def model_fields(name: str, live: Generation | None) -> Fields:
+    """Describe a model; NotServing while nothing answers by it."""
     if live is None:
         raise NotServing("the engine is starting", code="booting", retry_after=2)
     return {

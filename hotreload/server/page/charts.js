@@ -1,5 +1,5 @@
-// Phase times as stacked bars and pauses as dots on a log scale: one column an attempt, the newest
-// at the right. The table of the history says the same in numbers.
+// Phase times as stacked bars, pauses as dots on a log scale, and how far answers agreed: one column
+// an attempt, the newest at the right. The table of the history says the same in numbers.
 
 import { at, drawn, element } from "./dom.js";
 import * as words from "./words.js";
@@ -20,6 +20,7 @@ export function showCharts(history) {
   if (!attempts.length) return;
   showPhases(attempts);
   showPauses(attempts);
+  showAgreement(attempts);
 }
 
 function framed(svg, label, children) {
@@ -31,7 +32,8 @@ function framed(svg, label, children) {
 function showPhases(attempts) {
   const most = Math.max(...attempts.map(words.total));
   const scale = (seconds) => (seconds / most) * (HEIGHT - TOP - BOTTOM);
-  const lines = [0, most / 2, most].map((seconds) => line(HEIGHT - BOTTOM - scale(seconds), seconds));
+  const lines = [0, most / 2, most].map((seconds) =>
+    line(HEIGHT - BOTTOM - scale(seconds), seconds ? words.duration(seconds) : "0"));
   framed(at("phase-chart"), phaseLabel(attempts),
     [...lines, ...attempts.map((one, column) => bar(one, column, attempts.length, scale))]);
   const seen = words.PHASES.filter((name) => attempts.some((one) => one.phases[name]));
@@ -72,20 +74,26 @@ function showPauses(attempts) {
   const y = (log) => HEIGHT - BOTTOM - ((log - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
   const decades = Array.from({ length: high - low + 1 }, (_, up) => low + up);
   framed(at("pause-chart"), pauseLabel(paused), [
-    ...decades.map((log) => line(y(log), 10 ** log)),
-    ...attempts.map((one, column) => dot(one, left(column, attempts.length) + STEP / 2, y)),
+    ...decades.map((log) => line(y(log), words.duration(10 ** log))),
+    ...marks(attempts, (one) => one.pause_seconds > 0, pauseWords,
+      (one) => y(Math.log10(one.pause_seconds))),
   ]);
+}
+
+// Those of which there is something to say, each at its height, with the words for it.
+function marks(attempts, isSeen, said, height) {
+  return attempts.map((one, column) => (isSeen(one)
+    ? drawn("g", {}, drawn("title", {}, said(one)),
+      dot(one, left(column, attempts.length) + STEP / 2, height(one)))
+    : drawn("g")));
 }
 
 // One that did not go live is a cross: colour alone would not tell it from the others.
 function dot(attempt, x, y) {
-  if (!(attempt.pause_seconds > 0)) return drawn("g");
-  const height = y(Math.log10(attempt.pause_seconds));
   const tone = attempt.told.tone;
-  const mark = attempt.outcome === "live"
-    ? drawn("circle", { cx: x, cy: height, r: 3.5, "data-tone": tone })
-    : drawn("path", { d: `M${x - 3.5} ${height - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });
-  return drawn("g", {}, drawn("title", {}, pauseWords(attempt)), mark);
+  return attempt.outcome === "live"
+    ? drawn("circle", { cx: x, cy: y, r: 3.5, "data-tone": tone })
+    : drawn("path", { d: `M${x - 3.5} ${y - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });
 }
 
 function pauseWords(attempt) {
@@ -100,8 +108,33 @@ function pauseLabel(paused) {
     `log scale. The newest: ${pauseWords(paused.at(-1))}. The longest: ${pauseWords(longest)}`;
 }
 
-function line(y, seconds) {
+// How much of their answers new weights have in common with those that were live before them.
+function showAgreement(attempts) {
+  const compared = attempts.filter((one) => one.behaviour);
+  at("agreement").hidden = !compared.length;
+  if (!compared.length) return;
+  const y = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
+  framed(at("agreement-chart"), agreementLabel(compared), [
+    ...[0, 0.5, 1].map((share) => line(y(share), words.percent(share))),
+    ...marks(attempts, (one) => one.behaviour, agreementWords, (one) => y(one.behaviour.agreement)),
+  ]);
+}
+
+function agreementWords(attempt) {
+  const { agreement, questions } = attempt.behaviour;
+  return `${words.named(attempt)} (${attempt.outcome}): ${words.count(questions, "answer")} ` +
+    `agree ${words.percent(agreement)}`;
+}
+
+function agreementLabel(compared) {
+  const least = compared.reduce((one, other) =>
+    (other.behaviour.agreement < one.behaviour.agreement ? other : one));
+  return `Agreement of the last ${words.count(compared.length, "attempt")} compared with ` +
+    `what was live. The newest: ${agreementWords(compared.at(-1))}. The least: ${agreementWords(least)}`;
+}
+
+function line(y, text) {
   return drawn("g", {},
     drawn("line", { x1: LEFT - 4, x2: WIDTH, y1: y, y2: y }),
-    drawn("text", { x: LEFT - 8, y: y + 3.5, "text-anchor": "end" }, seconds ? words.duration(seconds) : "0"));
+    drawn("text", { x: LEFT - 8, y: y + 3.5, "text-anchor": "end" }, text));
 }

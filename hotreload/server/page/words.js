@@ -1,7 +1,8 @@
 // How times and counts are written for people. All else the daemon says. Knows no document.
 
 export const PHASES = [
-  "fetching", "validating", "staging", "building", "warming", "draining", "swapping", "probing", "rolling_back",
+  "fetching", "validating", "staging", "building", "warming", "draining", "swapping", "probing", "comparing",
+  "rolling_back",
 ];
 
 export const spoken = (name) => name.replaceAll("_", " ");
@@ -13,6 +14,8 @@ export function duration(seconds) {
   if (seconds < 99.95) return `${seconds.toFixed(1)} s`;
   return seconds < 5970 ? `${(seconds / 60).toFixed(0)} min` : `${(seconds / 3600).toFixed(1)} h`;
 }
+
+export const percent = (share) => `${Math.round(share * 100)}%`;
 
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 

@@ -1,4 +1,4 @@
-"""One download without a daemon: for `hotreload check` and `swap`."""
+"""One download without a daemon: for `hotreload check`, `diff` and `swap`."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Flips and trades in an engine with ahead-of-time programs, told as JSON; a process of its own.
+"""Flips, trades, releases in an engine with ahead-of-time programs, as JSON; a process of its own.
 
 SGLANG_JAX_AOT_DISPATCH must be set before sgl_jax is imported.
 """
@@ -84,6 +84,28 @@ async def what_trades_compile(root: Path) -> dict[str, Any]:
     return {"compiled later": len(later), "whole": whole, "own leaves": own, "stays": max(stays)}
 
 
+async def what_releases_compile(root: Path) -> dict[str, Any]:
+    """The same where all memory is given back meanwhile, and other weights take its place."""
+    voices = Voices(root)
+    async with real.engine_of(voices.folder(1), root / "spool") as engine:
+        whole = [(await tell(engine, 40, prompt=PROMPT)).is_whole]
+        await engine.scrub()
+        with compilations() as later:
+            for number in range(2, 2 + FLIPS):
+                held = [*engine._live_leaves().values()]
+                await engine.release_weights()
+                await engine.release_pool()
+                assert all(leaf.is_deleted() for leaf in held)
+                await engine.take_pool()
+                await engine.take_room_for_weights()
+                zeros = await engine.exchange(await engine.stage(voices.checkpoint(number)))
+                await engine.release(zeros)
+                whole.append((await tell(engine, 40, prompt=PROMPT)).is_whole)
+        (lane,) = lanes_of(engine)
+        own = holds_its_own(lane.bound)
+    return {"compiled later": len(later), "whole": whole, "own leaves": own}
+
+
 def look_at(lanes: list[Bound]) -> dict[str, Any]:
     """What the lanes that run side by side compute with."""
     return {
@@ -100,5 +122,9 @@ def holds_its_own(bound: Bound) -> bool:
 
 
 if __name__ == "__main__":
-    what_to_tell = {"flips": what_flips_compile, "trades": what_trades_compile}[sys.argv[1]]
+    what_to_tell = {
+        "flips": what_flips_compile,
+        "trades": what_trades_compile,
+        "releases": what_releases_compile,
+    }[sys.argv[1]]
     print(json.dumps(asyncio.run(what_to_tell(Path(sys.argv[2])))))

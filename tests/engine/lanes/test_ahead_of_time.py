@@ -49,6 +49,15 @@ async def test_flips_and_turns_compile_nothing_that_was_compiled_before(tmp_path
     assert seen["lanes"] == [each_its_own] * ahead_of_time.FLIPS
 
 
+@pytest.mark.asyncio
+@pytest.mark.real_engine
+@pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
+async def test_memory_that_is_given_back_is_not_held_by_them(tmp_path: Path) -> None:
+    seen = await seen_of("releases", tmp_path)
+    assert all(seen.pop("whole"))
+    assert seen == {"compiled later": 0, "own leaves": True}
+
+
 class Dispatcher:
     """Keeps what upstream's keeps."""
 

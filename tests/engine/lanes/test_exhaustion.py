@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from hotreload.behaviour.asked import Question
+from hotreload.core.comparing import compared
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     Crowd,
@@ -39,8 +41,20 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["overlapped", "in turn"])
 async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
     args = {**SMALL, "disable_overlap_schedule": request.param == "in turn"}
-    async with real.engine_of(voices.folder(1), voices.root / "spool", args=args) as engine:
+    folder, spool = voices.folder(1), voices.root / "spool"
+    async with real.engine_of(folder, spool, args=args, compares=True) as engine:
         yield engine
+
+
+async def test_questions_that_find_no_room_together_are_asked_one_batch_after_another(
+    engine: Engine, voices: Voices
+) -> None:
+    staged = await engine.stage(voices.checkpoint(2))
+    found = await compared(engine, staged, [Question("q" * 100, 100)] * 9)
+    await engine.release(staged)
+    assert found is not None
+    assert (found.questions, found.live_empty, found.empty) == (15, 0, 0)
+    assert found.noise_kl == pytest.approx(0, abs=1e-3)
 
 
 def times_given_way(engine: Engine) -> int:

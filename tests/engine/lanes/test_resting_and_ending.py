@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload import failpoints
+from hotreload.behaviour.asked import Led, Question
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.errors import EngineLost
 from hotreload.types import Staged
@@ -211,3 +212,22 @@ async def test_an_abort_in_the_lane_at_work_alone_misses_all_of_them(
     monkeypatch.setattr(Lanes, "_aborting", lambda self, abort: abort)
     async with spoiled(voices) as engine:
         assert await endings_of_what_the_old_lane_had(engine, voices) == {"length"}
+
+
+async def test_answers_to_prompts_that_come_in_pieces_are_noted_from_their_first_token(
+    engine: Engine,
+) -> None:
+    """What is sampled for a piece of a prompt that is not the last is no part of an answer."""
+    asked = [Question("x" * (150 - at), 6) for at in range(5)]
+    free = await engine.answer_unseen(engine.live, asked)
+    for one in free:
+        assert len(one.tokens) == 6
+        assert [max(e.likeliest, key=e.likeliest.__getitem__) for e in one.expected] == [
+            *one.tokens
+        ]
+    led = [Led(q.prompt, q.tokens, answer=a.tokens) for q, a in zip(asked, free, strict=True)]
+    again = await engine.answer_unseen(engine.live, led[::-1])
+    for one, other in zip(free, again[::-1], strict=True):
+        assert other.tokens == one.tokens
+        tokens = [each.token for each in one.expected]
+        assert [each.token for each in other.expected] == pytest.approx(tokens, abs=0.05)

@@ -1,22 +1,24 @@
 """Weights are proven where nobody sees it: whatever they compute, clients read what they read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.lanes import Lanes
+from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.weights import headroom
-from hotreload.errors import NotEnoughMemory, ProbeFailed
+from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
 from hotreload.tiny import write_tiny
-from hotreload.types import Checkpoint
+from hotreload.types import Checkpoint, Staged
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     Crowd,
@@ -36,6 +38,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
 Engine = Any
 PROBES = (BUILT_IN, Probe("Who serves?", 24, max_repeat=12), Probe("hello", 24, max_repeat=12))
 OVERFLOWING = "overflowing"
+CANDIDATE_TOKENS = 160
+"""Less than eight answers take that the engine would give at a time."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,8 @@ async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterato
         if request.param == "a small pool":
             patched.setattr(shadow, "WHOLE_BYTES", 0)
         folder, spool = voices.folder(1), voices.root / "spool"
-        async with real.engine_of(folder, spool, probes=PROBES) as engine:
+        sizes = {"compares": True, "hears": True, "candidate_tokens": CANDIDATE_TOKENS}
+        async with real.engine_of(folder, spool, probes=PROBES, **sizes) as engine:
             assert engine._shadow_pool.has_own_programs == (request.param == "a small pool")
             yield engine
 
@@ -74,6 +79,31 @@ async def test_the_first_prove_compiles_nothing_on_the_threads_that_serve(
     await engine.prove(staged)
     assert engine.recompiles == before
     await engine.release(staged)
+
+
+@pytest.mark.parametrize("prompts", [(5,), (60, 20, 40), (30,) * 16])
+async def test_nor_does_what_is_asked_to_compare_weights_however_much_it_is(
+    engine: Engine, prompts: Sequence[int]
+) -> None:
+    """Also one alone of what clients asked, in a pool that has programs of its own."""
+    await engine.until_ready_to_stage()
+    before = engine.recompiles
+    heard = [HeardRequest((7,) * tokens, (8, 9, 8)).question for tokens in prompts]
+    found = await engine.answer_unseen(engine.live, heard)
+    assert [len(each.expected) for each in found] == [3] * len(prompts)
+    assert engine.recompiles == before
+
+
+async def test_what_clients_asked_is_taken_where_a_batch_of_it_finds_room(engine: Engine) -> None:
+    async def is_taken(tokens: int) -> bool:
+        prepared = await engine.prepare({"input_ids": [[7] * tokens, [7]]})
+        asked = engine.askable(prepared)
+        assert asked[1] == [7]
+        return 0 in asked
+
+    most = engine._heard_tokens - HEARD_ANSWER
+    assert [await is_taken(most), await is_taken(most + 1)] == [True, False]
+    assert engine._shadow_pool.holds([engine._heard_tokens] * 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +166,56 @@ async def test_probes_are_asked_in_one_batch_whose_size_stays(
     assert {each.padded for each in seen[1:]} == {4}
     assert engine.recompiles == before
     await engine.release(staged)
+
+
+async def said_by(engine: Engine, weights: Staged, prompt: str, **sampling: Any) -> dict[str, Any]:
+    asked = {"text": prompt, "sampling_params": {**real.GREEDY, **sampling}}
+    async with aclosing(engine.generate(asked, weights)) as answers:
+        answer: dict[str, Any] = await anext(answers)
+    return answer
+
+
+async def test_a_candidate_answers_many_beside_clients_in_batches_of_one_size(
+    engine: Engine, voices: Voices
+) -> None:
+    """Its first answers compile nothing on the threads that serve, as its proof does not."""
+    staged = await engine.stage(voices.checkpoint(2))
+    await real.ask(engine, "hello")
+    client, before = asyncio.create_task(tell(engine, 400)), engine.recompiles
+    await until(lambda: engine.under_way == 1)
+    with launches(engine) as seen:
+        async with engine.as_candidate(staged):
+            lane = staged.weights.lane
+            asked = [said_by(engine, staged, f"{'hello ' * (n % 3)}hello") for n in range(20)]
+            answers = await asyncio.gather(*asked)
+    assert {each["text"] for each in answers} == {saying_of(2)}
+    its_own = [each for each in seen if each.lane == lane]
+    assert len({each.padded for each in its_own}) == 1
+    assert 1 < max(each.prompts for each in its_own) <= SHADOW_ROWS
+    assert engine.recompiles == before
+    assert (await client).is_whole
+    await engine.release(staged)
+    await nobody_left(engine)
+
+
+async def test_a_candidates_answer_ends_where_its_pool_does_and_what_is_longer_is_refused(
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, pool = await engine.stage(voices.checkpoint(2)), engine._shadow_pool
+    if pool.has_own_programs:  # there is room for what clients ask, which is more
+        monkeypatch.setattr(pool, "tokens", CANDIDATE_TOKENS)
+    async with engine.as_candidate(staged):
+        long = {"max_new_tokens": 480, "ignore_eos": True}
+        answer = await said_by(engine, staged, "hello", **long)
+        made, most = answer["meta_info"]["completion_tokens"], pool.longest - len("hello")
+        assert made == (most if pool.has_own_programs else 480)
+        assert answer["meta_info"]["finish_reason"]["type"] == "length"
+        if pool.has_own_programs:
+            with pytest.raises(BadRequest, match="command_tokens"):
+                await said_by(engine, staged, "x" * (pool.longest + 1), max_new_tokens=1)
+        assert (await said_by(engine, staged, "hello"))["text"] == saying_of(2)
+    await engine.release(staged)
+    await nobody_left(engine)
 
 
 async def test_each_probe_of_a_batch_is_judged_by_itself(engine: Engine, voices: Voices) -> None:

@@ -1,0 +1,97 @@
+"""Hears what clients ask and are answered, so that new weights can be compared by that, too.
+
+Some of what ends while a checkpoint waits is mirrored, and forgotten with the attempt; the last
+requests are kept where an operator says so. All of it is in memory only.
+"""
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hotreload.behaviour.heard import HeardRequest, heard_of
+from hotreload.core.rules import HearingRules
+from hotreload.judgements import HearingNow
+
+log = logging.getLogger("hotreload.behaviour")
+
+MOST_MIRRORED = 64
+"""So many requests are mirrored for one checkpoint: the last of those that were chosen."""
+
+Take = Callable[[HeardRequest], None]
+
+
+class Overhearing:
+    """Hears the answers to one request."""
+
+    def __init__(self, prompts: Mapping[int, Sequence[int]], take: Take) -> None:
+        """`prompts` has the ids of each that is to be heard, by its index in the request."""
+        self._prompts = dict(prompts)
+        self._take = take
+
+    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
+        """Take the answer of this index, which has ended; a fault of ours must not cost it."""
+        if (prompt := self._prompts.pop(index, None)) is None:
+            return
+        try:
+            if (heard := heard_of(prompt, answer)) is not None:
+                self._take(heard)
+        except Exception:
+            log.exception("behaviour.internal_error")
+
+
+class Hearing:
+    """The requests of clients that new weights are led along."""
+
+    def __init__(
+        self,
+        rules: HearingRules = HearingRules(),  # noqa: B008 (frozen)
+        choose: Callable[[], float] = random.random,
+    ) -> None:
+        """`choose` makes a number from 0 to 1 for each that may be mirrored."""
+        self._rules = rules
+        self._choose = choose
+        self._kept: deque[HeardRequest] = deque(maxlen=rules.replay)
+        self._mirrored: deque[HeardRequest] | None = None
+
+    @property
+    def listens(self) -> bool:
+        """True if a request that ends now may be heard."""
+        return self._rules.are_any
+
+    @property
+    def now(self) -> HearingNow | None:
+        """Figures of what is heard, for people; None where nothing is. For any thread."""
+        if not self.listens:
+            return None
+        mirrored = self._mirrored or ()
+        return HearingNow(self._rules.mirror, self._rules.replay, len(self._kept), len(mirrored))
+
+    def overhear(self, prompts: Mapping[int, Sequence[int]], copies: int = 1) -> Overhearing:
+        """Listen to the answers of a request; of several to one prompt, to the first."""
+        firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
+        return Overhearing(firsts, self._take)
+
+    @contextmanager
+    def mirroring(self) -> Iterator[None]:
+        """Mirror requests until the checkpoint that waits is compared; in the end none are left."""
+        self._mirrored = deque(maxlen=MOST_MIRRORED)
+        try:
+            yield
+        finally:
+            self._mirrored = None
+
+    def for_the_candidate(self) -> Sequence[HeardRequest]:
+        """All that it can be compared by: what was mirrored first, and the newest of each first.
+
+        Nothing more is mirrored for it.
+        """
+        mirrored, self._mirrored = self._mirrored or (), None
+        return [*dict.fromkeys([*reversed(mirrored), *reversed(self._kept)])]
+
+    def _take(self, heard: HeardRequest) -> None:
+        self._kept.append(heard)
+        if self._mirrored is not None and self._choose() < self._rules.mirror:
+            self._mirrored.append(heard)

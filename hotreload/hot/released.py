@@ -1,0 +1,164 @@
+"""Device memory that a program has back from its engine for a while: of the KV pool, of weights."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from hotreload.core.replica import Replica
+from hotreload.core.switch import ABORT_GRACE
+from hotreload.engine.sglang import SglangEngine
+from hotreload.errors import BadRequest, DrainTimedOut, NotServing
+from hotreload.hot.given_weights import GivenWeights
+from hotreload.hot.new_weights import NewWeights
+from hotreload.hot.switching import Switching
+from hotreload.threads import uninterrupted
+from hotreload.types import Generation, Mode
+
+_KV, _WEIGHTS = "kv", "weights"
+"""The parts of an engine's memory, by name."""
+_AGAIN = {
+    _KV: "the KV pool is released: hot.resume() makes it again",
+    _WEIGHTS: "the weights are released: hot.resume(arrays) brings new ones, hot.resume() those of "
+    "before from their folder",
+}
+_CODE = "released"
+
+
+class Released:
+    """Tells which memory is given back now, and refuses what needs it."""
+
+    def __init__(self) -> None:
+        self.parts: frozenset[str] = frozenset()
+        self.is_changing = False
+        """True while memory is being given back, or taken again."""
+
+    def check_answers(self) -> None:
+        """NotServing while nobody can be answered."""
+        if self.parts:
+            raise NotServing(self._words, code=_CODE)
+        if self.is_changing:
+            raise NotServing("memory is being released: hot.resume() takes it again", code=_CODE)
+
+    def check_changes(self, mode: Mode) -> None:
+        """NotServing while other weights cannot be staged, proven or live."""
+        if _WEIGHTS in self.parts or (self.parts and mode is Mode.DRAIN):
+            raise NotServing(self._words, code=_CODE)
+
+    @property
+    def _words(self) -> str:
+        return _AGAIN[_WEIGHTS if _WEIGHTS in self.parts else _KV]
+
+
+class Releasing:
+    """Gives memory of one engine back, and takes it again; one call at a time."""
+
+    def __init__(
+        self,
+        replica: Replica[SglangEngine],
+        released: Released,
+        switching: Switching,
+        new_weights: NewWeights,
+        drain_timeout: float,
+    ) -> None:
+        self._replica = replica
+        self._released = released
+        self._switching = switching
+        self._new_weights = new_weights
+        self._drain_timeout = drain_timeout
+
+    async def release(self, *, kv: bool, weights: bool, abort: bool) -> int:
+        """Free the memory when nobody is answered any more; return how many bytes that were."""
+        if not (kv or weights):
+            raise BadRequest("release must be told what: kv=True, weights=True, or both")
+        async with self._switching.undisturbed():
+            self._released.is_changing = True
+            try:
+                await self._emptied(abort)
+                return await uninterrupted(self._freed(kv=kv, weights=weights))
+            finally:
+                self._released.is_changing = False
+
+    async def _emptied(self, abort: bool) -> None:
+        """Wait until nothing is under way, and no weights are left that answered before."""
+        gate, within = self._replica.gate, self._drain_timeout
+        if abort:
+            await self._replica.engine.abort()
+            within = ABORT_GRACE
+        try:
+            async with asyncio.timeout(within):
+                await self._switching.until_ended(gate.until(lambda: not gate.inside))
+                await self._switching.until_ended(self._replica.fewer_fade(1))
+        except TimeoutError:
+            raise DrainTimedOut(
+                f"{gate.inside} requests were still running {within:g} s after release was called: "
+                "call release(abort=True), or raise HotTerms(drain_timeout=…)"
+            ) from None
+
+    async def _freed(self, *, kv: bool, weights: bool) -> int:
+        replica, freed = self._replica, 0
+        async with replica.alone:
+            with replica.sealed_when_lost():
+                if weights:
+                    freed += await self._without_spares() + await replica.engine.release_weights()
+                    self._released.parts |= {_WEIGHTS}
+                if kv:
+                    freed += await replica.engine.release_pool()
+                    self._released.parts |= {_KV}
+        return freed
+
+    async def _without_spares(self) -> int:
+        """Free what waits for a rollback: it may share leaves with what is live."""
+        engine, spare = self._replica.engine, self._replica.previous
+        freed = engine.held_bytes([engine.live, spare])[1] if spare is not None else 0
+        await self._replica.forget_previous()
+        return freed
+
+    async def resume(
+        self, given: GivenWeights | None, name: str, *, number: int | None, prove: bool
+    ) -> Generation:
+        """Take the memory again, and new weights or those of a generation if it lacks weights.
+
+        What fails gives the memory back. Nobody is answered before all is there.
+        """
+        async with self._switching.undisturbed():
+            parts = self._released.parts
+            refill = await self._refill(given, name, number=number, prove=prove)
+            self._released.is_changing = True
+            try:
+                await uninterrupted(self._taken())
+                await refill()
+                self._released.parts = frozenset()
+            except BaseException:
+                if not self._replica.gate.is_lost:
+                    await uninterrupted(self._freed(kv=_KV in parts, weights=_WEIGHTS in parts))
+                raise
+            finally:
+                self._released.is_changing = False
+            return self._replica.live
+
+    async def _refill(
+        self, given: GivenWeights | None, name: str, *, number: int | None, prove: bool
+    ) -> Callable[[], Awaitable[object]]:
+        """The step that brings weights, once there is room for them."""
+        if _WEIGHTS not in self._released.parts:
+            if not (given is None and number is None):
+                raise BadRequest("the weights are not released: give new ones to update")
+            return _nothing_to_do
+        if given is not None:
+            if number is not None:
+                raise BadRequest("resume takes new weights or a generation's number, not both")
+            return partial(self._new_weights.refill, given, name, prove=prove)
+        place = self._switching.place_to_resume(number)
+        checkpoint = await self._new_weights.from_files(place, "give resume the weights")
+        return partial(self._switching.refill, checkpoint, prove=prove)
+
+    async def _taken(self) -> None:
+        engine = self._replica.engine
+        async with self._replica.alone:
+            with self._replica.sealed_when_lost():
+                await engine.take_pool()
+                await engine.take_room_for_weights()
+
+
+async def _nothing_to_do() -> None:
+    """The weights are where they were."""

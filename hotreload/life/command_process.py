@@ -1,0 +1,228 @@
+"""Runs an operator's command in a session of its own, and ends all of it.
+
+A deadline ends it, and so does a cancel: first it is asked to, then it must.
+"""
+
+import asyncio
+import logging
+import os
+import pwd
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hotreload.core.commanding import CommandEnd
+from hotreload.errors import ConfigError, cut
+from hotreload.life.process_session import kill_session
+from hotreload.threads import in_thread, uninterrupted
+
+log = logging.getLogger("hotreload.command")
+
+END_SECONDS = 5.0
+"""Time in which a command that is asked to end may put its things in order."""
+MOST_LINES, MOST_CHARACTERS = 20, 200
+"""Bounds on what is kept of its output."""
+LINE_BYTES = 4 * (MOST_CHARACTERS + 1)
+"""So many of a line's hold that many characters and one more, which says that it was cut."""
+MOST_LOOKED_AT = 200
+"""Lines at the end of a piece among which its last ones are sought: some of those are blank."""
+READ_BYTES = 2**16
+READ_AGAIN_SECONDS = 0.01
+"""Seconds between two pieces: one that writes without end has to wait, and not our clients."""
+MOST_READS = 64
+"""Pieces that are read after its end: what has left the session may write on."""
+FIRST_TO_GO = "500"
+"""The kernel is to take the command before the engine when memory is short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The user that a command runs as, in place of our own."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def rights_of(user: str | None) -> Rights | None:
+    """Look a user up; ConfigError if there is none, or we may not become anybody else.
+
+    None, for our own rights, if none is named.
+    """
+    if user is None:
+        return None
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        words = f"[behaviour] command_user: there is no user {user!r} on this machine"
+        raise ConfigError(words) from None
+    if os.geteuid() != 0:
+        raise ConfigError(
+            f"[behaviour] command_user: only root may run a command as {user}, and hotreload runs "
+            f"as uid {os.geteuid()}; leave it out, and the command runs as hotreload does"
+        )
+    groups = os.getgrouplist(user, entry.pw_gid)
+    return Rights(entry.pw_uid, entry.pw_gid, tuple(groups), entry.pw_dir)
+
+
+async def run_command(
+    argv: Sequence[str], *, env: Mapping[str, str], rights: Rights | None, within: float
+) -> CommandEnd:
+    """Run it to its end, and say how it ended; nothing of its session is left then."""
+
+    def begun() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*argv],
+            env=dict(env),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **_as_user(rights),
+        )
+
+    try:
+        program = await in_thread(
+            lambda cancel: begun(), discard=_killed, leave_as=f"a start of {argv[0]}", is_read=False
+        )
+    except (OSError, ValueError, subprocess.SubprocessError) as fault:
+        return CommandEnd(None, why=f"could not be started: {fault}")
+    _take_first(program.pid)
+    with _reading(program) as lines:
+        over = asyncio.create_task(_over(program.pid), name="the end of a command")
+        try:
+            await asyncio.wait({over}, timeout=within)
+            in_time = over.done()
+        finally:
+            await uninterrupted(_end_session(program, over))
+        if in_time:
+            over.result()
+    return CommandEnd(*_outcome(program.returncode, in_time, within, lines))
+
+
+def _as_user(rights: Rights | None) -> dict[str, Any]:
+    if rights is None:
+        return {}
+    return {"user": rights.uid, "group": rights.gid, "extra_groups": rights.groups}
+
+
+def _outcome(
+    code: int | None, in_time: bool, within: float, lines: "LastLines"
+) -> tuple[int | None, tuple[str, ...], str]:
+    if not in_time:
+        return None, lines.told, f"took longer than {within:g} s ([behaviour] command_timeout)"
+    if code is None or code < 0:
+        name = signal.strsignal(-code) if code else None
+        return None, lines.told, f"was ended by a signal: {name or 'nobody knows which'}"
+    return code, lines.told, ""
+
+
+async def _over(pid: int) -> None:
+    """Wait until it has ended; it is not reaped, so its session's number stays its own."""
+
+    def waited() -> None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    await in_thread(lambda cancel: waited(), leave_as=f"process {pid}", is_read=False)
+
+
+async def _end_session(program: "subprocess.Popen[bytes]", over: "asyncio.Task[None]") -> None:
+    """End all of it: what does not end by itself in time, or is left behind, is killed."""
+    if not over.done():
+        _signal(program, signal.SIGTERM)
+        await asyncio.wait({over}, timeout=END_SECONDS)
+    _signal(program, signal.SIGKILL)
+    left = await in_thread(lambda cancel: kill_session(program.pid, END_SECONDS))
+    await asyncio.wait({over}, timeout=END_SECONDS)
+    over.cancel()  # what not even that ends is left behind
+    if program.poll() is None or left:
+        log.error("command.does_not_end", extra={"pid": program.pid, "left": left})
+
+
+def _killed(program: "subprocess.Popen[bytes]") -> None:
+    """End what was started when nobody wanted it any more."""
+    with program:
+        kill_session(program.pid, END_SECONDS)
+
+
+def _signal(program: "subprocess.Popen[bytes]", number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(program.pid, number)
+
+
+def _take_first(pid: int) -> None:
+    with suppress(OSError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(FIRST_TO_GO)
+
+
+class LastLines:
+    """The last lines of an output, cut, however much of it there is."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._rest = b""
+
+    def take(self, some: bytes) -> None:
+        """Take the next piece of it; what its last lines push out is not even looked at."""
+        *whole, rest = (self._rest + some).rsplit(b"\n", MOST_LOOKED_AT)
+        last = islice(filter(None, map(_told, reversed(whole))), MOST_LINES)
+        self._lines.extend(reversed([*last]))
+        self._rest = rest[-READ_BYTES:]
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The lines so far."""
+        return tuple([*self._lines, *filter(None, [_told(self._rest)])][-MOST_LINES:])
+
+
+def _told(line: bytes) -> str:
+    """A line as a terminal shows it at its end: what a progress bar has drawn last."""
+    last = line.rstrip().rpartition(b"\r")[2][:LINE_BYTES].decode(errors="replace")
+    begin = last[: MOST_CHARACTERS + 1]
+    shown = "".join(each if each.isprintable() else " " for each in begin)
+    return cut(shown, MOST_CHARACTERS).rstrip()
+
+
+@contextmanager
+def _reading(program: "subprocess.Popen[bytes]") -> Iterator[LastLines]:
+    """Read its output as it comes, a piece at a time, and at the end what is there."""
+    assert program.stdout is not None
+    loop, pipe, lines = asyncio.get_running_loop(), program.stdout.fileno(), LastLines()
+    next_piece: asyncio.TimerHandle | None = None
+    os.set_blocking(pipe, False)
+
+    def read() -> bytes | None:
+        """Read a piece: an empty one where nobody writes any more; None where none is there yet."""
+        try:
+            some = os.read(pipe, READ_BYTES)
+        except BlockingIOError:
+            return None
+        lines.take(some)
+        return some
+
+    def read_on() -> None:
+        """Read a piece, and the next one after a pause, until nobody writes any more."""
+        nonlocal next_piece
+        loop.remove_reader(pipe)
+        if read() != b"":
+            next_piece = loop.call_later(READ_AGAIN_SECONDS, loop.add_reader, pipe, read_on)
+
+    loop.add_reader(pipe, read_on)
+    try:
+        yield lines
+        for _ in range(MOST_READS):
+            if not read():
+                break
+    finally:
+        if next_piece is not None:
+            next_piece.cancel()
+        loop.remove_reader(pipe)
+        program.stdout.close()

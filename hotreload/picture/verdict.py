@@ -1,0 +1,117 @@
+"""The verdict on what was wanted last: whether it is live, and nobody has anything against it.
+
+Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
+"""
+
+from dataclasses import dataclass
+
+from hotreload.json_fields import Fields, bake_fields, generation_fields
+from hotreload.judgements import Bake, BakeOutcome
+from hotreload.picture.history import told_attempt
+from hotreload.picture.picture import Picture
+from hotreload.types import BAKE, Attempt, By, Outcome, Revision
+
+PASS = "pass"
+GOING_BACK = ("rollback", BAKE)
+"""The verbs of those who left weights for older ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WishVerdict:
+    """The one word for it, and why."""
+
+    word: str
+    """`pass`, or what is in the way: `not_serving`, `waiting`, `baking`, or an attempt's end.
+
+    Of one that is named also `replaced`: another one went live after it.
+    """
+    why: str
+
+    @property
+    def passes(self) -> bool:
+        """True if what was wanted last is live for good."""
+        return self.word == PASS
+
+
+def verdict_of(picture: Picture, asked: str | None = None) -> WishVerdict:
+    """Judge by what is live, what is wanted, the last attempt, and its bake.
+
+    Where the revision is named that is `asked` about, by its id or label, others do not matter.
+    """
+    live, wanted, last = picture.live, picture.wishes.wanted, picture.history.last
+    is_ready, reasons = picture.ready()
+    if live is None or not is_ready:
+        return WishVerdict("not_serving", "; ".join(reasons) or "nothing is live yet")
+    if asked is not None:
+        return _of_the_one(picture, live.revision, asked)
+    if wanted is not None and wanted != live.revision:
+        return _of_what_is_not_live(picture, wanted)
+    if last is not None and last.outcome is not Outcome.LIVE:
+        return _as_ended(last)
+    if (back := _went_back(picture)) is not None:
+        return WishVerdict("rolled_back", f"back to {live.revision}: {back.reason or 'as ordered'}")
+    return _as_it_bakes(picture, live.revision)
+
+
+def verdict_fields(picture: Picture, asked: str | None = None) -> Fields:
+    """Return the /gate document; of one revision, where it is named by its id or label."""
+    verdict, last, live = verdict_of(picture, asked), picture.history.last, picture.live
+    wanted = picture.wishes.wanted
+    return {
+        "pass": verdict.passes,
+        "verdict": verdict.word,
+        "why": verdict.why,
+        "wanted": wanted.id if wanted else None,
+        "wanted_label": wanted.label if wanted else None,
+        "live": generation_fields(live) if live else None,
+        "attempt": told_attempt(last) if last else None,
+        "bake": (bake := _bake_of(picture)) and bake_fields(bake),
+    }
+
+
+def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
+    if asked in (live.id, live.label):
+        return _as_it_bakes(picture, live)
+    tried = picture.history.last_of(asked)
+    if tried is not None and tried.outcome is not Outcome.LIVE:
+        return _as_ended(tried)
+    if tried is not None:
+        return WishVerdict("replaced", f"{tried.revision} was live, and {live} is now")
+    return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
+
+
+def _of_what_is_not_live(picture: Picture, wanted: Revision) -> WishVerdict:
+    last = picture.history.last
+    if last is not None and last.revision == wanted and last.outcome is not Outcome.LIVE:
+        return _as_ended(last)
+    if (refusal := picture.ledger.refused.get(wanted.id)) is not None:
+        return WishVerdict(Outcome.REJECTED.value, f"{wanted}: {refusal.reason.message}")
+    return WishVerdict("waiting", picture.wishes.waiting_for or f"{wanted} is not live yet")
+
+
+def _as_it_bakes(picture: Picture, live: Revision) -> WishVerdict:
+    """Judge what is live, and what was wanted."""
+    if picture.readings.bake() is not None:
+        return WishVerdict(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
+    if (told := picture.readings.condemned()) is not None:
+        return WishVerdict(told.outcome.value, f"{live} is being left: {told.words}")
+    return WishVerdict(PASS, f"{live} is live")
+
+
+def _as_ended(last: Attempt) -> WishVerdict:
+    words = last.reason.message if last.reason else "no reason is known"
+    return WishVerdict(last.outcome.value, f"{last.revision}: {words}")
+
+
+def _went_back(picture: Picture) -> By | None:
+    """The one who left other weights for those that are live, if that is why they are."""
+    last, overruled = picture.history.last, picture.ledger.overruled
+    both = (last.by if last else None, overruled.by if overruled else None)
+    return next((by for by in both if by is not None and by.verb in GOING_BACK), None)
+
+
+def _bake_of(picture: Picture) -> Bake | None:
+    """The bake that goes on, or how that of the last attempt ended."""
+    last = picture.history.last
+    readings = picture.readings
+    return readings.bake() or readings.condemned() or (last.bake if last else None)

@@ -1,0 +1,169 @@
+"""An address at which a command asks new weights and the live ones, while it decides about them.
+
+It speaks OpenAI's API to whoever shows its token. `candidate` is answered by weights that are live
+nowhere, `live` by those that answer clients.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, closing, contextmanager
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from hotreload.core.conduct import Conducts
+from hotreload.errors import NotServing
+from hotreload.events import Events
+from hotreload.server.answerer import Answerer
+from hotreload.server.bounds import Limits
+from hotreload.server.browsers import KnownHost
+from hotreload.server.doors import Doors
+from hotreload.server.exchange import Exchange
+from hotreload.server.http_server import HttpServer
+from hotreload.server.keys import ApiKeys, KeyCheck, WantsKey
+from hotreload.server.limits import Bodies, Limited
+from hotreload.server.listening import bind_tcp
+from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
+from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
+from hotreload.server.problems import Json
+from hotreload.server.sglang.not_served import no_route
+from hotreload.server.view_routes import Feeds
+from hotreload.threads import uninterrupted
+from hotreload.types import Generation, Lease
+
+CANDIDATE_MODEL, LIVE_MODEL = "candidate", "live"
+LOOPBACK = "127.0.0.1"
+
+
+class OneLease[P]:
+    """A way in to weights that nobody else is answered by: no gate stands before them."""
+
+    lets_in = False
+    """False: there are no other weights to answer who asks a second time."""
+
+    def __init__(self, lease: Lease[AnsweringEngine[P]]) -> None:
+        self._lease = lease
+
+    @contextmanager
+    def preparing(self) -> Iterator[Preparer[P]]:
+        """Lend the engine that answers."""
+        yield self._lease.engine
+
+    @asynccontextmanager
+    async def passing(self, *wishes: Any, **more: Any) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
+        """Yield the lease, whatever generation is wished for: these weights are none yet."""
+        yield self._lease
+
+
+class Unmeasured:
+    """Metrics of clients alone: what a command asks is none of theirs."""
+
+    def request_finished(self, route: str, code: int, seconds: float) -> None:
+        """Count nothing."""
+
+    def first_token(self, seconds: float) -> None:
+        """Note nothing."""
+
+    def tokens(self, count: int) -> None:
+        """Count nothing."""
+
+    def latest(self) -> Future[bytes]:
+        """There is no page."""
+        raise NotServing("nothing is measured here")
+
+
+class ByModel[P]:
+    """A path that several models share: the one that a request names answers it."""
+
+    def __init__(self, routes: Mapping[str, OpenAIRoute[P]]) -> None:
+        """The first of them refuses what names none of them."""
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body = await request.body()
+        try:
+            asked = (await request.json()).get("model")
+        except (ValueError, AttributeError, RecursionError):  # the route says what is wrong
+            asked = None
+        first = next(iter(self._routes.values()))
+        route = self._routes.get(asked, first) if isinstance(asked, str) else first
+        await route(scope, _again(body, receive), send)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Tell the body once more, and then what comes."""
+    told: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return told.pop() if told else await receive()
+
+    return next_message
+
+
+def create_candidate_app[P](
+    candidate: Lease[AnsweringEngine[P]], live: WayIn[P], *, limits: Limits, token: str
+) -> FastAPI:
+    """Build the app; who shows no token is answered 401."""
+    app = FastAPI(title="hotreload, for a command", openapi_url=None, redirect_slashes=False)
+    app.state.feeds = Feeds(Events(), lambda event: {}, limits)
+    app.state.live = lambda: None
+    app.state.bodies = Bodies(limits)
+    ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: OneLease(candidate), LIVE_MODEL: live}
+    uncounted: dict[str, Any] = {"conducts": Conducts(), "metrics": Unmeasured()}
+    answerers = {name: Answerer(gate=way, limits=limits, **uncounted) for name, way in ways.items()}
+    for path in DIALECTS:
+        routes = {name: route_to_model(path, each, name) for name, each in answerers.items()}
+        app.router.routes.append(Route(path, ByModel(routes), methods=["POST"]))
+    app.include_router(_models(candidate.generation, live))
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
+    app.add_middleware(WantsKey, check=KeyCheck(ApiKeys(lambda: {token}), kind="token"))
+    app.add_middleware(KnownHost, hosts=())
+    app.add_middleware(
+        Exchange, live=app.state.live, metrics=Unmeasured(), write_seconds=limits.write_seconds
+    )
+    return app
+
+
+def _models[P](candidate: Generation, live: WayIn[P]) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        async with live.passing() as lease:
+            each = {CANDIDATE_MODEL: candidate, LIVE_MODEL: lease.generation}
+        data = [model_fields(name, generation) for name, generation in each.items()]
+        return Json({"object": "list", "data": data})
+
+    return router
+
+
+@asynccontextmanager
+async def answering_at(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
+    """Serve the app on a free port of this machine alone, until the block ends; yield its URL."""
+    with closing(bind_tcp(f"{LOOPBACK}:0")) as listener:
+        port = listener.getsockname()[1]
+        server = HttpServer(
+            app,
+            doors=Doors(lambda event: None),
+            limits=limits,
+            graceful_seconds=0.0,
+            linger_seconds=0.0,
+        )
+        serving = asyncio.create_task(server.serve([listener]), name="answer a command")
+        try:
+            yield f"http://{LOOPBACK}:{port}"
+        finally:
+            server.stop()
+            await uninterrupted(_over(serving))
+
+
+async def _over(serving: asyncio.Task[None]) -> None:
+    await serving

@@ -1,0 +1,92 @@
+"""What comparing new weights with the live ones takes: time, and steps of the engine."""
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.core.comparing import compared
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.tiny import write_tiny
+from hotreload.types import Staged
+from tests.bench.figures import median
+from tests.bench.test_unnoticed import client, figures_of
+from tests.engine import real
+
+pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
+
+CLIENTS, ROUNDS, IDLE_SECONDS = 8, 5, 10.0
+SHARES = (1.0, 0.25, 0.05)
+SHADOW, SERVING = "shadow", "serving"
+
+
+class Launches:
+    """Batches that an engine launches from now on, counted by who they are for."""
+
+    def __init__(self, engine: Any) -> None:
+        self.counts: Counter[str] = Counter()
+        scheduler, rotation = engine._scheduler.scheduler, engine._scheduler.lanes._rotation
+        next_batch = scheduler.get_next_batch_to_run
+
+        def counted() -> Any:
+            batch = next_batch()
+            if batch is not None:
+                self.counts[SHADOW if rotation.current.has_own_pool else SERVING] += 1
+            return batch
+
+        scheduler.get_next_batch_to_run = counted
+
+
+async def test_what_a_comparison_takes(tmp_path: Path) -> None:
+    """Without anybody beside it, and beside clients who stream, by shares that take turns."""
+    live, new = (write_tiny(tmp_path / f"{steps}", steps=steps) for steps in (36, 40))
+    rows = {"max_running_requests": 32}  # fewer would part what is asked together
+    started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), compares=True, args=rows)
+    async with started as engine:
+        staged = await engine.stage(real.checked(new))
+        await compared(engine, staged)  # what is not compiled yet is now
+        alone = [await seconds_of(engine, staged) for _ in range(ROUNDS)]
+        print(f"\na comparison of tiny models, nobody beside it: {spread(alone)}")
+        async with AsyncExitStack() as streams:
+            came = [await streams.enter_async_context(client(engine)) for _ in range(CLIENTS)]
+            await beside_clients(engine, staged, came)
+
+
+async def beside_clients(engine: Any, staged: Staged, came: list[list[float]]) -> None:
+    launches, tokens = Launches(engine), came[0]
+    before, first = launches.counts.copy(), len(tokens)
+    await asyncio.sleep(IDLE_SECONDS)
+    idle, pace = gaps(tokens[first:]), (launches.counts - before)[SERVING] / IDLE_SECONDS
+    print(f"{CLIENTS} clients, nothing beside: {pace:.0f} steps a second, {figures_of(idle, idle)}")
+    for share in SHARES:
+        engine._scheduler.lanes._resting._shadow = Fraction(share).limit_denominator(100)
+        before, took, seen = launches.counts.copy(), list[float](), list[float]()
+        for _ in range(ROUNDS):
+            first = len(tokens)
+            took.append(await seconds_of(engine, staged))
+            seen += gaps(tokens[first:])
+        steps = launches.counts - before
+        own = steps[SHADOW] / ROUNDS
+        print(f"shadow_share {share}: {spread(took)}, {own:.0f} steps of its own")
+        print(f"  {steps[SHADOW] / steps.total():.1%} of the steps meanwhile", end=", ")
+        print(f"{own / (60 * pace):.2%} of those of a minute; {figures_of(seen, idle)}")
+
+
+async def seconds_of(engine: Any, staged: Staged) -> float:
+    began = time.perf_counter()
+    assert await compared(engine, staged) is not None
+    return time.perf_counter() - began
+
+
+def gaps(came: list[float]) -> list[float]:
+    return [later - sooner for sooner, later in itertools.pairwise(came)]
+
+
+def spread(values: list[float]) -> str:
+    return f"{median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"

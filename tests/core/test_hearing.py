@@ -1,0 +1,103 @@
+"""Clients' requests are kept as an operator allows: some while a checkpoint waits, the last."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from hotreload.behaviour.heard import HeardRequest
+from hotreload.core.hearing import MOST_MIRRORED, Hearing
+from hotreload.core.rules import HearingRules
+from hotreload.judgements import HearingNow
+
+
+def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> Hearing:
+    return Hearing(HearingRules(mirror, replay), Random(seed).random)
+
+
+def ended(*ids: int) -> dict[str, Any]:
+    meta = {"finish_reason": {"type": "stop"}, "completion_tokens": len(ids)}
+    return {"text": "", "output_ids": [*ids], "meta_info": meta}
+
+
+def hears(one: Hearing, *prompts: int) -> None:
+    """Each of these is asked, and answered by itself."""
+    for prompt in prompts:
+        one.overhear({0: [prompt]}).hear(0, ended(prompt))
+
+
+def prompts_of(heard: Sequence[HeardRequest]) -> list[int]:
+    return [each.prompt[0] for each in heard]
+
+
+def test_the_last_requests_are_kept_and_those_before_are_forgotten() -> None:
+    one = hearing(replay=3)
+    hears(one, 1, 2, 3, 4, 5)
+    assert prompts_of(one.for_the_candidate()) == [5, 4, 3]
+    assert one.now == HearingNow(0.0, 3, 3, 0)
+
+
+def test_a_share_is_mirrored_while_a_checkpoint_waits_and_forgotten_with_it() -> None:
+    one = hearing(mirror=0.25)
+    hears(one, *range(100))
+    with one.mirroring():
+        hears(one, *range(100, 200))
+        told = one.now
+        found = prompts_of(one.for_the_candidate())
+        assert told == HearingNow(0.25, 0, 0, len(found))
+        assert one.now == HearingNow(0.25, 0, 0, 0)
+        hears(one, *range(200, 300))
+        assert one.for_the_candidate() == []
+    hears(one, *range(300, 400))
+    assert one.for_the_candidate() == []
+    assert all(100 <= each < 200 for each in found)
+    assert 15 <= len(found) <= 35
+    assert found == sorted(found, reverse=True)
+
+
+def test_what_ends_before_it_is_compared_is_gone_too_if_it_never_is() -> None:
+    one = hearing(mirror=1.0)
+    with one.mirroring():
+        hears(one, 1)
+    assert one.for_the_candidate() == []
+    with one.mirroring():
+        assert one.for_the_candidate() == []
+
+
+def test_no_more_than_so_many_are_mirrored() -> None:
+    one = hearing(mirror=1.0)
+    with one.mirroring():
+        hears(one, *range(MOST_MIRRORED + 10))
+        found = prompts_of(one.for_the_candidate())
+    assert found == [*reversed(range(10, MOST_MIRRORED + 10))]
+
+
+def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
+    one = hearing(mirror=1.0, replay=4)
+    hears(one, 1, 2)
+    with one.mirroring():
+        hears(one, 3)
+        assert prompts_of(one.for_the_candidate()) == [3, 2, 1]
+
+
+def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
+    one = hearing(replay=9)
+    heard = one.overhear({index: [index // 3] for index in range(6)}, copies=3)
+    for index in (5, 3, 3, 0, 1):
+        heard.hear(index, ended(index))
+    assert [each.answer for each in one.for_the_candidate()] == [(0,), (3,)]
+
+
+def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    one = hearing(replay=9)
+    one.overhear({0: [1]}).hear(0, {"meta_info": None})
+    assert one.for_the_candidate() == []
+    assert "behaviour.internal_error" in caplog.text
+
+
+def test_it_says_whether_it_listens() -> None:
+    assert not hearing().listens
+    assert hearing(mirror=0.1).listens
+    assert hearing(replay=1).listens
+    assert hearing().now is None

@@ -1,0 +1,234 @@
+"""New weights are led along what clients were answered; limits may refuse them by that."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.behaviour.asked import Answered, Question
+from hotreload.core.comparing import FEWEST_HEARD
+from hotreload.core.hearing import Hearing
+from hotreload.core.rules import BehaviourLimits, HearingRules
+from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
+from hotreload.events import event_fields
+from hotreload.types import Attempt, Outcome, Revision, Staged
+from tests.core.overlapping import Overlapping
+from tests.core.test_comparing import ALIKE, COMPARING, OTHER, reloaded, world_of
+from tests.core.test_hearing import ended
+from tests.fakes import FakeEngine
+
+SAID = tuple(map(ord, "first"))
+"""The answer that clients got by what was live."""
+SECRET = 4711
+"""An id of a client's prompt; a figure that stands nowhere else."""
+PICKY = BehaviourLimits(min_heard_same_top=0.9)
+
+
+def hearing_world(folder: Path, limits: BehaviourLimits = BehaviourLimits()) -> Overlapping:  # noqa: B008
+    rules = replace(COMPARING, limits=limits)
+    return world_of(folder, rules, hearing=Hearing(HearingRules(replay=100)))
+
+
+def client_asks(world: Overlapping, times: int, first: int = 0) -> None:
+    for number in range(first, first + times):
+        world.hearing.overhear({0: [SECRET, number]}).hear(0, ended(*SAID))
+
+
+def all_of(caplog: pytest.LogCaptureFixture) -> str:
+    """All that was logged, with its fields."""
+    return str([vars(record) for record in caplog.records])
+
+
+async def test_both_are_led_along_what_clients_were_answered(tmp_path: Path) -> None:
+    world = hearing_world(tmp_path)
+    async with world.running():
+        client_asks(world, 20)
+        alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
+    assert alike.behaviour is not None
+    assert other.behaviour is not None
+    assert (alike.behaviour.heard, alike.behaviour.heard_tokens) == (20, 20 * len(SAID))
+    assert (alike.behaviour.heard_same_top, alike.behaviour.heard_noise_kl) == (1, 0)
+    assert other.behaviour.heard_same_top == 0
+
+
+async def test_the_history_the_events_and_the_disk_have_figures_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = hearing_world(tmp_path, PICKY)
+    async with world.running():
+        client_asks(world, 20)
+        refused = await reloaded(world, OTHER)
+    assert refused.outcome is Outcome.REJECTED
+    events = [event_fields(each) for each in world.happened]
+    for told in (world.on_disk.decode(), repr(world.ledger.history), str(events), all_of(caplog)):
+        assert str(SECRET) not in told
+    assert '"heard": 20' in world.on_disk.decode()
+
+
+async def test_a_limit_on_what_was_heard_refuses_and_few_decide_nothing(tmp_path: Path) -> None:
+    world = hearing_world(tmp_path, PICKY)
+    async with world.running():
+        client_asks(world, FEWEST_HEARD - 1)
+        few = await reloaded(world, ALIKE)
+        client_asks(world, 1, first=FEWEST_HEARD)
+        bad = await reloaded(world, OTHER)
+    assert few.outcome is Outcome.LIVE
+    assert (bad.outcome, bad.reason and bad.reason.code) == (Outcome.REJECTED, "behaviour")
+    assert bad.reason is not None
+    assert bad.reason.findings[0] == "min_heard_same_top: 0 is under 0.9"
+
+
+class Overheard(FakeEngine):
+    """Says what it is asked along clients' answers, and breaks where a test says."""
+
+    fault: Exception | None = None
+    of_new: bool = False
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        is_heard = any(each.request for each in questions)
+        if self.fault and is_heard and self.of_new == (staged is not self.live):
+            raise self.fault
+        return await super().answer_unseen(staged, questions)
+
+
+async def broken(
+    folder: Path,
+    fault: Exception,
+    *,
+    of_new: bool = False,
+    limits: BehaviourLimits = BehaviourLimits(),  # noqa: B008
+) -> Attempt:
+    world = hearing_world(folder, limits)
+    world.engine.__class__ = Overheard
+    engine: Any = world.engine
+    engine.fault, engine.of_new = fault, of_new
+    async with world.running():
+        client_asks(world, 20)
+        return await reloaded(world, OTHER)
+
+
+@pytest.mark.parametrize(
+    "fault", [BadRequest(f"input_ids: {SECRET}"), AnswerNonfinite("no numbers"), RuntimeError()]
+)
+async def test_where_it_fails_the_report_is_as_without(
+    tmp_path: Path, fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await broken(tmp_path, fault)
+    assert attempt.outcome is Outcome.LIVE
+    assert attempt.behaviour is not None
+    assert (attempt.behaviour.questions, attempt.behaviour.heard) == (6, 0)
+    assert str(SECRET) not in all_of(caplog)
+
+
+async def test_a_limit_that_could_not_be_kept_to_lets_nothing_pass(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await broken(tmp_path, RuntimeError(f"of {SECRET}"), limits=PICKY)
+    assert attempt.reason is not None
+    assert (attempt.outcome, attempt.reason.code) == (Outcome.POSTPONED, "not_judged")
+    said = "[behaviour.limits] 0 of 20 requests of clients were compared: RuntimeError"
+    assert attempt.reason.message == said
+    assert str(SECRET) not in all_of(caplog)
+
+
+async def test_where_the_live_ones_make_no_numbers_of_them_they_decide_nothing(
+    tmp_path: Path,
+) -> None:
+    attempt = await broken(tmp_path, AnswerNonfinite("no numbers"), limits=PICKY)
+    assert attempt.outcome is Outcome.LIVE
+
+
+@pytest.mark.parametrize("asked", [20, 12])
+async def test_a_limit_for_which_time_is_up_lets_nothing_pass(tmp_path: Path, asked: int) -> None:
+    """Where so few were heard that they decide nothing, time for them decides nothing either."""
+    world = hearing_world(tmp_path, PICKY)
+    world.engine.__class__ = Stuck
+    world.reconciler.rules = replace(world.reconciler.rules, compare_within=0.05)
+    async with world.running():
+        client_asks(world, asked)
+        attempt = await reloaded(world, ALIKE)
+    assert attempt.outcome is (Outcome.POSTPONED if asked == 20 else Outcome.LIVE)
+    if asked == 20:
+        assert attempt.reason is not None
+        assert attempt.reason.message.endswith("were compared: [behaviour] time was up")
+
+
+class Stuck(FakeEngine):
+    """Comes to no end with what clients asked."""
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        if all(each.request for each in questions):
+            await self.steps.released["never"].wait()
+        return await super().answer_unseen(staged, questions)
+
+
+async def test_new_weights_that_make_no_numbers_of_a_clients_request_are_refused(
+    tmp_path: Path,
+) -> None:
+    attempt = await broken(tmp_path, AnswerNonfinite("no numbers"), of_new=True)
+    assert (attempt.outcome, attempt.reason and attempt.reason.code) == (
+        Outcome.REJECTED,
+        "behaviour",
+    )
+
+
+async def test_a_lost_engine_is_lost(tmp_path: Path) -> None:
+    with pytest.raises(EngineLost):
+        await broken_until_lost(tmp_path)
+
+
+async def broken_until_lost(folder: Path) -> None:
+    world = hearing_world(folder)
+    world.engine.__class__ = Overheard
+    engine: Any = world.engine
+    engine.fault = EngineLost("a thread died")
+    client_asks(world, 1)
+    world.source.known[OTHER.label] = OTHER
+    async with world.running():
+        await (await world.operator.reload(OTHER.label))
+
+
+async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> None:
+    """Of what finds no time nothing is told, and the report stands."""
+    world = hearing_world(tmp_path)
+    world.engine.__class__ = Slow
+    world.reconciler.rules = replace(COMPARING, compare_within=0.05)
+    async with world.running():
+        client_asks(world, 20)
+        attempt = await reloaded(world, OTHER)
+    assert attempt.behaviour is not None
+    assert (attempt.outcome, attempt.behaviour.heard) == (Outcome.LIVE, 16)
+
+
+class Slow(FakeEngine):
+    """Comes to no end with the second batch of what clients asked."""
+
+    async def answer_unseen(
+        self, staged: Staged, questions: Sequence[Question]
+    ) -> Sequence[Answered]:
+        if len(questions) == 4 and all(each.request for each in questions):
+            await self.steps.released["never"].wait()
+        return await super().answer_unseen(staged, questions)
+
+
+async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path) -> None:
+    hearing = Hearing(HearingRules(mirror=1.0))
+    world = world_of(tmp_path, COMPARING, hearing=hearing)
+    async with world.running():
+        client_asks(world, 1)  # nothing waits yet
+        stage = world.engine.stage
+
+        async def staged_under_load(checkpoint: Any) -> Staged:
+            client_asks(world, 5)
+            return await stage(checkpoint)
+
+        world.engine.stage = staged_under_load  # type: ignore[method-assign]
+        attempt = await reloaded(world, Revision("firsts", "step_7"))
+    assert attempt.behaviour is not None
+    assert attempt.behaviour.heard == 5

@@ -1,0 +1,62 @@
+"""Whatever the route, what clients ask is heard for comparisons, unless they forbid it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotreload.core.hearing import Hearing
+from hotreload.core.rules import HearingRules
+from tests.server.test_answers_heard import ALL, EACH_ROUTE
+from tests.server.test_counted import WHOLE_OR_NOT
+from tests.server.world import World, serving
+
+WORDS = tuple(map(ord, "sbs1"))
+"""The first letters of `served by step 1`."""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> Any:
+    async with serving(tmp_path, hearing=Hearing(HearingRules(replay=8))) as world:
+        world.engine.tells_ids = True
+        yield world
+
+
+async def asked(world: World, path: str, headers: dict[str, str], **more: Any) -> None:
+    async with world.client() as client:
+        await client.post(path, json=ALL[path] | more, headers=headers)
+    await world.until(lambda: bool(world.metrics.finished))
+
+
+def heard(world: World) -> list[tuple[int, ...]]:
+    return [each.answer for each in world.hearing.for_the_candidate()]
+
+
+@EACH_ROUTE
+@WHOLE_OR_NOT
+async def test_each_route_is_heard(world: World, path: str, stream: bool) -> None:
+    await asked(world, path, {}, stream=stream)
+    assert heard(world) == [WORDS]
+
+
+@EACH_ROUTE
+@WHOLE_OR_NOT
+@pytest.mark.parametrize("value", ["1", "0", ""])
+async def test_who_forbids_it_is_not(world: World, path: str, stream: bool, value: str) -> None:
+    await asked(world, path, {"X-Hotreload-No-Replay": value}, stream=stream)
+    assert heard(world) == []
+
+
+@WHOLE_OR_NOT
+async def test_each_prompt_is_heard_with_its_first_answer(world: World, stream: bool) -> None:
+    more = {"text": ["a", "b"], "sampling_params": {"n": 3}}
+    await asked(world, "/generate", {}, stream=stream, **more)
+    prompts = sorted(each.prompt for each in world.hearing.for_the_candidate())
+    assert prompts == [(ord("a"),), (ord("b"),)]
+
+
+async def test_nothing_is_heard_where_nobody_listens(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        world.engine.tells_ids = True
+        await asked(world, "/generate", {})
+        assert heard(world) == []
