@@ -1,34 +1,30 @@
-"""One request to the model, from its body to its answer's last byte: the only way through the gate.
+"""One request to the model, from its body to its answer's last byte.
 
 How a request is read and an answer told is its route's own matter: see generate.py and openai/.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from hotreload.errors import BadRequest, EngineLost, HotReloadError, shown
+from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import Fields
+from hotreload.server.asking import Ask, Begun, EngineAnswer, Model, answers_in, end_of
 from hotreload.server.bounds import Limits
 from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
-from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
+from hotreload.server.ports import Metrics
 from hotreload.server.problems import Json, Refused, status_of
-from hotreload.server.request_body import Kind, is_integer, whole_number
+from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.sse import EventWriter
-from hotreload.types import AS_ASKED, FOR_A_SWAP, Generation
-
-EngineAnswer = Fields | list[Fields]
-
-REPLAYS = 2
-"""The most replays of a request: swaps in close succession must not keep it from its answer."""
+from hotreload.types import AS_ASKED, Generation
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
 GENERATION_NUMBER = whole_number(0, 2**53)
@@ -69,38 +65,18 @@ class ModelRequest:
         """True if the answer is told piece by piece."""
         return bool(self.request.get("stream"))
 
-    @property
-    def prompts(self) -> int:
-        """Count of the prompts, which may have several answers each."""
-        return count_prompts(self.request.get("text", self.request.get("input_ids")))
-
 
 Read = Callable[[Request], Awaitable[ModelRequest]]
 
 
-class Answerer[P]:
-    """Takes requests to the engine; an answer begins and ends inside the gate."""
+class Answerer:
+    """Reads requests to the model, has it asked, and tells its answers."""
 
-    def __init__(
-        self,
-        *,
-        gate: WayIn[P],
-        conducts: Conducts,
-        metrics: Metrics,
-        limits: Limits,
-        hearing: Hearing | None = None,
-        replay: bool = False,
-    ) -> None:
-        """`conducts` is told of each answer, and of whose it is; `hearing` of what was asked."""
+    def __init__(self, *, model: Model, metrics: Metrics, limits: Limits) -> None:
         self.limits = limits
-        self._gate = gate
-        self._conducts = conducts
-        self._hearing = hearing
+        self._model = model
         self._metrics = metrics
-        self._replay = replay
         self._running = 0
-        self.answered_at = float("-inf")
-        """The monotonic clock's time when a client was given a token last."""
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, read by its route."""
@@ -109,18 +85,8 @@ class Answerer[P]:
         try:
             asked = await read(Request(scope, receive))
             answer = self._streamed if asked.streams else self._whole
-            # One deadline for all replays, because the client waits for all of them.
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
-            client = _Client(scope, receive, send, until)
-            for replays_left in reversed(range(REPLAYS + 1)):
-                try:
-                    # Ended for a swap before the client saw any of it: the new weights answer.
-                    if await answer(asked, client, may_replay=replays_left > 0):
-                        break
-                except EngineLost:
-                    # The client saw none of it, or it would hear of it there: another may answer.
-                    if not (replays_left and self._gate.lets_in):
-                        raise
+            await answer(asked, _Client(scope, receive, send, until))
         finally:
             self._running -= 1
 
@@ -133,95 +99,45 @@ class Answerer[P]:
                 headers={"Retry-After": "1"},
             )
 
-    async def _whole(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
-        async with self._answering(asked, client) as (generation, items, heard_by):
-            item = await anext(items)
-            if may_replay and self._is_to_replay(item):
-                return False
-            for index, answer in enumerate(_answers(item)):
-                client.hear_of(answer, index, heard_by)
-        self._count(sum(_tokens(answer) for answer in _answers(item)))
-        told = asked.form.whole(item, generation)
-        await client.send_json(told, generation)
-        return True
+    async def _whole(self, asked: ModelRequest, client: "_Client") -> None:
+        async with self._answering(asked, client) as begun:
+            item = await anext(begun.items)
+            for answer in answers_in(item):
+                client.note_end(answer)
+        told = asked.form.whole(item, begun.generation)
+        await client.send_json(told, begun.generation)
 
-    def _is_to_replay(self, item: EngineAnswer) -> bool:
-        """True if a drain ended it ([reload] on_drain_timeout = 'replay')."""
-        return self._replay and any(_was_ended_for_a_swap(answer) for answer in _answers(item))
-
-    async def _streamed(self, asked: ModelRequest, client: "_Client", *, may_replay: bool) -> bool:
+    async def _streamed(self, asked: ModelRequest, client: "_Client") -> None:
         began = time.perf_counter()
         out = EventWriter(client.scope, client.send)
         try:
-            async with self._answering(asked, client) as (generation, items, heard_by):
-                first = await anext(items)
-                if may_replay and self._is_to_replay(first):
-                    return False
-                out.add_headers(generation_header(generation))
+            async with self._answering(asked, client) as begun:
+                out.add_headers(generation_header(begun.generation))
                 self._metrics.first_token(time.perf_counter() - began)
-                stream = _Stream(client, asked.form, generation, out, heard_by, self._count)
-                await stream.tell(first)
-                async for item in items:
-                    await stream.tell(item)
-                await stream.end()
+                await _tell(begun, asked.form, client, out)
         except HotReloadError as error:
             if not out.is_started:
                 raise
             ended_as(client.scope, status_of(error))
             await out.write(asked.form.failed(error))
         await out.done()
-        return True
 
     @asynccontextmanager
-    async def _answering(
-        self, asked: ModelRequest, client: "_Client"
-    ) -> AsyncIterator[tuple[Generation, AsyncGenerator[EngineAnswer, None], HeardBy]]:
-        """Be inside the gate while the engine answers, no longer than allowed or waited for."""
+    async def _answering(self, asked: ModelRequest, client: "_Client") -> AsyncIterator[Begun]:
+        """Have the model asked, no longer than allowed or waited for."""
         try:
             async with (
                 asyncio.timeout_at(client.until) as deadline,
                 while_connected(client.receive),
+                self._model.answering(client.asks(asked)) as begun,
             ):
-                # Before the gate: a swap need not wait for a long text to be encoded. The gate
-                # lends an engine for that, or says why it lets nobody in.
-                with self._gate.preparing() as preparer:
-                    prepared = await preparer.prepare(asked.request)
-                headers = Headers(scope=client.scope)
-                passing = self._gate.passing(
-                    asked.at_least,
-                    self.limits.generation_seconds,
-                    exactly=exactly_wanted(headers),
-                    session=session_of(headers),
-                )
-                async with (
-                    passing as lease,
-                    aclosing(lease.engine.generate(prepared, lease.weights)) as items,
-                ):
-                    copies = int(asked.request.get("copies", 1))
-                    with self._conducts.answering(
-                        lease.generation, prompts=asked.prompts, copies=copies, until=client.until
-                    ) as begun:
-                        also = self._also_heard_by(lease.engine, prepared, headers, copies)
-                        yield lease.generation, items, (begun, *also)
+                yield begun
         except TimeoutError:
             if not deadline.expired():
                 raise
             limit = self.limits.request_seconds
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
-
-    def _also_heard_by(
-        self, engine: AnsweringEngine[P], prepared: P, headers: Headers, copies: int
-    ) -> HeardBy:
-        """Those who keep what is asked, unless its client forbids it."""
-        if not (self._hearing and self._hearing.listens) or forbids_replay(headers):
-            return ()
-        return (self._hearing.overhear(engine.askable(prepared), copies),)
-
-    def _count(self, tokens: int) -> None:
-        self._metrics.tokens(tokens)
-        if tokens:
-            self.answered_at = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,66 +149,50 @@ class _Client:
     send: Send
     until: float
 
-    def hear_of(self, answer: Fields, index: int, heard_by: HeardBy) -> None:
-        """Note how an answer ended, if it has: one that was cut short is counted as such."""
-        if not (ended := _end_of(answer)):
-            return
-        for each in heard_by:
-            each.hear(index, answer)
-        if ended["type"] == "abort" and ended.get("code") != AS_ASKED:
+    def asks(self, asked: ModelRequest) -> Ask:
+        """Say what is asked, with what the headers wish for."""
+        headers = Headers(scope=self.scope)
+        return Ask(
+            asked.request,
+            self.until,
+            asked.at_least,
+            exactly_wanted(headers),
+            session_of(headers),
+            not forbids_replay(headers),
+        )
+
+    def note_end(self, answer: Fields) -> None:
+        """Count the request as cut short if this answer was."""
+        ended = end_of(answer)
+        if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
 
     async def send_json(self, content: Any, generation: Generation) -> None:
+        """Send a whole answer."""
         answer = Json(content, headers=generation_header(generation))
         await answer(self.scope, self.receive, self.send)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """One answer as it is told piece by piece."""
-
-    client: _Client
-    form: AnswerForm
-    generation: Generation
-    out: EventWriter
-    heard_by: HeardBy
-    count: Callable[[int], None]
-    tokens: dict[int, int] = field(default_factory=dict)
-    """Counted so far, by the index of the answer."""
-
-    async def tell(self, piece: EngineAnswer) -> None:
-        """Send a piece, after a look at how it ends."""
+async def _tell(begun: Begun, form: AnswerForm, client: _Client, out: EventWriter) -> None:
+    """Tell an answer piece by piece, and what follows the last."""
+    async for piece in begun.items:
         assert isinstance(piece, dict)
-        index, made = piece.get("index", 0), _tokens(piece)
-        self.client.hear_of(piece, index, self.heard_by)
-        # As they come: a long answer counted at its end would be a peak, and zeros before.
-        self.count(max(0, made - self.tokens.get(index, 0)))
-        self.tokens[index] = made
-        for event in self.form.piece(piece, self.generation):
-            await self.out.write(event)
-
-    async def end(self) -> None:
-        """Send what follows the last piece."""
-        for event in self.form.end(self.generation):
-            await self.out.write(event)
+        client.note_end(piece)
+        for event in form.piece(piece, begun.generation):
+            await out.write(event)
+    for event in form.end(begun.generation):
+        await out.write(event)
 
 
-class ModelRoute[P]:
+class ModelRoute:
     """A route to the model, as an ASGI app."""
 
-    def __init__(self, answerer: Answerer[P], read: Read) -> None:
+    def __init__(self, answerer: Answerer, read: Read) -> None:
         self._answerer = answerer
         self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._answerer.answer(self._read, scope, receive, send)
-
-
-def count_prompts(prompts: Any) -> int:
-    """Count the prompts in a text, in a list of texts or of ids, or in a list of such lists."""
-    if isinstance(prompts, list) and not (prompts and is_integer(prompts[0])):
-        return len(prompts)
-    return 1
 
 
 def check_batch(size: int, limits: Limits, param: str) -> None:
@@ -316,20 +216,3 @@ def oldest_wanted(request: Request, fields: Fields) -> int:
         said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {shown(header)}"
         raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
     return max(wanted, int(header))
-
-
-def _answers(item: EngineAnswer) -> list[Fields]:
-    return item if isinstance(item, list) else [item]
-
-
-def _was_ended_for_a_swap(answer: Fields) -> bool:
-    return bool(_end_of(answer).get("code") == FOR_A_SWAP)
-
-
-def _end_of(answer: Fields) -> Fields:
-    ended: Fields | None = answer.get("meta_info", {}).get("finish_reason")
-    return ended or {}
-
-
-def _tokens(answer: Fields) -> int:
-    return int(answer.get("meta_info", {}).get("completion_tokens", 0))

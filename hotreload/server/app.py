@@ -1,7 +1,6 @@
 """Puts the routes together. What they stand on is handed in; see ports.py."""
 
 from collections.abc import Callable, Collection
-from functools import partial
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,14 +14,14 @@ from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.admin import Admission, admin_routes
-from hotreload.server.answerer import Answerer, ModelRoute
+from hotreload.server.answerer import Answerer
+from hotreload.server.around import put_around
+from hotreload.server.asking import ModelHere
 from hotreload.server.bounds import Limits
-from hotreload.server.browsers import KnownHost, NamedSites
-from hotreload.server.exchange import Exchange
-from hotreload.server.generate import read_generate
-from hotreload.server.keys import ApiKeys, KeyCheck, WantsKey
-from hotreload.server.limits import Bodies, Limited
-from hotreload.server.openai.routes import openai_routes
+from hotreload.server.keys import ApiKeys, KeyCheck, wanted_keys
+from hotreload.server.limits import Bodies
+from hotreload.server.model_routes import model_routes
+from hotreload.server.openai.routes import models_routes
 from hotreload.server.openapi import schema_routes
 from hotreload.server.ordering import TrainerOrders
 from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
@@ -32,7 +31,6 @@ from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.orders import sglang_orders
 from hotreload.server.sglang.routes import sglang_routes
 from hotreload.server.status_page import page_routes
-from hotreload.server.text_generation import text_generation_route
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.vllm import vllm_routes
 from hotreload.server.webhook import Webhook, webhook_route
@@ -74,20 +72,12 @@ def create_app[P](
     app.state.feeds = Feeds(events, status.event, limits)
     app.state.live = live
     app.state.bodies = Bodies(limits)
-    answerer = Answerer(
-        gate=gate,
-        conducts=conducts,
-        hearing=hearing,
-        metrics=metrics,
-        limits=limits,
-        replay=replay,
-    )
-    generate = ModelRoute(answerer, partial(read_generate, limits=limits, model=model.name))
-    app.router.routes.append(Route("/generate", generate, methods=["POST"]))
-    app.router.routes.append(text_generation_route(answerer))
+    asked = app.state.model = ModelHere(gate, conducts, metrics, limits, hearing, replay)
+    answerer = Answerer(model=asked, metrics=metrics, limits=limits)
+    app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
-    app.include_router(openai_routes(answerer, model.name, live))
+    app.include_router(models_routes(model.name, live))
     app.router.routes.append(webhook_route(webhook))
     app.include_router(watch_routes(documents, metrics))
     app.include_router(page_routes())
@@ -95,7 +85,14 @@ def create_app[P](
     by_key = KeyCheck(admin_keys, kind="admin key") if admin_keys is not None else None
     admission = Admission(admin_group, by_key)
     app.include_router(
-        sglang_routes(answerer, gate=gate, status=status, model=model, admission=admission)
+        sglang_routes(
+            limits,
+            gate=gate,
+            status=status,
+            model=model,
+            admission=admission,
+            answered_at=lambda: asked.answered_at,
+        )
     )
     orders = TrainerOrders(operator, gate)
     app.include_router(sglang_orders(orders, status=status, admission=admission))
@@ -106,20 +103,15 @@ def create_app[P](
     _answer_head(app)
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
-    app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
-    if keys is not None:
-        known = (keys, admin_keys) if admin_keys is not None else (keys,)
-        app.add_middleware(WantsKey, check=KeyCheck(*known))
-    app.add_middleware(KnownHost, hosts=hosts)
-    app.add_middleware(
-        Exchange,
-        live=live,
+    put_around(
+        app,
+        limits=limits,
         metrics=metrics,
-        write_seconds=limits.write_seconds,
+        wants=wanted_keys(keys, admin_keys),
+        hosts=hosts,
+        origins=origins,
         access_log=access_log,
     )
-    if origins:
-        app.add_middleware(NamedSites, origins=origins)
     return app
 
 

@@ -21,13 +21,13 @@ from hotreload.core.conduct import Conducts
 from hotreload.errors import NotServing
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
+from hotreload.server.around import put_around
+from hotreload.server.asking import ModelHere
 from hotreload.server.bounds import Limits
-from hotreload.server.browsers import KnownHost
 from hotreload.server.doors import Doors
-from hotreload.server.exchange import Exchange
 from hotreload.server.http_server import HttpServer
-from hotreload.server.keys import ApiKeys, KeyCheck, WantsKey
-from hotreload.server.limits import Bodies, Limited
+from hotreload.server.keys import ApiKeys, KeyCheck
+from hotreload.server.limits import Bodies
 from hotreload.server.listening import bind_tcp
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
@@ -78,10 +78,10 @@ class Unmeasured:
         raise NotServing("nothing is measured here")
 
 
-class ByModel[P]:
+class ByModel:
     """A path that several models share: the one that a request names answers it."""
 
-    def __init__(self, routes: Mapping[str, OpenAIRoute[P]]) -> None:
+    def __init__(self, routes: Mapping[str, OpenAIRoute]) -> None:
         """The first of them refuses what names none of them."""
         self._routes = routes
 
@@ -116,18 +116,24 @@ def create_candidate_app[P](
     app.state.live = lambda: None
     app.state.bodies = Bodies(limits)
     ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: OneLease(candidate), LIVE_MODEL: live}
-    uncounted: dict[str, Any] = {"conducts": Conducts(), "metrics": Unmeasured()}
-    answerers = {name: Answerer(gate=way, limits=limits, **uncounted) for name, way in ways.items()}
+    conducts, metrics = Conducts(), Unmeasured()
+    models = {name: ModelHere(way, conducts, metrics, limits) for name, way in ways.items()}
+    answerers = {
+        name: Answerer(model=each, metrics=metrics, limits=limits) for name, each in models.items()
+    }
     for path in DIALECTS:
         routes = {name: route_to_model(path, each, name) for name, each in answerers.items()}
         app.router.routes.append(Route(path, ByModel(routes), methods=["POST"]))
     app.include_router(_models(candidate.generation, live))
     app.add_exception_handler(HTTPException, no_route)
-    app.add_middleware(Limited, limits=limits, bodies=app.state.bodies)
-    app.add_middleware(WantsKey, check=KeyCheck(ApiKeys(lambda: {token}), kind="token"))
-    app.add_middleware(KnownHost, hosts=())
-    app.add_middleware(
-        Exchange, live=app.state.live, metrics=Unmeasured(), write_seconds=limits.write_seconds
+    put_around(
+        app,
+        limits=limits,
+        metrics=metrics,
+        wants=KeyCheck(ApiKeys(lambda: {token}), kind="token"),
+        hosts=(),
+        origins=(),
+        access_log=False,
     )
     return app
 

@@ -6,13 +6,8 @@ from starlette.requests import Request
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import (
-    EngineAnswer,
-    ModelRequest,
-    check_batch,
-    count_prompts,
-    oldest_wanted,
-)
+from hotreload.server.answerer import ModelRequest, check_batch, oldest_wanted
+from hotreload.server.asking import EngineAnswer, count_prompts
 from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.model_name import check_model

@@ -107,6 +107,13 @@ class KeyCheck:
         return Refused(401, "invalid_api_key", words, headers=asks)
 
 
+def wanted_keys(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | None:
+    """Check for a key of either file, where there are API keys; None lets in everybody."""
+    if keys is None:
+        return None
+    return KeyCheck(keys, admin_keys) if admin_keys is not None else KeyCheck(keys)
+
+
 class WantsKey:
     """Answers 401 to clients that come over TCP without a key."""
 

@@ -9,13 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import (
-    Answerer,
-    EngineAnswer,
-    ModelRequest,
-    ModelRoute,
-    oldest_wanted,
-)
+from hotreload.server.answerer import Answerer, ModelRequest, ModelRoute, oldest_wanted
+from hotreload.server.asking import EngineAnswer
 from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import SAMPLING
 from hotreload.server.openai.answers import Choice, NewTokens
@@ -40,7 +35,7 @@ _ENGINE_NAMES = {
 }
 
 
-class TextGenerationRoute[P](ModelRoute[P]):
+class TextGenerationRoute(ModelRoute):
     """The route, whose refusals name fields as its client does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +43,7 @@ class TextGenerationRoute[P](ModelRoute[P]):
             await super().__call__(scope, receive, send)
 
 
-def text_generation_route[P](answerer: Answerer[P]) -> Route:
+def text_generation_route(answerer: Answerer) -> Route:
     """Build the route."""
     read = partial(read_text_generation, limits=answerer.limits)
     return Route(TEXT_GENERATION_PATH, TextGenerationRoute(answerer, read), methods=["POST"])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import EngineAnswer
+from hotreload.server.asking import EngineAnswer
 from hotreload.server.openai.echo import ONLY_PROMPT, Echo
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation

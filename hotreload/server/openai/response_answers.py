@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import EngineAnswer
+from hotreload.server.asking import EngineAnswer
 from hotreload.server.openai.answers import Choice
 from hotreload.server.problems import openai_fields
 from hotreload.server.sse import NamedEvent

@@ -7,7 +7,6 @@ from functools import partial
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import NotServing
@@ -84,12 +83,9 @@ DIALECTS = {
 }
 
 
-def openai_routes[P](answerer: Answerer[P], model: str, live: LiveNow) -> APIRouter:
-    """Build the routes; the model is known by this one name."""
+def models_routes(model: str, live: LiveNow) -> APIRouter:
+    """Build the routes that tell of the model, which is known by this one name."""
     router = APIRouter()
-    for path in DIALECTS:
-        route = route_to_model(path, answerer, model)
-        router.routes.append(Route(path, route, methods=["POST"]))
 
     @router.get("/v1/models")
     async def models() -> Response:
@@ -103,12 +99,12 @@ def openai_routes[P](answerer: Answerer[P], model: str, live: LiveNow) -> APIRou
     return router
 
 
-def route_to_model[P](path: str, answerer: Answerer[P], model: str) -> "OpenAIRoute[P]":
+def route_to_model(path: str, answerer: Answerer, model: str) -> "OpenAIRoute":
     """Build the route of this path to a model of this name."""
     return OpenAIRoute(answerer, partial(_read, answerer.limits, model, DIALECTS[path]))
 
 
-class OpenAIRoute[P](ModelRoute[P]):
+class OpenAIRoute(ModelRoute):
     """A route to the model whose refusals name fields as OpenAI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from hotreload.errors import BadRequest, NotServing
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
-from hotreload.server.answerer import Answerer, check_batch
+from hotreload.server.answerer import check_batch
+from hotreload.server.bounds import Limits
 from hotreload.server.openai.requests import chat_request, in_openai_words
 from hotreload.server.ordering import abort, flush_all
 from hotreload.server.ports import Gate
@@ -30,20 +31,24 @@ USUAL_ROWS = 100
 
 
 def sglang_routes[P](
-    answerer: Answerer[P],
+    limits: Limits,
     *,
     gate: Gate[P],
     status: Status,
     model: answers.ServedModel,
     admission: Admit,
+    answered_at: Callable[[], float],
 ) -> APIRouter:
-    """Build the routes; those that `admission` guards ask for the rights of the admin routes."""
+    """Build the routes; those that `admission` guards ask for the rights of the admin routes.
+
+    `answered_at` says when, by the monotonic clock, a client was given a token last.
+    """
     router = APIRouter()
     router.include_router(_routes_that_tell(gate, status, model))
-    router.include_router(_routes_of_the_tokenizer(answerer, gate))
+    router.include_router(_routes_of_the_tokenizer(limits, gate))
     router.include_router(_guarded_routes(gate, admission))
     router.include_router(pause_routes(gate, admission))
-    one_token = OneToken(gate, lambda: answerer.answered_at)
+    one_token = OneToken(gate, answered_at)
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
@@ -98,15 +103,15 @@ def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedMod
     return router
 
 
-def _routes_of_the_tokenizer[P](answerer: Answerer[P], gate: Gate[P]) -> APIRouter:
+def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
     @router.post("/v1/tokenize")
     async def tokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.TOKENIZE, nesting=answerer.limits.nesting)
+        given = await read_fields(request, bodies.TOKENIZE, nesting=limits.nesting)
         asked = _to_encode(given)
-        check_batch(len(asked.get("text", ())), answerer.limits, "prompt")
+        check_batch(len(asked.get("text", ())), limits, "prompt")
         with in_openai_words(given.keys), gate.preparing() as engine:
             tokens = await engine.tokenize(asked)
             most = engine.facts().get("context_length")
@@ -124,10 +129,10 @@ def _routes_of_the_tokenizer[P](answerer: Answerer[P], gate: Gate[P]) -> APIRout
     @router.post("/detokenize")
     @router.post("/v1/detokenize")
     async def detokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.DETOKENIZE, nesting=answerer.limits.nesting)
+        given = await read_fields(request, bodies.DETOKENIZE, nesting=limits.nesting)
         tokens = needed(given, "tokens")
         is_batch = bool(tokens) and isinstance(tokens[0], list)
-        check_batch(len(tokens) if is_batch else 1, answerer.limits, "tokens")
+        check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
         with gate.preparing() as engine:
             texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)

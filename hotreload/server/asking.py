@@ -1,0 +1,189 @@
+"""The model as it is asked for an answer: one way through the gate, whoever tells the answer.
+
+What is asked is plain data, and so is each answer; nothing here knows HTTP.
+"""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hotreload.core.gate import Exactly
+from hotreload.errors import EngineLost
+from hotreload.json_fields import Fields
+from hotreload.server.bounds import Limits
+from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
+from hotreload.server.request_body import is_integer
+from hotreload.types import FOR_A_SWAP, Generation
+
+EngineAnswer = Fields | list[Fields]
+
+REPLAYS = 2
+"""The most replays of a request: swaps in close succession must not keep it from its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to the model, in the engine's schema, and which weights are to answer it."""
+
+    request: Fields
+    until: float
+    """The loop's time when the answer is of no more use."""
+    at_least: int = 0
+    exactly: Exactly | None = None
+    session: Hashable | None = None
+    may_be_heard: bool = True
+    """False where its client forbids that it is kept."""
+
+    @property
+    def copies(self) -> int:
+        """Count of the answers to each prompt."""
+        return int(self.request.get("copies", 1))
+
+    @property
+    def prompts(self) -> int:
+        """Count of the prompts, which may have several answers each."""
+        return count_prompts(self.request.get("text", self.request.get("input_ids")))
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An answer that has begun."""
+
+    generation: Generation
+    items: AsyncGenerator[EngineAnswer, None]
+    """All that the engine gives, the first of which is there."""
+
+
+class Model(Protocol):
+    """Whoever can have the model asked."""
+
+    def answering(self, ask: Ask) -> AbstractAsyncContextManager[Begun]:
+        """Ask, and yield once the answer begins; who leaves ends it.
+
+        What keeps an answer from beginning is raised on the way in.
+        """
+        ...
+
+
+class _EndedUnseen(Exception):
+    """An answer was ended for a swap before anybody saw any of it."""
+
+
+@dataclass(slots=True)
+class ModelHere[P]:
+    """The model behind our own gate; an answer begins and ends inside it."""
+
+    gate: WayIn[P]
+    conducts: Conducts
+    """It is told of each answer, and of whose it is."""
+    metrics: Metrics
+    limits: Limits
+    hearing: Hearing | None = None
+    """It is told of what was asked."""
+    replay: bool = False
+    """True where new weights answer what was ended for a swap before anybody saw any of it."""
+    answered_at: float = float("-inf")
+    """The monotonic clock's time when a token was told last."""
+
+    @asynccontextmanager
+    async def answering(self, ask: Ask) -> AsyncIterator[Begun]:
+        """Ask, once more where a swap or the loss of an engine ended what nobody saw."""
+        for replays_left in reversed(range(REPLAYS + 1)):
+            async with AsyncExitStack() as stack:
+                inside = self._inside(ask, may_replay=self.replay and replays_left > 0)
+                try:
+                    begun = await stack.enter_async_context(inside)
+                except _EndedUnseen:
+                    continue
+                except EngineLost:  # another engine may answer
+                    if not (replays_left and self.gate.lets_in):
+                        raise
+                    continue
+                yield begun
+                return
+
+    @asynccontextmanager
+    async def _inside(self, ask: Ask, *, may_replay: bool) -> AsyncIterator[Begun]:
+        """Be inside the gate while the engine answers."""
+        # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
+        # engine for that, or says why it lets nobody in.
+        with self.gate.preparing() as preparer:
+            prepared = await preparer.prepare(ask.request)
+        patience = self.limits.generation_seconds
+        passing = self.gate.passing(
+            ask.at_least, patience, exactly=ask.exactly, session=ask.session
+        )
+        async with (
+            passing as lease,
+            aclosing(lease.engine.generate(prepared, lease.weights)) as items,
+        ):
+            told = self.conducts.answering(
+                lease.generation, prompts=ask.prompts, copies=ask.copies, until=ask.until
+            )
+            with told as begun:
+                first = await anext(items)
+                if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
+                    raise _EndedUnseen
+                heard_by = (begun, *self._also_heard_by(lease.engine, prepared, ask))
+                async with aclosing(self._noted(first, items, heard_by)) as noted:
+                    yield Begun(lease.generation, noted)
+
+    def _also_heard_by(self, engine: AnsweringEngine[P], prepared: P, ask: Ask) -> HeardBy:
+        """Those who keep what is asked, unless its client forbids it."""
+        if not (self.hearing and self.hearing.listens) or not ask.may_be_heard:
+            return ()
+        return (self.hearing.overhear(engine.askable(prepared), ask.copies),)
+
+    async def _noted(
+        self, first: EngineAnswer, items: AsyncGenerator[EngineAnswer, None], heard_by: HeardBy
+    ) -> AsyncGenerator[EngineAnswer, None]:
+        """Count the tokens of an answer as they come, and tell who hears it how it ends."""
+        counted: dict[int, int] = {}
+        self._note(first, heard_by, counted)
+        yield first
+        async for item in items:
+            self._note(item, heard_by, counted)
+            yield item
+
+    def _note(self, item: EngineAnswer, heard_by: HeardBy, counted: dict[int, int]) -> None:
+        new = 0
+        for place, answer in enumerate(answers_in(item)):
+            index, made = answer.get("index", place), tokens_of(answer)
+            if end_of(answer):
+                for each in heard_by:
+                    each.hear(index, answer)
+            # As they come: a long answer counted at its end would be a peak, and zeros before.
+            new += max(0, made - counted.get(index, 0))
+            counted[index] = made
+        self.metrics.tokens(new)
+        if new:
+            self.answered_at = time.monotonic()
+
+
+def count_prompts(prompts: Any) -> int:
+    """Count the prompts in a text, in a list of texts or of ids, or in a list of such lists."""
+    if isinstance(prompts, list) and not (prompts and is_integer(prompts[0])):
+        return len(prompts)
+    return 1
+
+
+def answers_in(item: EngineAnswer) -> list[Fields]:
+    """List what the engine gives at once: the answers of a batch, or one."""
+    return item if isinstance(item, list) else [item]
+
+
+def end_of(answer: Fields) -> Fields:
+    """Tell how an answer ended; nothing while it goes on."""
+    ended: Fields | None = answer.get("meta_info", {}).get("finish_reason")
+    return ended or {}
+
+
+def tokens_of(answer: Fields) -> int:
+    """Count the tokens of an answer so far."""
+    return int(answer.get("meta_info", {}).get("completion_tokens", 0))
+
+
+def _was_ended_for_a_swap(answer: Fields) -> bool:
+    return bool(end_of(answer).get("code") == FOR_A_SWAP)
