@@ -34,6 +34,7 @@ from hotreload.life.serving import ServingLife
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_troubles import FilesGone
 from hotreload.life.state import StateFile
+from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.metrics_page import page_at
 from hotreload.picture.picture import State
 from hotreload.server.bounds import Limits
@@ -115,6 +116,14 @@ class Daemon:
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
         self.doors = Doors(publish)
+        self.workers = Workers(
+            counted_workers(settings.server.workers),
+            rereading=self.rereading,
+            metrics=self.metrics,
+            live=lambda: self.status.live,
+            publish=publish,
+        )
+        self.events.subscribe(self.workers.observe)
         elsewhere = FollowerRefusal(ranks) if ranks and not ranks.leads else None
         self.app = make_app(
             settings,
@@ -127,6 +136,7 @@ class Daemon:
             hearing=self.attempts.hearing,
             limits=self.limits,
             wake=self.source.wake,
+            counts=self.workers.counts,
         )
         follows = elsewhere is not None
         self.ending = Ending(self.entrance, self.ledger, self.state.save, follows=follows)
@@ -179,21 +189,34 @@ class Daemon:
             limits=self.limits,
             graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
             lasting=are_lasting,
+            counts=self.workers.counts,
+            elsewhere=self.workers,
         )
         self.events.subscribe(http.observe)
         serving = asyncio.create_task(http.serve(sockets))
+        working = asyncio.create_task(self._work(http), name="workers")
         beside = [asyncio.create_task(each) for each in self._beside()]
         try:
             return await self._live(http)
         finally:
             http.stop()
+            self.workers.go()
             await serving
+            await working
             if are_lasting and isinstance(self.ending.cause, ConfigError):
                 turn_away(sockets, self.ending.cause)
             await self.source.close()
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)  # the state is written to the folder that we hold
+
+    async def _work(self, http: HttpServer) -> None:
+        await self.workers.run(
+            self.app.state.model,
+            http.adopt,
+            graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
+            linger_seconds=http.linger_seconds,
+        )
 
     def _beside(self) -> Iterable[Coroutine[Any, Any, None]]:
         """Yield what runs from the first moment to the last, whatever the engine does."""

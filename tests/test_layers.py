@@ -118,6 +118,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "library": {"hot", "checkpoint", "engine", "sources", *CORE},
     "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "worker_process": {"life", "server.configured", "server.bounds", "settings", "observe"}
+    | {*SIBLINGS, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
     | PICTURE
     | SIBLINGS
@@ -130,7 +132,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """What each module or room of `hotreload` may import of it; nothing is free by being new."""
 
-READ_SETTINGS = {"daemon", "life", "hosts.life", "cli", "cli.doctor_checks", "settings"}
+READ_SETTINGS = {
+    "daemon",
+    "worker_process",
+    "life",
+    "hosts.life",
+    "cli",
+    "cli.doctor_checks",
+    "settings",
+}
 READ_SETTINGS |= CONFIGURED
 
 ONLY_IN = {

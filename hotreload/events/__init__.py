@@ -36,6 +36,7 @@ from hotreload.events.running import (
     StateSaved,
     TroubleTold,
     Warming,
+    WorkerMoved,
 )
 
 __all__ = [
@@ -71,5 +72,6 @@ __all__ = [
     "TroubleTold",
     "Waiting",
     "Warming",
+    "WorkerMoved",
     "event_fields",
 ]

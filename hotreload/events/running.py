@@ -12,6 +12,10 @@ REPLICA_LOST = (
     "nothing at first: the others answer, and it is started again by itself; if it is lost again "
     "and again, look for what `reason` names"
 )
+WORKER_LOST = (
+    "nothing at first: the others answer its clients, who ask again, and it is started again by "
+    "itself; if it is lost again and again, set [server] workers = 0 and report what `why` says"
+)
 NOT_READ = (
     "mend what `error` names and send SIGHUP again: until then the previous settings stay in force"
 )
@@ -72,6 +76,33 @@ class ReplicaMoved(Event):
 
     def fields(self) -> Fields:
         return {"replica": self.replica, "reason": self.reason, "again_in": self.again_in}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMoved(Event):
+    """One of the processes that answer HTTP serves, or was lost; the others go on."""
+
+    worker: int
+    is_serving: bool
+    why: str | None = None
+    """The reason why it was lost."""
+    again_in: float | None = None
+    """After how many seconds it is started again, if it was lost."""
+
+    @property
+    def name(self) -> str:
+        return "worker.serving" if self.is_serving else "worker.lost"
+
+    @property
+    def level(self) -> int:
+        return INFO if self.is_serving else ERROR
+
+    @property
+    def todo(self) -> str:
+        return "" if self.is_serving else WORKER_LOST
+
+    def fields(self) -> Fields:
+        return {"worker": self.worker, "why": self.why, "again_in": self.again_in}
 
 
 @dataclass(frozen=True, slots=True)

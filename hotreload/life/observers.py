@@ -9,6 +9,7 @@ from hotreload.core.ports import Source
 from hotreload.events import Events
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.serving_slot import ServingSlot
+from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
@@ -40,6 +41,7 @@ class Observers:
             setup=Setup(
                 replicas=settings.engine.replicas,
                 tp=settings.engine.tp,
+                workers=counted_workers(settings.server.workers),
                 source_kind=settings.source.kind,
                 rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             ),

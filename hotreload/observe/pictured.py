@@ -13,7 +13,7 @@ from hotreload.judgements import Behaviour
 from hotreload.picture.integrity import Integrity, Trust
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.surroundings import PassedOverNow, PauseNow, TroublesNow
+from hotreload.picture.surroundings import PassedOverNow, PauseNow, TroublesNow, WorkersNow
 from hotreload.troubles import TROUBLES
 from hotreload.types import Attempt, Outcome
 
@@ -31,6 +31,7 @@ class PictureMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric."""
         yield from _replicas(self._picture.replicas)
+        yield from _workers(self._picture.workers)
         yield from _passed_over(self._picture.passed_over)
         yield from _integrity(self._picture.integrity)
         yield from _troubles(self._picture.troubles)
@@ -72,6 +73,19 @@ def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
     yield number
     yield restarts
     yield warming
+
+
+def _workers(workers: WorkersNow) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "hotreload_workers",
+        "Processes that answer HTTP beside the engine's own.",
+        workers.serving,
+    )
+    yield CounterMetricFamily(
+        "hotreload_workers_lost",
+        "Such processes that ended or hung, with their clients.",
+        workers.lost,
+    )
 
 
 def _integrity(integrity: Integrity) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ from hotreload.picture.surroundings import (
     StateFileNow,
     TroublesNow,
     Wishes,
+    WorkersNow,
 )
 from hotreload.picture.under_way import Booting, Pace, UnderWay
 from hotreload.types import Answering, EngineLoad, Generation
@@ -48,6 +49,8 @@ class Setup:
     """The number of engines that it is to have."""
     tp: int = 1
     """The number of devices of each engine, one engine's after the other's."""
+    workers: int = 0
+    """The number of processes that answer HTTP beside this one."""
     source_kind: str = "directory"
     rank: Rank | None = None
     """Its place among several hosts; None where there is one."""
@@ -130,6 +133,7 @@ class Picture:
         self.state_file = StateFileNow(wall)
         self.settings = SettingsNow(wall)
         self.bakes = BakesNow()
+        self.workers = WorkersNow(self.setup.workers)
         self.pause = PauseNow(wall, self.readings.paused)
         self._parts = (
             self.replicas,
@@ -146,6 +150,7 @@ class Picture:
             self.settings,
             self.pause,
             self.bakes,
+            self.workers,
         )
 
     def observe(self, event: Event) -> None:

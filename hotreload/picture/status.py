@@ -107,6 +107,7 @@ class Status:
             "bake": (bake := picture.readings.bake()) and bake_fields(bake),
             "heard": (hearing := picture.readings.hearing()) and asdict(hearing),
             "replicas": replicas,
+            "workers": picture.workers.fields(),
             "rank": picture.setup.rank and asdict(picture.setup.rank),
         }
 

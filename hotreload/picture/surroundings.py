@@ -14,6 +14,7 @@ from hotreload.events import (
     StateSaved,
     TroubleTold,
     Waiting,
+    WorkerMoved,
 )
 from hotreload.json_fields import Fields, by_fields, iso, passed_over_fields
 from hotreload.picture.words import NOT_SEEN
@@ -88,6 +89,34 @@ class StateFileNow:
     def fields(self) -> Fields:
         """Return it as /status shows it."""
         return dict(self._fields)
+
+
+class WorkersNow:
+    """Knows which of the processes that answer HTTP serve, and how often one was lost."""
+
+    def __init__(self, wanted: int) -> None:
+        """`wanted` is how many there are to be; 0 where this process answers by itself."""
+        self.wanted = wanted
+        self.lost = 0
+        self._serving: set[int] = set()
+
+    def observe(self, event: Event) -> None:
+        """Take in what became of one."""
+        match event:
+            case WorkerMoved(worker, is_serving=True):
+                self._serving.add(worker)
+            case WorkerMoved(worker):
+                self._serving.discard(worker)
+                self.lost += 1
+
+    @property
+    def serving(self) -> int:
+        """Count those that serve."""
+        return len(self._serving)
+
+    def fields(self) -> Fields:
+        """Return it as /status shows it."""
+        return {"wanted": self.wanted, "serving": self.serving, "lost": self.lost}
 
 
 class SettingsNow:

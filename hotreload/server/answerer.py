@@ -16,13 +16,14 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Ask, Begun, EngineAnswer, Model, answers_in, end_of
+from hotreload.server.asking import Begun, EngineAnswer, Inquiry, Model, answers_in, end_of
 from hotreload.server.bounds import Limits
 from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
 from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
 from hotreload.server.ports import Metrics
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, whole_number
+from hotreload.server.shared_numbers import SharedNumber
 from hotreload.server.sse import EventWriter
 from hotreload.types import AS_ASKED, Generation
 
@@ -72,30 +73,33 @@ Read = Callable[[Request], Awaitable[ModelRequest]]
 class Answerer:
     """Reads requests to the model, has it asked, and tells its answers."""
 
-    def __init__(self, *, model: Model, metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, *, model: Model, metrics: Metrics, limits: Limits, running: SharedNumber | None = None
+    ) -> None:
+        """`running` counts the requests of all processes that ask the same model."""
         self.limits = limits
         self._model = model
         self._metrics = metrics
-        self._running = 0
+        self._running = running or SharedNumber()
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, read by its route."""
         self._check_load()
-        self._running += 1
+        self._running.add(1)
         try:
             asked = await read(Request(scope, receive))
             answer = self._streamed if asked.streams else self._whole
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
             await answer(asked, _Client(scope, receive, send, until))
         finally:
-            self._running -= 1
+            self._running.add(-1)
 
     def _check_load(self) -> None:
-        if self._running >= self.limits.concurrent:
+        if (running := self._running.total) >= self.limits.concurrent:
             raise Refused(
                 503,
                 "too_many_requests",
-                f"{self._running} requests are running ([server.limits] concurrent)",
+                f"{running} requests are running ([server.limits] concurrent)",
                 headers={"Retry-After": "1"},
             )
 
@@ -149,10 +153,10 @@ class _Client:
     send: Send
     until: float
 
-    def asks(self, asked: ModelRequest) -> Ask:
+    def asks(self, asked: ModelRequest) -> Inquiry:
         """Say what is asked, with what the headers wish for."""
         headers = Headers(scope=self.scope)
-        return Ask(
+        return Inquiry(
             asked.request,
             self.until,
             asked.at_least,

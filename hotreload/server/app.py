@@ -30,6 +30,7 @@ from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.orders import sglang_orders
 from hotreload.server.sglang.routes import sglang_routes
+from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.status_page import page_routes
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.vllm import vllm_routes
@@ -56,11 +57,12 @@ def create_app[P](
     keys: ApiKeys | None = None,
     admin_keys: ApiKeys | None = None,
     access_log: bool = False,
+    counts: SharedNumbers | None = None,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects.
 
     `operator` returns who takes orders now; NotServing while nobody does. `conducts` is told how
-    answers end, and `hearing` what was asked, too.
+    answers end, and `hearing` what was asked, too. `counts` are shared with workers.
     """
     limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
@@ -71,9 +73,10 @@ def create_app[P](
     app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
     app.state.feeds = Feeds(events, status.event, limits)
     app.state.live = live
-    app.state.bodies = Bodies(limits)
+    counts = counts or SharedNumbers()
+    app.state.bodies = Bodies(limits, counts.body_bytes)
     asked = app.state.model = ModelHere(gate, conducts, metrics, limits, hearing, replay)
-    answerer = Answerer(model=asked, metrics=metrics, limits=limits)
+    answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))

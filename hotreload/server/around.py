@@ -1,4 +1,4 @@
-"""What stands round the routes, whichever they are: who may ask, how much, and how it is told."""
+"""The middleware round the routes, whichever they are: who may ask, how much, how it is told."""
 
 from collections.abc import Collection
 

@@ -24,7 +24,7 @@ REPLAYS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Inquiry:
     """A request to the model, in the engine's schema, and which weights are to answer it."""
 
     request: Fields
@@ -57,9 +57,9 @@ class Begun:
 
 
 class Model(Protocol):
-    """Whoever can have the model asked."""
+    """The model, wherever it is."""
 
-    def answering(self, ask: Ask) -> AbstractAsyncContextManager[Begun]:
+    def answering(self, ask: Inquiry) -> AbstractAsyncContextManager[Begun]:
         """Ask, and yield once the answer begins; who leaves ends it.
 
         What keeps an answer from beginning is raised on the way in.
@@ -88,7 +88,7 @@ class ModelHere[P]:
     """The monotonic clock's time when a token was told last."""
 
     @asynccontextmanager
-    async def answering(self, ask: Ask) -> AsyncIterator[Begun]:
+    async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
         """Ask, once more where a swap or the loss of an engine ended what nobody saw."""
         for replays_left in reversed(range(REPLAYS + 1)):
             async with AsyncExitStack() as stack:
@@ -105,7 +105,7 @@ class ModelHere[P]:
                 return
 
     @asynccontextmanager
-    async def _inside(self, ask: Ask, *, may_replay: bool) -> AsyncIterator[Begun]:
+    async def _inside(self, ask: Inquiry, *, may_replay: bool) -> AsyncIterator[Begun]:
         """Be inside the gate while the engine answers."""
         # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
         # engine for that, or says why it lets nobody in.
@@ -130,7 +130,7 @@ class ModelHere[P]:
                 async with aclosing(self._noted(first, items, heard_by)) as noted:
                     yield Begun(lease.generation, noted)
 
-    def _also_heard_by(self, engine: AnsweringEngine[P], prepared: P, ask: Ask) -> HeardBy:
+    def _also_heard_by(self, engine: AnsweringEngine[P], prepared: P, ask: Inquiry) -> HeardBy:
         """Those who keep what is asked, unless its client forbids it."""
         if not (self.hearing and self.hearing.listens) or not ask.may_be_heard:
             return ()

@@ -16,15 +16,19 @@ from hotreload.errors import ConfigError
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
+from hotreload.server.asking import Model
 from hotreload.server.bounds import Limits
-from hotreload.server.keys import ApiKeys
+from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
 from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
 from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.webhook import Webhook
+from hotreload.server.workers.app import create_worker_app
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_keys, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
+from hotreload.types import Generation
 
 log = logging.getLogger("hotreload")
 
@@ -50,6 +54,7 @@ def make_app[P](
     hearing: Hearing,
     limits: Limits,
     wake: Callable[[str], None],
+    counts: SharedNumbers,
 ) -> FastAPI:
     """Make the app; `wake` has the source look. ConfigError where a secret cannot be read."""
     server = settings.server
@@ -70,6 +75,33 @@ def make_app[P](
         origins=server.cors_origins,
         keys=_keys(server.api_keys_file, KEYS),
         admin_keys=_keys(server.admin_keys_file, ADMIN_KEYS),
+        access_log=server.access_log,
+        counts=counts,
+    )
+
+
+def make_worker_app(
+    settings: Settings,
+    *,
+    model: Model,
+    metrics: Metrics,
+    limits: Limits,
+    counts: SharedNumbers,
+    live: Callable[[], Generation | None],
+) -> FastAPI:
+    """Make the app of a worker, which asks this model."""
+    server = settings.server
+    keys = _keys(server.api_keys_file, KEYS)
+    return create_worker_app(
+        model=model,
+        name=settings.model_name,
+        metrics=metrics,
+        limits=limits,
+        counts=counts,
+        live=live,
+        wants=wanted_keys(keys, _keys(server.admin_keys_file, ADMIN_KEYS)),
+        hosts=server.hosts,
+        origins=server.cors_origins,
         access_log=server.access_log,
     )
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 from starlette.types import Message, Receive, Scope, Send
@@ -19,6 +19,7 @@ from hotreload.server.exchange import generation_header
 from hotreload.server.limits import headers_too_long
 from hotreload.server.peers import peer_behind
 from hotreload.server.problems import Refused, problem_of
+from hotreload.server.shared_numbers import SharedNumber
 from hotreload.server.sse import EVENT_STREAM
 from hotreload.types import Generation
 
@@ -28,6 +29,31 @@ COMMENT = b": are you there?\n\n"
 """A comment in a stream of events: it asks a client that sends no more whether it reads."""
 
 
+class Elsewhere(Protocol):
+    """Another process, which answers some of the requests that come here."""
+
+    def is_for(self, head: bytes) -> bool:
+        """True if a request that begins so is to be answered there, as far as can be told yet."""
+        ...
+
+    def hand_over(self, descriptor: int, data: bytes) -> bool:
+        """Give away a connection, on which this came and is not answered; False if it stays."""
+        ...
+
+    def make_room(self, *, is_local: bool) -> bool:
+        """Close a connection there that does nothing; False if there is none."""
+        ...
+
+    def go(self) -> None:
+        """Have it answer who came, and take nobody any more."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """True if nobody is answered there."""
+        ...
+
+
 class Crowd:
     """The connections of one kind of socket; those of another do not take their places.
 
@@ -35,27 +61,47 @@ class Crowd:
     loading and saving need.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(
+        self,
+        most: int,
+        there: SharedNumber | None = None,
+        elsewhere_make_room: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`there` counts those of all processes that answer on such sockets."""
         _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft one may be raised
         is_bound = descriptors != resource.RLIM_INFINITY
         self._most = min(most, descriptors // 4) if is_bound else most
         self._there: dict[PeerProtocol, None] = {}
-        """The oldest first."""
+        """The oldest of ours first."""
+        self._count = there or SharedNumber()
+        self._elsewhere_make_room = elsewhere_make_room
 
     def join(self, newcomer: "PeerProtocol") -> bool:
         """Take a place, if need be of the oldest that does nothing; False when all are busy."""
-        if len(self._there) >= self._most:
-            spare = next((each for each in self._there if each.is_spare), None)
-            if spare is None:
-                return False
-            self.leave(spare)
-            spare.shutdown()
+        if self._count.total >= self._most and not self.make_room():
+            return False
+        self.take_in(newcomer)
+        return True
+
+    def take_in(self, newcomer: "PeerProtocol") -> None:
+        """Give a place to one that another process had given one."""
         self._there[newcomer] = None
+        self._count.add(1)
+
+    def make_room(self) -> bool:
+        """Close the oldest connection that does nothing; False if there is none."""
+        spare = next((each for each in self._there if each.is_spare), None)
+        if spare is None:
+            return self._elsewhere_make_room()
+        self.leave(spare)
+        spare.shutdown()
         return True
 
     def leave(self, connection: "PeerProtocol") -> None:
         """Give the place back; another connection may have taken it already."""
-        self._there.pop(connection, None)
+        if connection in self._there:
+            del self._there[connection]
+            self._count.add(-1)
 
 
 class UntilGone:
@@ -90,9 +136,14 @@ class PeerProtocol(H11Protocol):
         arrival_seconds: float,
         live: Callable[[], Generation | None],
         crowds: Mapping[bool, Crowd],
+        elsewhere: Elsewhere | None = None,
+        began_with: bytes | None = None,
         **kwargs: Any,
     ) -> None:
+        """`began_with` came on a connection that another process had; None where we accepted it."""
         super().__init__(*args, **kwargs)
+        self._elsewhere = elsewhere
+        self._began_with = began_with
         self._arrival_seconds = arrival_seconds
         self._live = live
         self._crowds = crowds
@@ -106,7 +157,9 @@ class PeerProtocol(H11Protocol):
         super().connection_made(transport)
         is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
         self._crowd = self._crowds[is_local]
-        if not self._crowd.join(self):
+        if self._began_with is not None:
+            self._crowd.take_in(self)
+        elif not self._crowd.join(self):
             self._refuse(_crowded())
             return
         _send_at_once(transport)
@@ -118,6 +171,8 @@ class PeerProtocol(H11Protocol):
         }
         self.app = self._introduced = _Introduced(self.app, transport, can)
         self._await_headers()
+        if self._began_with:
+            self.data_received(self._began_with)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the deadlines of this connection."""
@@ -135,6 +190,23 @@ class PeerProtocol(H11Protocol):
         super().data_received(data)
         if not self.is_idle:
             self._headers_came()
+
+    def handle_events(self) -> None:
+        """Go on with what came, unless another process is to answer it: then it has it all."""
+        if not self._went_elsewhere():
+            super().handle_events()
+
+    def _went_elsewhere(self) -> bool:
+        if self._elsewhere is None or self.conn.their_state is not h11.IDLE or not self.is_idle:
+            return False
+        data, _ = self.conn.trailing_data
+        if not data or not self._elsewhere.is_for(data):
+            return False
+        connection = self.transport.get_extra_info("socket")
+        if not self._elsewhere.hand_over(connection.fileno(), data):
+            return False
+        self.transport.abort()  # of ours; the connection itself goes on
+        return True
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Stay connected to a client that sends no more and may wait for an answer."""

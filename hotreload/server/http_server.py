@@ -10,16 +10,17 @@ import logging
 import math
 import socket
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
 from hotreload.server.bounds import Limits
-from hotreload.server.connections import Crowd, PeerProtocol
+from hotreload.server.connections import Crowd, Elsewhere, PeerProtocol
 from hotreload.server.doors import Doors
 from hotreload.server.listening import BACKLOG, is_for_looking
+from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
@@ -52,12 +53,15 @@ class HttpServer(uvicorn.Server):
         graceful_seconds: float = 30.0,
         linger_seconds: float | None = None,
         lasting: bool = False,
+        counts: SharedNumbers | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        limits = limits or Limits()
+        """`elsewhere` is another process, which shares the `counts` and answers some requests."""
+        limits, counts = limits or Limits(), counts or SharedNumbers()
         self._feeds = app.state.feeds
         self._graceful_seconds = graceful_seconds
         usual = LASTING_LINGER_SECONDS if lasting else LINGER_SECONDS
-        self._linger_seconds = usual if linger_seconds is None else linger_seconds
+        self.linger_seconds = usual if linger_seconds is None else linger_seconds
         self.lasting = lasting
         self._opened = asyncio.Event()
         self._let_in: set[int] = set()
@@ -65,11 +69,13 @@ class HttpServer(uvicorn.Server):
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
         self._doors = doors
+        self._elsewhere = elsewhere
         protocol = functools.partial(
             PeerProtocol,
             arrival_seconds=limits.arrival_seconds,
             live=app.state.live,
-            crowds={is_local: Crowd(limits.connections) for is_local in (True, False)},
+            crowds=self._crowds(limits, counts, elsewhere),
+            elsewhere=elsewhere,
         )
         super().__init__(_config(app, protocol, limits))
 
@@ -117,11 +123,35 @@ class HttpServer(uvicorn.Server):
             each.close()
             self.servers.remove(each)
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self, began_with: bytes | None = None) -> asyncio.Protocol:
         """Make the protocol of a connection, as uvicorn makes it."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            began_with=began_with,
         )
+
+    async def adopt(self, connection: socket.socket, began_with: bytes) -> None:
+        """Go on with a connection that another process had, on which this came."""
+        protocol = functools.partial(self._connection, began_with)
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+
+    def make_room(self, *, is_local: bool) -> None:
+        """Close the oldest connection that does nothing."""
+        self._crowd_of[is_local].make_room()
+
+    def _crowds(
+        self, limits: Limits, counts: SharedNumbers, elsewhere: Elsewhere | None
+    ) -> Mapping[bool, Crowd]:
+        def make_room(is_local: bool) -> bool:
+            return elsewhere is not None and elsewhere.make_room(is_local=is_local)
+
+        self._crowd_of = {
+            is_local: Crowd(limits.connections, count, functools.partial(make_room, is_local))
+            for is_local, count in ((True, counts.local), (False, counts.remote))
+        }
+        return self._crowd_of
 
     def observe(self, event: Event) -> None:
         """On lasting sockets, accept only while any gate can let somebody in."""
@@ -134,8 +164,13 @@ class HttpServer(uvicorn.Server):
                 if not self._let_in:
                     self.stop()
 
-    def stop(self) -> None:
-        """Begin to leave; `serve` returns when all is answered or the grace is over."""
+    def stop(self, within: float | None = None) -> None:
+        """Begin to leave; `serve` returns when all is answered or the grace is over.
+
+        `within` says that the grace is shorter than it was to be.
+        """
+        if within is not None:
+            self._graceful_seconds = min(self._graceful_seconds, within)
         self._stopping.set()
         self._opened.set()
 
@@ -163,12 +198,14 @@ class HttpServer(uvicorn.Server):
         # From here on every answer ends its connection, so that nobody asks again on it. In
         # place: requests under way hold this list too.
         self.server_state.default_headers.append((b"connection", b"close"))
+        if self._elsewhere is not None:
+            self._elsewhere.go()
         self._doors.leave()
         if not self.lasting:
             await asyncio.sleep(ACCEPT_SECONDS)
         for server in self.servers:
             server.close()
-        asyncio.get_running_loop().call_later(self._linger_seconds, self._feeds.end)
+        asyncio.get_running_loop().call_later(self.linger_seconds, self._feeds.end)
         await asyncio.sleep(ACCEPT_SECONDS)  # lets the loop turn accepted sockets into connections
         await self._last_answers()
 
@@ -178,7 +215,7 @@ class HttpServer(uvicorn.Server):
         idle_looks: Counter[object] = Counter()
         try:
             async with asyncio.timeout(self._graceful_seconds):
-                while state.connections or state.tasks:
+                while state.connections or state.tasks or self._is_answered_elsewhere:
                     self._close_idle(idle_looks)
                     await asyncio.sleep(FLUSH_SECONDS)
         except TimeoutError:
@@ -193,6 +230,11 @@ class HttpServer(uvicorn.Server):
             if late:  # they have an engine to give back
                 await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
+    @property
+    def _is_answered_elsewhere(self) -> bool:
+        """True while another process answers somebody who came here."""
+        return self._elsewhere is not None and not self._elsewhere.is_gone
+
     def _close_idle(self, looks: Counter[object]) -> None:
         """Close connections on which nothing has come for a while.
 
@@ -201,7 +243,7 @@ class HttpServer(uvicorn.Server):
         for connection in list(self.server_state.connections):
             assert isinstance(connection, PeerProtocol)
             looks[connection] = looks[connection] + 1 if connection.is_idle else 0
-            if looks[connection] * FLUSH_SECONDS > self._linger_seconds:
+            if looks[connection] * FLUSH_SECONDS > self.linger_seconds:
                 connection.shutdown()
 
 

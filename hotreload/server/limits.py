@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.server.bounds import Limits
 from hotreload.server.problems import Refused
+from hotreload.server.shared_numbers import SharedNumber
 
 FREE_BYTES = 64 * 2**10
 """Bytes of each body that are not counted: a connection may hold as many before anybody reads
@@ -24,14 +25,20 @@ class Bodies:
     What is made of a body lives as long as its request, so its share is kept until then.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.held = 0
+    def __init__(self, limits: Limits, held: SharedNumber | None = None) -> None:
+        """`held` counts the bytes of all processes that ask the same model."""
+        self._held = held or SharedNumber()
         self._limits = limits
+
+    @property
+    def held(self) -> int:
+        """All that are held."""
+        return self._held.total
 
     def take(self, size: int, has: int) -> None:
         """Count more bytes for a request that has some; Refused when there is no room for them."""
         self.check(size, has)
-        self.held += size
+        self._held.add(size)
 
     def check(self, size: int, has: int = 0) -> None:
         """Refused when there is no room for that many bytes. One request alone always has room."""
@@ -47,7 +54,7 @@ class Bodies:
 
     def give_back(self, size: int) -> None:
         """Give that many bytes back."""
-        self.held -= size
+        self._held.add(-size)
 
 
 class Limited:

@@ -10,8 +10,8 @@ from hotreload.server.openai.routes import DIALECTS, route_to_model
 from hotreload.server.problems import TEXT_GENERATION_PATH
 from hotreload.server.text_generation import text_generation_route
 
-GENERATE = "/generate"
-MODEL_PATHS = frozenset({GENERATE, TEXT_GENERATION_PATH, *DIALECTS})
+GENERATE_PATH = "/generate"
+MODEL_PATHS = frozenset({GENERATE_PATH, TEXT_GENERATION_PATH, *DIALECTS})
 """The paths that they answer, all of them by POST alone."""
 
 
@@ -19,7 +19,7 @@ def model_routes(answerer: Answerer, model: str) -> list[BaseRoute]:
     """Build them; the model is known by this one name."""
     generate = partial(read_generate, limits=answerer.limits, model=model)
     return [
-        Route(GENERATE, ModelRoute(answerer, generate), methods=["POST"]),
+        Route(GENERATE_PATH, ModelRoute(answerer, generate), methods=["POST"]),
         text_generation_route(answerer),
         *(
             Route(path, route_to_model(path, answerer, model), methods=["POST"])

@@ -133,6 +133,14 @@ def _threads(value: object) -> object:
     raise ValueError("should be a whole number, at least 1, or 'auto'")
 
 
+def _workers(value: object) -> object:
+    if value == "auto" or (type(value) is int and 0 <= value <= MOST_WORKERS):
+        return value
+    raise ValueError(f"should be a whole number from 0 to {MOST_WORKERS}, or 'auto'")
+
+
+MOST_WORKERS = 64
+WorkerCount = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
 ThreadCount = Annotated[int | Literal["auto"], BeforeValidator(_threads)]
 Replayed = Annotated[int, Field(strict=True, ge=0, le=1000)]
 AtLeastOne = Annotated[int, Field(strict=True, ge=1)]

@@ -22,6 +22,7 @@ from hotreload.settings.kinds import (
     Number,
     Seconds,
     SettingsTable,
+    WorkerCount,
     host_port,
     origin,
 )
@@ -243,6 +244,13 @@ class ServerSettings(SettingsTable):
         default=PAUSE_LIMIT,
         description="How long a pause that somebody asked for (POST /pause_generation) may hold "
         "those who come: after that it is over by itself. 0 forbids pauses.",
+    )
+    workers: WorkerCount = Field(
+        default="auto",
+        description="Processes that answer HTTP for the model beside the engine's: reading, "
+        "checking, JSON and streams leave it the processor time for tokens. 0, none: it answers "
+        "by itself, as it does while they start. auto is 0 on up to 4 processors, else one for "
+        "each 8 of them, 1 to 8.",
     )
     limits: LimitSettings = LimitSettings()
 

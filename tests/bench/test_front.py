@@ -1,8 +1,9 @@
 """What the front of the engine's process takes: HTTP, server-sent events, words, counts.
 
-`make bench ARGS='-k front'` prints the tables. HOTRELOAD_BENCH_BESIDE names other checkouts that
-have these files, as a PATH does: their daemons take turns with ours, so that each figure stands
-beside theirs of the same minute.
+`make bench ARGS='-k front'` prints the tables: without workers, with one and with two. The
+processor time is that of the engine's process alone, and that of its workers beside it.
+HOTRELOAD_BENCH_BESIDE names other checkouts that have these files, as a PATH does: their daemons
+take turns with ours, so that each figure stands beside theirs of the same minute.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ ROUNDS = int(os.environ.get("HOTRELOAD_BENCH_ROUNDS", "5"))
 BESIDE = os.environ.get("HOTRELOAD_BENCH_BESIDE", "")
 HERE = Path(__file__).parents[2]
 STREAMS = (32, 128)
+WORKERS = [int(each) for each in os.environ.get("HOTRELOAD_BENCH_WORKERS", "0,1,2").split(",")]
 TOKENS = {"stand-in": 64, "real": 32}
 TOKENS_A_ROUND = 16384
 KINDS = {
@@ -53,6 +56,12 @@ class Measured:
     """Seconds of processor time for 1,000 tokens, by kind of thread."""
 
 
+def taken_by_workers(pid: int) -> float:
+    """Seconds of processor time that the workers of a process have taken."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(sum(taken_by_threads(int(child)).values()) for child in children)
+
+
 def taken_by_threads(pid: int) -> dict[str, float]:
     """Seconds of processor time that each kind of thread has taken."""
     taken: dict[str, float] = defaultdict(float)
@@ -67,6 +76,7 @@ async def measured(process: Process, route: str, streams: int, tokens: int) -> M
     """Have clients of another process ask for a round of answers."""
     answers = max(1, TOKENS_A_ROUND // (streams * tokens))
     before = taken_by_threads(process.child.pid)
+    by_workers = taken_by_workers(process.child.pid)
     arguments = (str(process.socket), route, str(streams), str(answers), str(tokens))
     asking = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.streams", *arguments, stdout=asyncio.subprocess.PIPE
@@ -80,28 +90,39 @@ async def measured(process: Process, route: str, streams: int, tokens: int) -> M
     told, made = json.loads(said), streams * answers * tokens
     after = taken_by_threads(process.child.pid)
     cpu = {kind: (after[kind] - before.get(kind, 0.0)) / made * 1e3 for kind in after}
+    of_workers = (taken_by_workers(process.child.pid) - by_workers) / made * 1e3
     return Measured(
         made / told["seconds"],
         median(told["first"]),
         1 - told["events"] / made,
-        {**cpu, "all": sum(cpu.values())},
+        {**cpu, "all": sum(cpu.values()), "workers": of_workers},
     )
 
 
 @contextmanager
 def daemons(folder: Path, command: str, *sets: str) -> Iterator[dict[str, Process]]:
-    """Ours, and one of each other checkout."""
+    """Ours, by the number of workers, and one of each other checkout."""
     others = [Path(each) for each in BESIDE.split(":") if each]
-    places = {"ours": HERE, **{place.name: place for place in others}}
+    places = {f"workers-{count}": (HERE, [f"server.workers={count}"]) for count in WORKERS}
+    places |= {place.name: (place, []) for place in others}
     with ExitStack() as running:
         found = {}
-        for name, place in places.items():
+        for name, (place, more) in places.items():
             (folder / name).mkdir()
-            process = Process(folder / name, *sets, "server.model_name=tiny", command=command)
+            named = "server.model_name=tiny"
+            process = Process(folder / name, *sets, *more, named, command=command)
             process.drop(1)
             through = ("env", "-C", str(place), f"PYTHONPATH={place}")
             found[name] = running.enter_context(process.running(through=through))
+        for process in found.values():
+            process.until(partial(has_its_workers, process))
         yield found
+
+
+def has_its_workers(process: Process) -> bool:
+    """True once all workers that there are to be serve; another checkout may know none."""
+    workers = (process.get("/status") or {}).get("workers", {})
+    return bool(workers.get("wanted") == workers.get("serving"))
 
 
 async def compared(processes: Mapping[str, Process], route: str, streams: int, tokens: int) -> None:

@@ -35,6 +35,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
     Warming,
+    WorkerMoved,
 )
 from hotreload.judgements import BakeOutcome
 from hotreload.picture.picture import Rank
@@ -330,6 +331,8 @@ REPLICAS = (
         (
             GateChanged(GateState.SEALED, 0, 0, DIED, "engine_lost", 1),
             ReplicaMoved(1, ReplicaState.LOST, DIED, 5.0),
+            WorkerMoved(1, is_serving=True),
+            WorkerMoved(2, is_serving=False, why="signal 9 ended it", again_in=1.0),
         ),
     ),
     Scene("it is started again", (ReplicaMoved(1, ReplicaState.STARTING),)),

@@ -93,7 +93,7 @@ class Observed:
         self.events = Events()
         self.picture = Picture(
             self.ledger,
-            setup=Setup(replicas=engines, tp=2, source_kind=kind, rank=rank),
+            setup=Setup(replicas=engines, tp=2, workers=engines, source_kind=kind, rank=rank),
             readings=self._readings(),
             clock=self.clock,
             wall=self.clock,

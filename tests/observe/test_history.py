@@ -38,6 +38,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
     Warming,
+    WorkerMoved,
     event_fields,
 )
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
@@ -99,6 +100,8 @@ EVENTS: list[tuple[Event, str]] = [
     (LoaderDistrusted("leaf b differs"), "loader.distrusted"),
     (LiveVerified(generation()), "live.verified"),
     (LiveDrifted(generation(), ("b",)), "live.drifted"),
+    (WorkerMoved(1, is_serving=True), "worker.serving"),
+    (WorkerMoved(1, is_serving=False, why="signal 9 ended it", again_in=1.0), "worker.lost"),
 ]
 
 

@@ -63,6 +63,8 @@ from tests.observe.things import (
 )
 
 CONTRACT = [
+    "workers",
+    "workers_lost_total",
     "build_info{version,jax,sglang_jax}",
     "live_info{generation,revision,label,fingerprint}",
     "generation",

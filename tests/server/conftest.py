@@ -1,14 +1,59 @@
-"""A server for every test that asks for one."""
+"""A server for every test that asks for one, and where what asks the model is answered."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+import tests.server.world
 from tests.loops import pytest_asyncio_loop_factories
 from tests.server.world import World, serving
 
 __all__ = ["pytest_asyncio_loop_factories"]
+
+ASK_THE_MODEL = {
+    "test_answers_heard",
+    "test_bodies",
+    "test_connections",
+    "test_conversations",
+    "test_echo",
+    "test_flip",
+    "test_generate",
+    "test_half_closed",
+    "test_heard",
+    "test_keys",
+    "test_min_generation",
+    "test_openai",
+    "test_pieces",
+    "test_replay",
+    "test_responses",
+    "test_several_answers",
+    "test_several_engines",
+    "test_text_generation",
+    "test_tools",
+}
+"""All that is promised to who asks the model is promised wherever it is answered."""
+COUNT_WHAT_A_PROCESS_HAS = {
+    "test_an_answer_that_nobody_reads_keeps_no_connection_when_all_of_it_is_written",
+    "test_answers_that_nobody_reads_keep_no_place_and_no_connection",
+    "test_many_unfinished_bodies_take_no_more_than_is_allowed",
+}
+"""In the loop of a test, a worker's own sockets and memory would be counted, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what asks the model a second time, answered by a worker."""
+    if metafunc.module.__name__.rpartition(".")[2] in ASK_THE_MODEL:
+        name = metafunc.function.__name__
+        both = ["itself", "a worker"] if name not in COUNT_WHAT_A_PROCESS_HAS else ["itself"]
+        metafunc.parametrize("answered_by", both, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def answered_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say who answers in this test."""
+    by_a_worker = getattr(request, "param", "itself") == "a worker"
+    monkeypatch.setattr(tests.server.world, "BY_A_WORKER", by_a_worker)
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ async def test_nor_is_one_whose_client_left(world: World, stream: bool) -> None:
     assert heard(world).running == 1
     writer.close()
     await world.until(lambda: bool(world.metrics.finished))
-    assert (len(heard(world).recent), heard(world).running) == (0, 0)
+    await world.until(lambda: (len(heard(world).recent), heard(world).running) == (0, 0))
 
 
 async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
@@ -94,6 +94,7 @@ async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
         world.conducts.is_counting = True
         world.engine.may_answer.clear()
         await asked(world, "/generate", stream=True)
+        await world.until(lambda: bool(heard(world).recent))
         [seen] = heard(world).recent
         assert seen.signals == {Signal.LENGTH}
 

@@ -48,7 +48,7 @@ async def test_a_newcomer_takes_the_place_of_who_does_nothing_the_oldest_first(
     newcomers = [await over_tcp(world) for _ in range(2)]
     assert [await is_alive(each) for each in [*newcomers, idle[2]]] == [True] * 3
     assert [await asyncio.wait_for(reader.read(), PATIENCE) for reader, _ in idle[:2]] == [b"", b""]
-    assert len(world.server.server_state.connections) == 3
+    assert len(world.connections) == 3
 
 
 async def test_who_is_served_keeps_his_place_and_the_newcomer_is_told(world: World) -> None:

@@ -110,6 +110,7 @@ async def test_openais_client_does_not_ask_again_in_vain(world: World) -> None:
                 model="model", prompt="hi", extra_headers={"X-Hotreload-Fingerprint": "fp-0"}
             )
     assert gone.value.code == "generation_gone"
+    await world.settled()
     assert [code for _, code in world.metrics.finished] == [409]
 
 

@@ -33,9 +33,8 @@ async def connected(world: World, over_tcp: bool) -> Stream:
 
 async def accepted(world: World) -> PeerProtocol:
     """The server's end of the one connection there is."""
-    connections = world.server.server_state.connections
-    await world.until(lambda: len(connections) == 1)
-    (connection,) = connections
+    await world.until(lambda: len(world.connections) == 1)
+    (connection,) = world.connections
     assert isinstance(connection, PeerProtocol)
     return connection
 
@@ -64,7 +63,7 @@ async def test_who_half_closes_after_the_request_is_answered(world: World, over_
     status, body = await answer_in_the_end(reader)
     assert (status, b"served by step 1" in body) == (200, True)
     await world.until(lambda: world.metrics.finished == [("/generate", 200)])
-    await world.until(lambda: not world.server.server_state.connections)
+    await world.until(lambda: not world.connections)
 
 
 @EACH_WAY
@@ -100,7 +99,7 @@ async def test_who_sent_no_whole_request_is_not_waited_for(
     writer.write(sent + b"Content-Length: 9\r\n\r\n{" if sent.startswith(b"POST") else sent)
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
-    await world.until(lambda: not world.server.server_state.connections)
+    await world.until(lambda: not world.connections)
 
 
 @EACH_WAY
@@ -113,8 +112,8 @@ async def test_who_is_gone_is_noticed_while_its_stream_waits_for_the_next_piece(
     await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
     writer.close()
     await world.until(lambda: world.metrics.finished == [("/generate", 499)])
-    assert world.engine.running == 0
-    assert not world.server.server_state.connections
+    await world.until(lambda: world.engine.running == 0)
+    assert not world.connections
 
 
 @EACH_WAY
@@ -144,8 +143,8 @@ async def test_who_is_gone_is_noticed_before_the_answer_and_its_generation_ends(
     await world.until(lambda: world.engine.running == 1)
     writer.close()
     await world.until(lambda: world.metrics.finished == [("/generate", 499)])
-    assert world.engine.running == 0
-    assert not world.server.server_state.connections
+    await world.until(lambda: world.engine.running == 0)
+    assert not world.connections
 
 
 async def test_who_half_closes_and_goes_then_is_noticed_on_the_socket(world: World) -> None:
@@ -166,8 +165,9 @@ async def test_a_client_of_http_1_0_is_sent_nothing_but_its_answer(world: World)
     world.engine.may_answer.clear()
     writer.write(b'POST /generate HTTP/1.0\r\nContent-Length: 13\r\n\r\n{"text":"hi"}')
     writer.write_eof()
+    await world.until(lambda: world.engine.running == 1)
     connection = await accepted(world)
-    await world.until(lambda: connection.sends_no_more and world.engine.running == 1)
+    await world.until(lambda: connection.sends_no_more)
     world.engine.may_answer.set()
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
 

@@ -85,6 +85,7 @@ async def test_a_chat_answers_and_names_who_made_it(
     assert answer.model_extra is not None
     assert answer.model_extra["hotreload"]["generation"] == 1
     assert raw.headers["x-hotreload-generation"] == "1"
+    await world.settled()
     assert world.metrics.finished == [("/v1/chat/completions", 200)]
     assert world.metrics.counted == 4
 
@@ -174,6 +175,7 @@ async def test_a_stream_adds_up_to_the_whole_answer_and_ends_with_its_usage(
     assert last.usage is not None
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (7, 8)
     assert {(c.model_extra or {})["hotreload"]["generation"] for c in [*chunks, last]} == {1}
+    await world.settled()
     assert world.metrics.first_tokens == 1
 
 

@@ -83,10 +83,10 @@ async def test_pieces_are_written_past_those_who_need_not_know(
 
 async def test_a_piece_that_must_wait_goes_the_way_that_has_a_deadline(world: World) -> None:
     world.engine.may_answer.clear()
-    _, writer = await world.raw()
+    reader, writer = await world.raw()
     world.send(writer, {"text": "hi", "stream": True})
-    await world.until(lambda: world.engine.running == 1)
-    (connection,) = world.server.server_state.connections
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
+    (connection,) = world.connections
     assert isinstance(connection, PeerProtocol)
     write = connection._introduced._extensions["write_at_once"]
     assert write(b"data: 1\n\n")

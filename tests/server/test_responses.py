@@ -43,6 +43,7 @@ async def test_a_response_answers_and_names_who_made_it(
     assert answer.model_extra["hotreload"]["fingerprint"] == "fp-1"
     assert json.loads(raw.text)["store"] is False
     assert raw.headers["x-hotreload-generation"] == "1"
+    await world.settled()
     assert world.metrics.finished == [(PATH, 200)]
     Response.model_validate_json(raw.text)
 

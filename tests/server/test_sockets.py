@@ -109,7 +109,7 @@ async def test_leaving_leaves_the_socket_of_a_successor(tmp_path: Path) -> None:
 async def test_what_was_sent_before_the_stop_is_answered(tmp_path: Path) -> None:
     """Connected but not yet accepted, accepted but not yet read, and half sent."""
     async with serving(tmp_path) as world:
-        world.server._linger_seconds = 0.3
+        world.server.linger_seconds = 0.3
         half = await world.raw()
         half[1].write(LIVEZ[:10])
         whole = [await world.raw() for _ in range(100)]

@@ -27,6 +27,7 @@ from hotreload.server.app import create_app
 from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
+from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix
 from hotreload.server.webhook import Webhook
 from hotreload.types import (
@@ -43,9 +44,13 @@ from hotreload.types import (
     Revision,
 )
 from tests.fakes import FakeEngine, Steps
+from tests.server.workers import WorkerInLoop
 from tests.waiting import PATIENCE, turn_until
 
 Fields = dict[str, Any]
+
+BY_A_WORKER = False
+"""True while a worker answers what asks the model; tests/server/conftest.py says where."""
 
 LEAVES = {"lm_head": 11, "model.embed": 7}
 FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)
@@ -219,6 +224,7 @@ class World:
         **more: Any,
     ) -> None:
         self.path = path
+        self.server_limits = limits
         self.events = Events()
         self.entrance = Entrance[FakeEngine](self.events.publish, replicas=2)
         self.gate = self.entrance.gates[0]
@@ -229,6 +235,7 @@ class World:
         self.metrics = FakeMetrics()
         self.conducts = Conducts()
         self.hearing = hearing or Hearing()
+        self.worker = WorkerInLoop() if BY_A_WORKER else None
         self.woken: list[str] = []
         """What woke the source."""
         self.app = create_app(
@@ -243,11 +250,18 @@ class World:
             limits=limits,
             admin_group=admin_group,
             replay=replay,
+            counts=self.worker.counts if self.worker else None,
             **more,
         )
         self.doors = Doors(self.events.publish)
         self.server = HttpServer(
-            self.app, doors=self.doors, limits=limits, graceful_seconds=1.0, linger_seconds=0.0
+            self.app,
+            doors=self.doors,
+            limits=limits,
+            graceful_seconds=1.0,
+            linger_seconds=0.0,
+            counts=self.worker.counts if self.worker else None,
+            elsewhere=self.worker,
         )
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
@@ -271,6 +285,17 @@ class World:
     def open(self, generation: Generation) -> None:
         """Let requests in, to be answered by it."""
         self.gate.open(Lease(generation, self.engine))
+
+    @property
+    def connections(self) -> set[Any]:
+        """All that are answered here, or by its worker."""
+        ours = set(self.server.server_state.connections)
+        return ours | (self.worker.connections if self.worker else set())
+
+    async def settled(self) -> None:
+        """Wait until a worker, if there is one, has told all that it did."""
+        if self.worker is not None:
+            await self.worker.settled()
 
     def client(self) -> httpx.AsyncClient:
         """A client of the socket; the caller closes it."""
@@ -342,9 +367,39 @@ async def serving(
         world.tcp_port = sockets[1].getsockname()[1]
     task = asyncio.create_task(world.server.serve(sockets))
     await world.until(lambda: world.server.started)
-    try:
-        yield world
-    finally:
-        world.hang_up()
-        world.server.stop()
-        await task
+    async with _with_its_worker(world, world.server_limits, **more):
+        try:
+            yield world
+        finally:
+            world.hang_up()
+            world.server.stop()
+            await task
+
+
+@asynccontextmanager
+async def _with_its_worker(
+    world: World,
+    limits: Limits,
+    *,
+    keys: ApiKeys | None = None,
+    admin_keys: ApiKeys | None = None,
+    view: View | None = None,
+    hearing: Hearing | None = None,
+    **round_it: Any,
+) -> AsyncIterator[None]:
+    """Have its worker answer, if it has one, with the same round its routes."""
+    if (worker := world.worker) is None:
+        yield
+        return
+    status = world.view.documents.status
+    world.events.subscribe(lambda event: worker.tell_live(status.live))
+    async with worker.running(
+        world.server,
+        model=world.app.state.model,
+        metrics=world.metrics,
+        limits=limits,
+        live=status.live,
+        wants=wanted_keys(keys, admin_keys),
+        **round_it,
+    ):
+        yield

@@ -1,0 +1,214 @@
+"""One worker as the daemon keeps it: begun, asked whether it goes on, and begun again."""
+
+import asyncio
+import logging
+import pickle
+import socket
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotreload.events import Publish, WorkerMoved
+from hotreload.life.worker_start import WorkerStart
+from hotreload.server.asking import Model
+from hotreload.server.ports import Metrics
+from hotreload.server.shared_numbers import SharedNumbers
+from hotreload.server.workers.asked import AskedByWorker
+from hotreload.server.workers.handing import Handing, Taken
+from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.workers.words import Word
+
+log = logging.getLogger("hotreload.worker")
+
+PACKAGE = Path(__file__).parents[2]
+PROGRAM = (
+    f"import sys; sys.path[:0] = [{str(PACKAGE)!r}]; "
+    "from hotreload.worker_process import main; main()"
+)
+PING_SECONDS = 1.0
+UNANSWERED_PINGS = 10
+"""So many that a worker has not answered in a row, and it counts as hanging."""
+PINGS_OF_A_START = 60
+"""So many it may leave unanswered before the first that it answers."""
+LONGEST_PAUSE = 30.0
+"""The longest time until one is started again that is lost again and again."""
+STEADY_SECONDS = 60.0
+"""One that served so long was no failure of a start."""
+
+Descriptors = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTerms:
+    """All that workers have in common."""
+
+    model: Model
+    metrics: Metrics
+    publish: Publish
+    start: Callable[[int, Descriptors], WorkerStart]
+    """Says what the worker of this index has to know, and by which descriptors it is reached."""
+    first: Callable[[], Iterable[Message]]
+    """Says what one is told before anything else."""
+    adopt: Taken
+    """Goes on with a connection that one gives back."""
+
+
+class KeptWorker:
+    """One place for a worker, in which there is one after another."""
+
+    def __init__(self, index: int, counts: SharedNumbers) -> None:
+        """`counts` are the numbers as this worker has a part in them."""
+        self.index = index
+        self.serves = False
+        """True while it takes connections."""
+        self.runs = False
+        """True from before its first start until it is started no more."""
+        self._counts = counts
+        self._handed = 0
+        self._wire: Wire | None = None
+        self._handing: Handing | None = None
+        self._pinged = self._answered = 0
+        self._going = asyncio.Event()
+
+    async def run(self, terms: WorkerTerms) -> None:
+        """Keep one running until `go`, and until the last has answered everybody."""
+        self.runs = True
+        failures = 0
+        try:
+            while not self._going.is_set():
+                began = time.monotonic()
+                why = await self._lived_or_failed(terms)
+                if self._going.is_set():
+                    return
+                failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
+                again_in = min(LONGEST_PAUSE, 2.0 ** (failures - 1) - 1)
+                terms.publish(WorkerMoved(self.index, is_serving=False, why=why, again_in=again_in))
+                await self._rest(again_in)
+        finally:
+            self.runs = False
+
+    def go(self) -> None:
+        """Have it answer who came, and go; no other takes its place."""
+        self._going.set()
+        self.serves = False
+        self.tell(Word.GO)
+
+    def tell(self, *message: Any) -> None:
+        """Tell it something, if there is one."""
+        if self._wire is not None:
+            self._wire.tell(*message)
+
+    def hand_over(self, descriptor: int, data: bytes) -> bool:
+        """Give it a connection; False if it does not take it now."""
+        if self._handing is None or not self._handing.hand_over(descriptor, data):
+            return False
+        self._handed += 1
+        return True
+
+    @property
+    def connections(self) -> int:
+        """Count its connections, with those that are on their way to it."""
+        return self._counts.connections + self._handed - self._counts.adopted.own
+
+    @property
+    def idle(self) -> int:
+        """Count about those of its connections that have no request under way."""
+        return self._counts.connections - self._counts.running.own
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._going.wait()
+        except TimeoutError:
+            pass
+
+    async def _lived_or_failed(self, terms: WorkerTerms) -> str:
+        """Have one live; a fault of ours, or a machine that is full, costs nobody else anything."""
+        try:
+            return await self._lived(terms)
+        except Exception as fault:
+            log.warning("worker.failed", exc_info=fault)
+            return f"it does not start: {type(fault).__name__}: {fault}"
+
+    async def _lived(self, terms: WorkerTerms) -> str:
+        """Have one from its start to its end; return why it ended."""
+        wire, their_wire = socket.socketpair()
+        handing, their_handing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        descriptors = (their_wire.fileno(), their_handing.fileno())
+        with their_wire, their_handing:
+            process = await _begun(terms.start(self.index, descriptors))
+        asked = None
+        try:
+            spoken = self._wire = Wire(lambda message: self._hear(message, asked, terms), _nobody)
+            asked = AskedByWorker(spoken, terms.model, terms.metrics)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: spoken, wire)
+            self._handing = Handing(handing, terms.adopt)
+            for message in terms.first():
+                self.tell(*message)
+            return await self._until_it_ends(process, spoken)
+        finally:
+            self._end(asked)
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            for count in self._counts.each:  # nothing of it is there any more
+                count.add(-count.own)
+
+    async def _until_it_ends(self, process: Process, wire: Wire) -> str:
+        self._pinged = self._answered = 0
+        ended = asyncio.create_task(process.wait())
+        try:
+            while not (await asyncio.wait({ended}, timeout=PING_SECONDS))[0]:
+                unanswered = self._pinged - self._answered
+                if unanswered >= (UNANSWERED_PINGS if self._answered else PINGS_OF_A_START):
+                    return f"it has answered nothing for {unanswered * PING_SECONDS:g} s"
+                self._pinged += 1
+                wire.tell(Word.PING, self._pinged)
+        finally:
+            ended.cancel()
+        code = process.returncode or 0
+        return f"it ended with code {code}" if code >= 0 else f"signal {-code} ended it"
+
+    def _hear(self, message: Message, asked: AskedByWorker | None, terms: WorkerTerms) -> None:
+        assert asked is not None, "nothing comes before it is there"
+        match message:
+            case [Word.ALIVE, number]:
+                self._answered = max(self._answered, number)
+                if not (self.serves or self._going.is_set()):
+                    self.serves = True
+                    terms.publish(WorkerMoved(self.index, is_serving=True))
+            case _:
+                asked.hear(message)
+
+    def _end(self, asked: AskedByWorker | None) -> None:
+        """Take nothing from it any more, and give it nothing."""
+        self.serves = False
+        if asked is not None:
+            asked.abandon()
+        if self._handing is not None:
+            self._handing.close()
+        if self._wire is not None:
+            self._wire.close()
+        self._wire = self._handing = None
+        self._handed = 0
+
+
+def _nobody() -> None:
+    """Need not hear that it is gone: the end of its process says so."""
+
+
+async def _begun(start: WorkerStart) -> Process:
+    """Begin a process that is told what it has to know."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-c", PROGRAM),
+        stdin=PIPE,
+        pass_fds=start.descriptors,
+    )
+    assert process.stdin is not None
+    process.stdin.write(pickle.dumps(start))
+    process.stdin.close()
+    return process

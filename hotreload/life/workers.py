@@ -1,0 +1,163 @@
+"""Keeps the workers: processes that have HTTP and words to themselves, and ask this one the model.
+
+Whatever happens to one of them, the others and this process go on: it takes its own clients with
+it, and another one is started.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Literal
+
+from hotreload.events import Event, GateChanged, Publish, SettingsRead
+from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
+from hotreload.life.rereading import Rereading
+from hotreload.life.worker_start import WorkerStart
+from hotreload.server.asking import Model
+from hotreload.server.ports import Metrics
+from hotreload.server.shared_numbers import NumbersInMemory
+from hotreload.server.workers import words
+from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.workers.wire import Message
+from hotreload.server.workers.words import Word
+from hotreload.types import GateState, Generation
+
+Adopt = Callable[[socket.socket, bytes], Awaitable[None]]
+
+
+FEW_PROCESSORS = 4
+"""With so many, or fewer, a process more would take from the engine's what it gives."""
+PROCESSORS_A_WORKER = 8
+MOST_BY_ITSELF = 8
+
+
+def counted_workers(wanted: int | Literal["auto"]) -> int:
+    """Return how many workers were asked for, or the machine has processors for."""
+    if wanted != "auto":
+        return wanted
+    processors = len(os.sched_getaffinity(0))
+    if processors <= FEW_PROCESSORS:
+        return 0
+    return min(MOST_BY_ITSELF, max(1, processors // PROCESSORS_A_WORKER))
+
+
+class Workers:
+    """All of them. To the server of this process they are the other process that answers, too."""
+
+    def __init__(
+        self,
+        wanted: int,
+        *,
+        rereading: Rereading,
+        metrics: Metrics,
+        live: Callable[[], Generation | None],
+        publish: Publish,
+    ) -> None:
+        """`wanted` is how many there are to be, and `live` who answers now."""
+        self._rereading = rereading
+        self._metrics = metrics
+        self._live = live
+        self._publish = publish
+        self._shared = NumbersInMemory.made(wanted + 1)
+        self.counts = self._shared.of(0)
+        """The numbers that limits are about, as this process has a part in them."""
+        self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, wanted + 1)]
+        self._told: Generation | None = None
+        self._opened = asyncio.Event()
+        self._adopting: set[asyncio.Future[None]] = set()
+        self._is_going = False
+
+    async def run(
+        self, model: Model, adopt: Adopt, *, graceful_seconds: float, linger_seconds: float
+    ) -> None:
+        """Start them once the gate opens, and keep them until `go`; then wait until they are gone.
+
+        They ask this model. `adopt` goes on with a connection that one of them gives back.
+        """
+
+        def start(index: int, descriptors: Descriptors) -> WorkerStart:
+            return WorkerStart(
+                self._rereading.settings,
+                self._rereading.limits,
+                (*descriptors, self._shared.descriptor),
+                index,
+                len(self._kept) + 1,
+                (graceful_seconds, linger_seconds),
+            )
+
+        def take_back(connection: socket.socket, data: bytes) -> None:
+            adopting = asyncio.ensure_future(adopt(connection, data))
+            self._adopting.add(adopting)
+            adopting.add_done_callback(self._adopting.discard)
+
+        terms = WorkerTerms(
+            model, self._metrics, self._publish, start, self._first_words, take_back
+        )
+        await self._opened.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for kept in () if self._is_going else self._kept:
+                tasks.create_task(kept.run(terms), name=f"worker {kept.index}")
+
+    def observe(self, event: Event) -> None:
+        """Tell them what they go by."""
+        if isinstance(event, GateChanged) and event.state is GateState.OPEN:
+            self._opened.set()
+        if isinstance(event, SettingsRead) and event.error is None:
+            self._tell(Word.SETTINGS, self._settings())
+        if (live := self._live()) is not self._told:
+            self._told = live
+            self._tell(Word.LIVE, words.generation_parts(live))
+
+    # --- as the server of this process sees them --------------------------------------------------
+
+    def is_for(self, head: bytes) -> bool:
+        """True if a worker is to answer a request that begins so."""
+        return not self._is_going and bool(self._serving()) and bool(asks_the_model(head))
+
+    def hand_over(self, descriptor: int, data: bytes) -> bool:
+        """Give a connection to the worker that has the fewest; False if none takes it now."""
+        for kept in sorted(self._serving(), key=lambda each: each.connections):
+            if kept.hand_over(descriptor, data):
+                return True
+        return False
+
+    def make_room(self, *, is_local: bool) -> bool:
+        """Have the worker with the most idle connections close one; False if there is none."""
+        most = max(self._serving(), key=lambda each: each.idle, default=None)
+        if most is None or most.idle <= 0:
+            return False
+        most.tell(Word.MAKE_ROOM, is_local)
+        return True
+
+    def go(self) -> None:
+        """Have all answer who came, and go."""
+        self._is_going = True
+        self._opened.set()
+        for kept in self._kept:
+            kept.go()
+
+    @property
+    def is_gone(self) -> bool:
+        """True if none of them runs."""
+        return not any(kept.runs for kept in self._kept)
+
+    def _first_words(self) -> Iterable[Message]:
+        yield [Word.LIVE, words.generation_parts(self._live())]
+        yield [Word.SETTINGS, self._settings()]
+        yield [Word.PING, 0]
+
+    def _settings(self) -> dict[str, Any]:
+        log = self._rereading.settings.log
+        return {
+            "limits": asdict(self._rereading.limits),
+            "log": {"level": log.level, "format": log.format},
+        }
+
+    def _serving(self) -> list[KeptWorker]:
+        return [kept for kept in self._kept if kept.serves]
+
+    def _tell(self, *message: Any) -> None:
+        for kept in self._kept:
+            kept.tell(*message)

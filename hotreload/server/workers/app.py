@@ -1,0 +1,53 @@
+"""The app of a worker: the routes to the model, and what stands round them; nothing else."""
+
+from collections.abc import Callable, Collection
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from hotreload.events import Events
+from hotreload.server.answerer import Answerer
+from hotreload.server.around import put_around
+from hotreload.server.asking import Model
+from hotreload.server.bounds import Limits
+from hotreload.server.keys import KeyCheck
+from hotreload.server.limits import Bodies
+from hotreload.server.model_routes import model_routes
+from hotreload.server.ports import Metrics
+from hotreload.server.sglang.not_served import no_route
+from hotreload.server.shared_numbers import SharedNumbers
+from hotreload.server.view_routes import Feeds
+from hotreload.types import Generation
+
+
+def create_worker_app(
+    *,
+    model: Model,
+    name: str,
+    metrics: Metrics,
+    limits: Limits,
+    counts: SharedNumbers,
+    live: Callable[[], Generation | None],
+    wants: KeyCheck | None,
+    hosts: Collection[str],
+    origins: Collection[str],
+    access_log: bool,
+) -> FastAPI:
+    """Build it; clients know the model by this `name`, and `live` is who answers now."""
+    app = FastAPI(title="hotreload, a worker", openapi_url=None, redirect_slashes=False)
+    app.state.feeds = Feeds(Events(), lambda event: {}, limits)
+    app.state.live = live
+    app.state.bodies = Bodies(limits, counts.body_bytes)
+    answerer = Answerer(model=model, metrics=metrics, limits=limits, running=counts.running)
+    app.router.routes += model_routes(answerer, name)
+    app.add_exception_handler(HTTPException, no_route)
+    put_around(
+        app,
+        limits=limits,
+        metrics=metrics,
+        wants=wants,
+        hosts=hosts,
+        origins=origins,
+        access_log=access_log,
+    )
+    return app

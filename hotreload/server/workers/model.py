@@ -1,0 +1,153 @@
+"""The model, asked in another process: what a worker has in the place of a gate and an engine."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from concurrent.futures import Future
+from contextlib import aclosing, asynccontextmanager
+from itertools import count
+from typing import Any
+
+from hotreload.errors import EngineLost, NotServing
+from hotreload.json_fields import Fields
+from hotreload.server.asking import Begun, EngineAnswer, Inquiry
+from hotreload.server.workers import words
+from hotreload.server.workers.faults import as_error
+from hotreload.server.workers.pieces import stepped
+from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.workers.words import Word
+from hotreload.types import Generation
+
+MOST_WAITING = 64
+"""Pieces that wait for a slow reader one by one; of more only the newest of each answer does."""
+PROCESS_ENDED = "the engine's process has ended; ask again"
+
+
+class ModelElsewhere:
+    """Asks by the wire, and hears the answers."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._names = count()
+        self._heard: dict[int, _Answer] = {}
+
+    @asynccontextmanager
+    async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
+        """Ask; who leaves before the end is told to the other side."""
+        if self._wire.is_over:
+            raise EngineLost(PROCESS_ENDED)
+        name = next(self._names)
+        answer = self._heard[name] = _Answer()
+        self._wire.tell(Word.ASK, name, words.ask_fields(ask, asyncio.get_running_loop().time()))
+        try:
+            generation = await answer.begins()
+            async with aclosing(answer.items()) as items:
+                yield Begun(generation, items)
+        finally:
+            del self._heard[name]
+            if not answer.is_over:
+                self._wire.tell(Word.LEAVE, name)
+
+    def hear(self, message: Message) -> None:
+        """Hear something of an answer; of one that nobody waits for any more, nothing."""
+        word, name, *parts = message
+        if (answer := self._heard.get(name)) is not None:
+            answer.hear(word, parts)
+
+    def lose(self) -> None:
+        """No answer goes on: the other side is gone."""
+        for answer in self._heard.values():
+            answer.fail(EngineLost(PROCESS_ENDED))
+
+
+class _Answer:
+    """The part of one request's answers that was heard, and not taken yet."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """True once no more is told."""
+        self._generation: Generation | None = None
+        self._told: deque[tuple[str, Any, Any]] = deque()
+        """What waits: the word, which of several answers, and what of it."""
+        self._last: dict[Any, Fields] = {}
+        """The newest piece of each answer that was taken."""
+        self._fault: Exception | None = None
+        self._moved = asyncio.Event()
+
+    def hear(self, word: str, parts: Message) -> None:
+        match word:
+            case Word.STEP | Word.WHOLE:
+                self._told.append((word, *parts))
+                if len(self._told) > MOST_WAITING:
+                    self._tell_the_newest_alone()
+            case Word.BATCH:
+                self._told.append((word, None, parts[0]))
+            case Word.BEGUN:
+                self._generation = words.generation_of(parts[0])
+            case Word.OVER:
+                self.is_over = True
+            case Word.FAILED:
+                self.fail(as_error(parts[0]))
+        self._moved.set()
+
+    def fail(self, fault: Exception) -> None:
+        self._fault, self.is_over = fault, True
+        self._moved.set()
+
+    async def begins(self) -> Generation:
+        while self._generation is None:
+            if self._fault is not None:
+                raise self._fault
+            await self._move()
+        return self._generation
+
+    async def items(self) -> AsyncGenerator[EngineAnswer, None]:
+        while True:
+            while self._told:
+                yield self._taken(*self._told.popleft())
+            if self._fault is not None:
+                raise self._fault
+            if self.is_over:
+                return
+            await self._move()
+
+    async def _move(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _taken(self, word: str, index: Any, told: Any) -> EngineAnswer:
+        if word == Word.BATCH:
+            batch: EngineAnswer = told
+            return batch
+        piece = told if word == Word.WHOLE else stepped(self._last[index], told)
+        self._last[index] = piece
+        # A copy: its reader may put a stamp on it, and the next step is upon the piece as it came.
+        return dict(piece)
+
+    def _tell_the_newest_alone(self) -> None:
+        """Pass over what a slow reader misses: each piece holds all that those before it did."""
+        newest = {index: self._taken(word, index, told) for word, index, told in self._told}
+        self._told.clear()
+        self._told.extend((Word.WHOLE, index, piece) for index, piece in newest.items())
+
+
+class CountedElsewhere:
+    """Metrics of a worker: the engine's process has the page of all, and counts tokens itself."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def request_finished(self, route: str, code: int, seconds: float) -> None:
+        """Tell it."""
+        self._wire.tell(Word.FINISHED, route, code, seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """Tell it."""
+        self._wire.tell(Word.FIRST_TOKEN, seconds)
+
+    def tokens(self, count: int) -> None:
+        """Count nothing here."""
+
+    def latest(self) -> Future[bytes]:
+        """There is no page here."""
+        raise NotServing("the engine's process has the page")

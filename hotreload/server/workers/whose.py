@@ -1,0 +1,20 @@
+"""Which requests are a worker's, as the first line of each says."""
+
+from hotreload.server.model_routes import MODEL_PATHS
+
+BLANKS = b"\r\n"
+"""Lines that may stand before a request."""
+ASKS_THE_MODEL = tuple(
+    b"POST %b%b" % (path.encode(), end) for path in sorted(MODEL_PATHS) for end in (b" ", b"?")
+)
+LONGEST_START = max(map(len, ASKS_THE_MODEL))
+
+
+def asks_the_model(head: bytes) -> bool | None:
+    """True if a request that begins so asks the model; None while that cannot be told."""
+    head = head.lstrip(BLANKS)
+    if head.startswith(ASKS_THE_MODEL):
+        return True
+    if len(head) < LONGEST_START and any(each.startswith(head) for each in ASKS_THE_MODEL):
+        return None
+    return False

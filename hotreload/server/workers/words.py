@@ -1,0 +1,91 @@
+"""The first word of each message, and what generations and wishes are in one."""
+
+from enum import StrEnum
+from typing import Any
+
+from hotreload.core.gate import Exactly
+from hotreload.json_fields import Fields
+from hotreload.server.asking import Inquiry
+from hotreload.types import Generation, Revision
+
+
+class Word(StrEnum):
+    """The first word of a message."""
+
+    # A worker tells the engine's process:
+    ASK = "ask"
+    """A request to the model, and the name by which its answer is told."""
+    LEAVE = "leave"
+    """The answer of this name is of no more use."""
+    FINISHED = "finished"
+    """A request of this route ended with this code after so many seconds."""
+    FIRST_TOKEN = "first_token"
+    """A stream began after so many seconds."""
+    ALIVE = "alive"
+    """All that was told before the ping of this number has been read, and heeded."""
+
+    # The engine's process tells a worker:
+    BEGUN = "begun"
+    """The answer of this name begins, and who answers."""
+    STEP = "step"
+    """News of an answer: its name, which of several answers, and the step."""
+    WHOLE = "whole"
+    """All that there is of an answer: its name, which of several answers, and that."""
+    BATCH = "batch"
+    """All answers to a batch at once."""
+    OVER = "over"
+    """The answer of this name is whole."""
+    FAILED = "failed"
+    """The answer of this name cannot go on, or cannot begin, and why."""
+    LIVE = "live"
+    """The generation that is live now."""
+    SETTINGS = "settings"
+    """The limits that hold from now on."""
+    PING = "ping"
+    MAKE_ROOM = "make_room"
+    """Close the connection that does nothing for the longest, on a unix socket or over TCP."""
+    GO = "go"
+    """Answer everybody who came, and go."""
+
+
+def ask_fields(ask: Inquiry, now: float) -> Fields:
+    """Say what is asked; the two ends have clocks of their own."""
+    exactly = ask.exactly
+    return {
+        "request": ask.request,
+        "within": ask.until - now,
+        "at_least": ask.at_least,
+        "exactly": exactly and [exactly.number, exactly.fingerprint, exactly.weight_version],
+        "session": ask.session,
+        "may_be_heard": ask.may_be_heard,
+    }
+
+
+def ask_of(fields: Fields, now: float) -> Inquiry:
+    """Make the inquiry that was told."""
+    exactly = fields["exactly"]
+    return Inquiry(
+        fields["request"],
+        now + fields["within"],
+        fields["at_least"],
+        Exactly(*exactly) if exactly is not None else None,
+        fields["session"],
+        fields["may_be_heard"],
+    )
+
+
+def generation_parts(generation: Generation | None) -> list[Any] | None:
+    """Say who answers, without its leaves."""
+    if generation is None:
+        return None
+    revision = generation.revision
+    more = [generation.fingerprint, generation.since, generation.version]
+    return [generation.number, revision.id, revision.label, *more]
+
+
+def generation_of(parts: list[Any] | None) -> Generation | None:
+    """Make the generation that was told."""
+    if parts is None:
+        return None
+    number, id, label, fingerprint, since, version = parts
+    return Generation(number, Revision(id, label), fingerprint, since, version=version)

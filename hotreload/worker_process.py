@@ -1,0 +1,54 @@
+"""START HERE for a worker: a process that answers HTTP, begun by the daemon and gone with it."""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import uvloop
+
+from hotreload.life.worker_start import WorkerStart
+from hotreload.observe.log import configure
+from hotreload.server.bounds import Limits
+from hotreload.server.configured import make_worker_app
+from hotreload.server.shared_numbers import NumbersInMemory
+from hotreload.server.workers.worker import Worker
+
+log = logging.getLogger("hotreload.worker")
+
+
+def main() -> None:
+    """Be a worker."""
+    # Ctrl-C reaches every process of a terminal: when to go, the daemon says.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    start: WorkerStart = pickle.load(sys.stdin.buffer)
+    configure(start.settings.log.level, start.settings.log.format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_work(start))
+
+
+async def _work(start: WorkerStart) -> None:
+    wire, handing, counts = start.descriptors
+    worker = Worker(
+        limits=start.limits,
+        counts=NumbersInMemory(counts, start.processes).of(start.index),
+        make_app=partial(make_worker_app, start.settings),
+        heed=lambda fields: _heed(start.limits, fields),
+        graces=start.graces,
+    )
+    log.debug("worker.serves", extra={"worker": start.index, "pid": os.getpid()})
+    await worker.run(socket.socket(fileno=wire), socket.socket(fileno=handing))
+
+
+def _heed(limits: Limits, fields: Mapping[str, Any]) -> None:
+    """Go by settings that were read again."""
+    for name, value in fields["limits"].items():
+        setattr(limits, name, value)
+    configure(**fields["log"])

@@ -1,0 +1,187 @@
+"""Workers as processes: what is promised to clients is promised through them, and one that dies or
+hangs costs its own clients their answers, and nobody else anything."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.process import OF_WORDS, Process
+from tests.integration.running import client_of
+from tests.waiting import PATIENCE, look_until
+
+pytestmark = pytest.mark.timeout(180)
+
+WORKERS = 2
+"""Workers that the daemon has; the engine's process is none."""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One daemon for all that leaves it as it was."""
+    process = Process(
+        tmp_path_factory.mktemp("workers"), f"server.workers={WORKERS}", command=OF_WORDS
+    )
+    process.drop(1)
+    with process.running():
+        all_serve(process)
+        yield process
+
+
+def all_serve(process: Process) -> None:
+    process.until(lambda: workers_of(process)["serving"] == WORKERS)
+
+
+def workers_of(process: Process) -> dict[str, int]:
+    found: dict[str, int] = (process.get("/status") or {}).get("workers") or {"serving": 0}
+    return found
+
+
+def pids_of(process: Process) -> list[int]:
+    pid = process.child.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    named = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    return [child for child, line in named.items() if b"worker_process" in line]
+
+
+def by_worker(process: Process, asking: httpx.Client) -> int:
+    """Ask on this connection, and say which process has it then."""
+    before = {pid: sockets(pid) for pid in pids_of(process)}
+    asking.post("/generate", json={"text": "hi"}).raise_for_status()
+    (has_it,) = (pid for pid, count in before.items() if sockets(pid) > count)
+    return has_it
+
+
+def sockets(pid: int) -> int:
+    found = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return found
+
+
+async def asked(process: Process, count: int = 1, **fields: Any) -> list[httpx.Response]:
+    """Ask on so many connections at once."""
+    async with client_of(process.socket) as client:
+        asking = [client.post("/generate", json={"text": "hi", **fields}) for _ in range(count)]
+        return await asyncio.gather(*asking)
+
+
+async def test_each_has_clients_and_all_are_answered_and_counted(process: Process) -> None:
+    before = requests_in(process)
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(asked(process, 20)) for _ in range(2)]
+    answers = [answer for each in asking for answer in each.result()]
+    assert {answer.json()["text"] for answer in answers} == {"served by step 1"}
+    process.until(lambda: requests_in(process) == before + 40)
+
+
+def requests_in(process: Process) -> int:
+    """How many requests to the model the metrics have counted as answered."""
+    page = client_page(process)
+    line = next(line for line in page.splitlines() if line.startswith(ANSWERED))
+    return int(float(line.split()[-1]))
+
+
+ANSWERED = 'hotreload_requests_total{code="200",route="/generate"}'
+
+
+def client_page(process: Process) -> str:
+    with client(process) as asking:
+        return asking.get("/metrics").text
+
+
+def client(process: Process) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=str(process.socket))
+    return httpx.Client(transport=transport, base_url="http://localhost", timeout=PATIENCE)
+
+
+def test_the_kernel_names_the_same_peer_whoever_has_the_connection(process: Process) -> None:
+    with client(process) as asking:
+        asking.post("/generate", json={"text": "hi"}).raise_for_status()
+        pinned = asking.post("/admin/pin")
+        assert (pinned.status_code, pinned.json()["ok"]) == (200, True)
+        asking.post("/generate", json={"text": "hi"}).raise_for_status()
+        assert asking.post("/admin/unpin").status_code == 200
+
+
+def test_new_weights_answer_who_asks_a_worker(process: Process) -> None:
+    with client(process) as asking:
+        asking.post("/generate", json={"text": "hi"}).raise_for_status()
+        process.drop(2)
+        process.live("step_2")
+        answer = asking.post("/generate", json={"text": "hi"})
+        assert answer.json()["text"] == "served by step 2"
+        assert answer.headers["x-hotreload-generation"] == "2"
+        back = asking.post("/admin/rollback", json={})
+        assert back.status_code == 200
+        assert asking.post("/generate", json={"text": "hi"}).json()["text"] == "served by step 1"
+
+
+def test_who_is_killed_is_replaced_and_the_others_answer_meanwhile(process: Process) -> None:
+    lost = workers_of(process)["lost"]
+    with client(process) as asking:
+        killed = by_worker(process, asking)
+        os.kill(killed, signal.SIGKILL)
+        process.until(lambda: workers_of(process)["lost"] == lost + 1)
+        for _ in range(5):  # one client of its own connects anew by the second
+            assert asking.post("/generate", json={"text": "hi"}).status_code == 200
+    all_serve(process)
+    assert killed not in pids_of(process)
+    assert "signal 9 ended it" in process.log.read_text()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_alone_says_when_one_goes(process: Process, how: signal.Signals) -> None:
+    with client(process) as asking:
+        its_own = by_worker(process, asking)
+        os.kill(its_own, how)
+        assert asking.post("/generate", json={"text": "hi"}).status_code == 200
+        assert its_own in pids_of(process)
+
+
+async def test_a_stop_loses_nobody_whom_a_worker_answers(tmp_path: Path) -> None:
+    process = Process(tmp_path, f"server.workers={WORKERS}", command=OF_WORDS)
+    process.drop(1)
+    with process.running():
+        all_serve(process)
+        workers = pids_of(process)
+        asking = asyncio.create_task(asked(process, 30))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(process.until, lambda: requests_in(process) > 0)
+        process.child.send_signal(signal.SIGTERM)
+        answers = await asking
+        assert await asyncio.to_thread(process.child.wait, PATIENCE) == 0
+        assert {answer.status_code for answer in answers} == {200}
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_daemon_that_is_killed_leaves_no_worker(tmp_path: Path) -> None:
+    process = Process(tmp_path, "server.workers=1", command=OF_WORDS)
+    process.drop(1)
+    with process.running():
+        process.until(lambda: workers_of(process)["serving"] == 1)
+        (worker,) = pids_of(process)
+        process.child.kill()
+        process.child.wait()
+        look_until(lambda: not Path(f"/proc/{worker}").exists(), str)
+
+
+def test_limits_that_are_read_again_hold_in_workers(tmp_path: Path) -> None:
+    process = Process(tmp_path, f"server.workers={WORKERS}", command=OF_WORDS)
+    process.config.write_text("[server.limits]\nbatch = 2\n")
+    process.drop(1)
+    with process.running(), client(process) as asking:
+        all_serve(process)
+        assert asking.post("/generate", json={"text": ["a", "b"]}).status_code == 200
+        process.config.write_text("[server.limits]\nbatch = 1\n")
+        process.child.send_signal(signal.SIGHUP)
+        process.until(lambda: "settings.read" in process.log.read_text())
+        process.until(lambda: asking.post("/generate", json={"text": ["a", "b"]}).is_error)
+        assert asking.post("/generate", json={"text": ["a", "b"]}).json()["code"] == "batch_too_big"

@@ -1,0 +1,354 @@
+"""What the engine's process and a worker tell each other: messages, errors, pieces, connections."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tests.server.world
+from hotreload.errors import (
+    AnswerNonfinite,
+    BadRequest,
+    EngineLost,
+    GenerationGone,
+    HotReloadError,
+    NotNewEnough,
+    NotServing,
+)
+from hotreload.server.bounds import Limits
+from hotreload.server.problems import Refused, problem_of
+from hotreload.server.shared_numbers import NumbersInMemory
+from hotreload.server.workers.faults import as_error, as_message
+from hotreload.server.workers.handing import LARGEST_INLINE, Handing
+from hotreload.server.workers.model import MOST_WAITING
+from hotreload.server.workers.pieces import Teller, stepped
+from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.workers.wire import Message, Wire
+from tests.server.world import FIRST, SECOND, World, answer_on, serving
+from tests.waiting import PATIENCE, turn_until
+
+ASK = {"text": "hi"}
+
+
+@pytest.fixture(autouse=True)
+def by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tests.server.world, "BY_A_WORKER", True)
+
+
+# --- pieces ---------------------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=6,
+)
+PIECES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "text": st.text(max_size=4),
+            "output_ids": st.lists(st.integers(0, 3), max_size=3),
+            "meta_info": st.dictionaries(st.sampled_from("abc"), VALUES, max_size=3),
+        }
+    ),
+    max_size=6,
+)
+
+
+def grown(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pieces as an engine makes them: texts and lists grow; of what is told of them all changes."""
+    text, ids, made = "", list[int](), []
+    for piece in pieces:
+        text, ids = text + piece["text"], ids + piece["output_ids"]
+        made.append({**piece, "text": text, "output_ids": ids})
+    return made
+
+
+@given(PIECES)
+def test_the_steps_of_an_answer_make_each_piece_of_it(pieces: list[dict[str, Any]]) -> None:
+    teller, last = Teller(), dict[str, Any]()
+    for piece in grown(pieces):
+        step = teller.step(piece)
+        last = piece if step is None else stepped(last, step)
+        assert last == piece
+
+
+def test_a_text_that_was_cut_at_a_stop_is_told_as_it_is() -> None:
+    teller = Teller()
+    teller.step({"text": "one two th"})
+    step = teller.step({"text": "one two"})
+    assert step is not None
+    assert stepped({"text": "one two th"}, step) == {"text": "one two"}
+
+
+def test_a_step_is_as_long_as_what_is_new() -> None:
+    teller = Teller()
+    teller.step({"text": "word " * 1000, "output_ids": [7] * 1000, "meta_info": {"n": 1}})
+    step = teller.step({"text": "word " * 1001, "output_ids": [7] * 1001, "meta_info": {"n": 2}})
+    assert step == [{}, {"text": "word ", "output_ids": [7]}, {"meta_info": [{"n": 2}, {}, {}]}]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadRequest("no", code="bad_field", findings=["no"], param="text"),
+        NotServing("later", code="booting", retry_after=2),
+        NotNewEnough("not yet"),
+        GenerationGone("gone"),
+        EngineLost("dead"),
+        AnswerNonfinite("NaN"),
+        Refused(504, "timed_out", "slow", headers={"Retry-After": "1"}, param="n"),
+        HotReloadError("else", code="else"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_told_to_clients_as_where_it_was_raised(error: HotReloadError) -> None:
+    told = as_error(as_message(error))
+    assert isinstance(told, HotReloadError)
+    for path in ("/generate", "/v1/completions"):
+        here, there = problem_of(error, path), problem_of(told, path)
+        assert (here.status_code, here.body) == (there.status_code, there.body)
+        assert here.headers == there.headers
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+def _it(wire: Wire) -> Wire:
+    return wire
+
+
+@asynccontextmanager
+async def wired() -> AsyncIterator[tuple[Wire, Wire, list[Message], asyncio.Event]]:
+    """Two ends, what the second hears, and the loss of the first."""
+    heard: list[Message] = []
+    gone = asyncio.Event()
+    first, second = Wire(heard.append, gone.set), Wire(heard.append, lambda: None)
+    loop = asyncio.get_running_loop()
+    for end, wire in zip(socket.socketpair(), (first, second), strict=True):
+        await loop.connect_accepted_socket(partial(_it, wire), end)
+    try:
+        yield first, second, heard, gone
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("value", [2**80, -(2**70), "\ud800 half", {"a": [1, None, 1.5]}, b"x"])
+async def test_whatever_json_can_say_comes_over(value: Any) -> None:
+    async with wired() as (first, _, heard, _):
+        first.tell("word", value)
+        await turn_until(lambda: bool(heard))
+        assert heard == [["word", value]]
+
+
+async def test_what_is_told_in_one_turn_is_written_at_once() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    wire = Wire(lambda message: None, lambda: None)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, ours)
+    with theirs:
+        for number in range(100):
+            wire.tell("word", number)
+        theirs.setblocking(False)
+        read = await asyncio.get_running_loop().sock_recv(theirs, 2**16)
+        assert read == b"".join(msgpack.packb(["word", n]) for n in range(100))
+        wire.close()
+
+
+async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() -> None:
+    async with wired() as (first, second, _, gone):
+        second.close()
+        await asyncio.wait_for(gone.wait(), PATIENCE)
+        first.tell("word")
+        assert first.is_over
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 100, LARGEST_INLINE, LARGEST_INLINE + 1, 2**20])
+async def test_a_connection_goes_with_all_that_was_read_of_it(size: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, server = socket.socketpair()
+    taken: asyncio.Future[tuple[socket.socket, bytes]] = asyncio.get_running_loop().create_future()
+    giving = Handing(ours, lambda connection, data: None)
+    taking = Handing(theirs, lambda connection, data: taken.set_result((connection, data)))
+    try:
+        assert giving.hand_over(server.fileno(), b"x" * size)
+        server.close()
+        connection, data = await asyncio.wait_for(taken, PATIENCE)
+        with connection, client:
+            assert data == b"x" * size
+            connection.sendall(b"hello")
+            assert client.recv(5) == b"hello"
+    finally:
+        giving.close()
+        taking.close()
+
+
+async def test_who_takes_none_keeps_none_from_being_answered() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    giving = Handing(ours, lambda connection, data: None)
+    with theirs, socket.socket() as given:
+        try:
+            answers = [giving.hand_over(given.fileno(), b"x" * 1000) for _ in range(2000)]
+            assert answers[0]
+            assert not answers[-1]
+        finally:
+            giving.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "is_so"),
+    [
+        (b"POST /generate HTTP/1.1\r\n", True),
+        (b"\r\nPOST /generate HTTP/1.1\r\n", True),
+        (b"POST /v1/chat/completions?x=1 HTTP/1.1\r\n", True),
+        (b"POST / HTTP/1.1\r\n", True),
+        (b"POST /gen", None),
+        (b"", None),
+        (b"POST /v1/completions", None),
+        (b"POST /v1/completionsX", False),
+        (b"GET /generate HTTP/1.1\r\n", False),
+        (b"POST /generated HTTP/1.1\r\n", False),
+        (b"POST /admin/rollback HTTP/1.1\r\n", False),
+    ],
+)
+def test_the_first_line_says_whose_a_request_is(head: bytes, is_so: bool | None) -> None:
+    assert asks_the_model(head) is is_so
+
+
+async def test_a_connection_goes_to_and_fro_by_what_is_asked_on_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world, world.client() as client:
+        for _ in range(3):
+            assert (await client.post("/generate", json=ASK)).status_code == 200
+            assert (await client.get("/status")).json()["generation"] == 1
+        assert world.worker is not None
+        assert (world.worker.handed, world.worker.given_back) == (3, 3)
+        assert len(world.connections) == 1
+
+
+async def test_so_do_requests_that_were_sent_at_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        reader, writer = await world.raw()
+        world.send(writer, ASK)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        world.send(writer, ASK)
+        assert (await answer_on(reader))[2]["text"] == "served by step 1"
+        assert (await answer_on(reader))[0] == 200
+        assert (await answer_on(reader))[2]["text"] == "served by step 1"
+
+
+async def test_a_line_that_comes_in_drops_goes_whole(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        reader, writer = await world.raw()
+        for byte in b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n":
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        writer.write(b'{"text":"hi"}')
+        assert (await answer_on(reader))[2]["text"] == "served by step 1"
+        assert world.worker is not None
+        assert world.worker.handed == 1
+
+
+async def test_a_worker_names_who_is_live_also_where_nobody_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world, world.client() as client:
+        bad = {"text": "hi", "nope": 1}
+        seen = [(await client.post("/generate", json=bad)).headers["x-hotreload-generation"]]
+        world.go_live(SECOND)
+        await world.settled()
+        seen += [(await client.post("/generate", json=bad)).headers["x-hotreload-generation"]]
+        assert seen == [str(FIRST.number), str(SECOND.number)]
+
+
+# --- what all share -------------------------------------------------------------------------------
+
+
+def test_each_process_sees_the_whole_of_a_number_and_what_an_ended_one_had_is_gone() -> None:
+    memory = NumbersInMemory.made(3)
+    first, second = memory.of(0), memory.of(1)
+    first.running.add(2)
+    second.running.add(3)
+    assert (first.running.own, first.running.total, second.running.total) == (2, 5, 5)
+    again = NumbersInMemory(os.dup(memory.descriptor), 3).of(2)
+    assert again.running.total == 5
+    for number in second.each:
+        number.add(-number.own)
+    assert first.running.total == 2
+
+
+async def test_requests_count_wherever_they_run(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(concurrent=1)) as world, world.client() as client:
+        world.engine.may_answer.clear()
+        running = asyncio.create_task(client.post("/generate", json=ASK))
+        await world.until(lambda: world.engine.running == 1)
+        assert world.app.state.model is not None
+        assert world.worker is not None
+        assert world.worker.counts.running.total == 1
+        refused = await client.post("/generate", json=ASK)
+        assert (refused.status_code, refused.json()["code"]) == (503, "too_many_requests")
+        world.engine.may_answer.set()
+        assert (await running).status_code == 200
+
+
+async def test_connections_count_wherever_they_are_and_idle_ones_make_room(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits=Limits(connections=2)) as world:
+        idle = [await asked_once(world) for _ in range(2)]
+        assert world.worker is not None
+        assert world.worker.numbers.of(1).connections == 2
+        reader, writer = await asked_once(world)  # the oldest that does nothing gives its place
+        assert await idle[0][0].read() == b""
+        world.engine.may_answer.clear()
+        for one in (idle[1], (reader, writer)):
+            world.send(one[1], ASK)
+        await world.until(lambda: world.engine.running == 2)
+        another, _ = await world.raw()
+        assert (await answer_on(another))[2]["code"] == "too_many_connections"
+        world.engine.may_answer.set()
+
+
+async def asked_once(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await world.raw()
+    world.send(writer, ASK)
+    assert (await answer_on(reader))[0] == 200
+    return reader, writer
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+async def test_where_the_engines_process_ends_who_waits_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world, world.client() as client:
+        world.engine.may_answer.clear()
+        running = asyncio.create_task(client.post("/generate", json=ASK))
+        await world.until(lambda: world.engine.running == 1)
+        assert world.worker is not None
+        world.worker.lose()
+        answer = await running
+        assert (answer.status_code, answer.json()["code"]) == (503, "engine_lost")
+        world.engine.may_answer.set()
+
+
+async def test_a_slow_reader_misses_pieces_and_nothing_of_the_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        words = [f"word{number}" for number in range(5 * MOST_WAITING)]
+        world.engine.words = words
+        transport = httpx.AsyncHTTPTransport(uds=str(world.path))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.post("/generate", json={"text": "hi", "stream": True})
+        events = [line for line in answer.text.split("\n\n") if line]
+        assert len(events) < len(words)
+        assert " ".join(words) in events[-2]
+        assert events[-1] == "data: [DONE]"
