@@ -18,6 +18,7 @@ from hotreload.server.bounds import Limits
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers.words import Word
 from hotreload.settings.load import load
+from tests.children import workers_below
 from tests.waiting import turn_until
 
 SETTINGS = load(None, ["engine.model=model", "source.path=checkpoints"], {}).settings
@@ -56,9 +57,8 @@ class Kept:
 
 
 def its_pid() -> int:
-    own = os.getpid()
-    (pid,) = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-    return int(pid)
+    (pid,) = workers_below(os.getpid())
+    return pid
 
 
 async def test_one_that_hangs_is_killed_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 import pickle
 import socket
+import subprocess
 import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from hotreload.server.workers.asked import AskedByWorker
 from hotreload.server.workers.handing import Handing, Taken
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.words import Word
+from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.worker")
 
@@ -40,6 +43,7 @@ STEADY_SECONDS = 60.0
 """One that served so long was no failure of a start."""
 
 Descriptors = tuple[int, int]
+WorkerProgram = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +143,13 @@ class KeptWorker:
         wire, their_wire = socket.socketpair()
         handing, their_handing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = (their_wire.fileno(), their_handing.fileno())
-        with their_wire, their_handing:
-            process = await _begun(terms.start(self.index, descriptors))
+        try:
+            with their_wire, their_handing:
+                process = await in_thread(lambda _: _begun(terms.start(self.index, descriptors)))
+        except BaseException:
+            wire.close()
+            handing.close()
+            raise
         asked = None
         try:
             spoken = self._wire = Wire(lambda message: self._hear(message, asked, terms), _nobody)
@@ -152,15 +161,15 @@ class KeptWorker:
             return await self._until_it_ends(process, spoken)
         finally:
             self._end(asked)
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            process.kill()
+            await _over(process)
+            process.wait()
             for count in self._counts.each:  # nothing of it is there any more
                 count.add(-count.own)
 
-    async def _until_it_ends(self, process: Process, wire: Wire) -> str:
+    async def _until_it_ends(self, process: WorkerProgram, wire: Wire) -> str:
         self._pinged = self._answered = 0
-        ended = asyncio.create_task(process.wait())
+        ended = asyncio.create_task(_over(process))
         try:
             while not (await asyncio.wait({ended}, timeout=PING_SECONDS))[0]:
                 unanswered = self._pinged - self._answered
@@ -170,7 +179,7 @@ class KeptWorker:
                 wire.tell(Word.PING, self._pinged)
         finally:
             ended.cancel()
-        code = process.returncode or 0
+        code = process.wait()
         return f"it ended with code {code}" if code >= 0 else f"signal {-code} ended it"
 
     def _hear(self, message: Message, asked: AskedByWorker | None, terms: WorkerTerms) -> None:
@@ -201,14 +210,29 @@ def _nobody() -> None:
     """Need not hear that it is gone: the end of its process says so."""
 
 
-async def _begun(start: WorkerStart) -> Process:
-    """Begin a process that is told what it has to know."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", PROGRAM),
-        stdin=PIPE,
-        pass_fds=start.descriptors,
-    )
+def _begun(start: WorkerStart) -> WorkerProgram:
+    """Begin a process that is told what it has to know; blocks.
+
+    By subprocess and not by the loop, whose own way runs what libraries do at a fork: tokenizers
+    warns of it.
+    """
+    command = (sys.executable, "-P", "-c", PROGRAM)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=start.descriptors)
     assert process.stdin is not None
-    process.stdin.write(pickle.dumps(start))
-    process.stdin.close()
+    with suppress(BrokenPipeError), process.stdin:  # it has ended: who waits for it hears of that
+        process.stdin.write(pickle.dumps(start))
     return process
+
+
+async def _over(process: WorkerProgram) -> None:
+    """Wait until it has ended."""
+    if process.poll() is not None:
+        return
+    ended = asyncio.Event()
+    loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(process.pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -21,6 +21,7 @@ import pytest
 
 from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median
+from tests.children import workers_below
 from tests.integration.process import Process
 from tests.waiting import PATIENCE
 
@@ -58,8 +59,7 @@ class Measured:
 
 def taken_by_workers(pid: int) -> float:
     """Seconds of processor time that the workers of a process have taken."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(sum(taken_by_threads(int(child)).values()) for child in children)
+    return sum(sum(taken_by_threads(worker).values()) for worker in workers_below(pid))
 
 
 def taken_by_threads(pid: int) -> dict[str, float]:

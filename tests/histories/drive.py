@@ -25,16 +25,18 @@ def judged(
     seed: int,
     kinds: Iterable[Kind],
     show: Callable[[str], object] = print,
+    *,
     modes: Sequence[Mode] = tuple(Mode),
+    sets: Sequence[str] = (),
 ) -> Record:
     """Do these faults one after the other, save and show what was seen; nothing in it is wrong.
 
-    The daemon's lives take the modes in turn.
+    The daemon's lives take the modes in turn, and have these settings.
     """
     record = Record(seed)
     saved = folder / "record.jsonl"
     try:
-        _drive(World(folder, record, random.Random(seed), modes=modes), kinds)
+        _drive(World(folder, record, random.Random(seed), *sets, modes=modes), kinds)
     finally:
         record.save(saved)
         show(f"{table(record)}\nthe record: {saved}")

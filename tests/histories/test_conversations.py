@@ -22,7 +22,9 @@ PLAN = (
 
 
 def test_no_conversation_changes_its_weights_in_silence(tmp_path: Path) -> None:
-    record = judged(tmp_path, SEED, (BY_NAME[name] for name in PLAN), modes=(Mode.OVERLAP,))
+    kinds = (BY_NAME[name] for name in PLAN)
+    # Through workers: the other short history is one without.
+    record = judged(tmp_path, SEED, kinds, modes=(Mode.OVERLAP,), sets=["server.workers=2"])
     assert len({request.session for request in record.requests if request.session}) > 5
     # Which of both a machine has time for; test_conversations.py of tests/integration has each.
     assert went_on_beside_newer(record) or any(map(is_gone, record.requests))
