@@ -68,7 +68,7 @@ class _Answer:
         """True once no more is told."""
         self._generation: Generation | None = None
         self._told: deque[tuple[str, Any, Any]] = deque()
-        """What waits: the word, which of several answers, and what of it."""
+        """The messages that wait: a word, which of several answers, and what of it."""
         self._last: dict[Any, Fields] = {}
         """The newest piece of each answer that was taken."""
         self._fault: Exception | None = None
