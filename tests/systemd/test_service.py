@@ -279,6 +279,21 @@ def test_a_restart_under_32_clients_loses_no_request(service: Service) -> None:
     assert service.pid() != before
 
 
+def test_with_workers_it_loses_none_either(service: Service) -> None:
+    def serving() -> int:
+        return int(service.daemon.get("/status")["workers"]["serving"])
+
+    service.configure("[server]\nworkers = 2\n")
+    service.machine.run("systemctl restart hotreload")
+    service.machine.until(lambda: serving() == 2)
+    told = asyncio.run(_restarted_under_load(service, clients=32, restarts=1))
+    assert told.failures == []
+    service.machine.until(lambda: serving() == 2)
+    assert "worker.lost" not in service.machine.run("journalctl -u hotreload --no-pager")
+    service.configure()
+    service.machine.run("systemctl restart hotreload")
+
+
 class Told:
     """What clients were told."""
 
