@@ -69,6 +69,7 @@ class Running(Witness):
                 "engine.staging_priority=normal",  # others' tests leave nothing over
                 "engine.warm_batches=0",
                 "behaviour.report=false",  # who is about it says so: it compiles more
+                "server.workers=0",  # whatever the machine has; who is about them says so
                 f"source.path={self.checkpoints}",
                 "source.settle=0",
                 "source.patience=0.5",
