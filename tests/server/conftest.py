@@ -33,6 +33,15 @@ ASK_THE_MODEL = {
     "test_tools",
 }
 """All that is promised to who asks the model is promised wherever it is answered."""
+WORDS_ALONE = {
+    "test_echo",
+    "test_heard",
+    "test_responses",
+    "test_several_answers",
+    "test_text_generation",
+    "test_tools",
+}
+"""What these are about is the same code on the same pieces: through a worker they run at night."""
 COUNT_WHAT_A_PROCESS_HAS = {
     "test_an_answer_that_nobody_reads_keeps_no_connection_when_all_of_it_is_written",
     "test_answers_that_nobody_reads_keep_no_place_and_no_connection",
@@ -43,10 +52,13 @@ COUNT_WHAT_A_PROCESS_HAS = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what asks the model a second time, answered by a worker."""
-    if metafunc.module.__name__.rpartition(".")[2] in ASK_THE_MODEL:
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if module in ASK_THE_MODEL:
         name = metafunc.function.__name__
-        both = ["itself", "a worker"] if name not in COUNT_WHAT_A_PROCESS_HAS else ["itself"]
-        metafunc.parametrize("answered_by", both, indirect=True)
+        marks = [pytest.mark.at_night] if module in WORDS_ALONE else []
+        by_a_worker = [pytest.param("a worker", marks=marks)]
+        there = by_a_worker if name not in COUNT_WHAT_A_PROCESS_HAS else []
+        metafunc.parametrize("answered_by", ["itself", *there], indirect=True)
 
 
 @pytest.fixture(autouse=True)
