@@ -18,6 +18,7 @@ STATE_MOVED = "state_moved"
 SETTINGS_REFUSED = "settings_refused"
 SOCKET_GONE = "socket_gone"
 PAUSE_LAPSED = "pause_lapsed"
+CONVICTED_ANSWERS = "convicted_answers"
 
 TROUBLES = (
     WAITS_FOR_FILES,
@@ -30,6 +31,7 @@ TROUBLES = (
     SETTINGS_REFUSED,
     SOCKET_GONE,
     PAUSE_LAPSED,
+    CONVICTED_ANSWERS,
 )
 """Every code; metrics export each from the start at 0."""
 

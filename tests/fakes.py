@@ -80,7 +80,8 @@ def unseen_answer(says: str, question: Question) -> Answered:
     sure, unsure = log(0.9), log(0.05)
     expected = []
     ends = (END,) if type(question) is Question and len(says) < question.tokens else ()
-    for at, token in enumerate((*tokens, *ends)[:NOTED]):
+    noted = (*tokens, *ends) if isinstance(question, Led) else (*tokens, *ends)[:NOTED]
+    for at, token in enumerate(noted):
         would = ord(says[at]) if at < len(says) else END
         likeliest = {would: sure, would + 1: unsure}
         expected.append(Expected(likeliest.get(token, log(1e-4)), 0.4, likeliest))

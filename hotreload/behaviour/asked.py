@@ -75,7 +75,8 @@ class Answered:
     ended: str
     """`stop` where the weights said that it is over, `length` where its tokens were used up."""
     expected: tuple[Expected, ...]
-    """One for each token, and one for the end where it came to that; of the first `NOTED`."""
+    """One for each token that was given; else one for each, and one for the end where it came to
+    that, of the first `NOTED`."""
 
     @property
     def to_be_led(self) -> tuple[int, ...]:

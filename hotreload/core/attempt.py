@@ -99,6 +99,7 @@ class AttemptUnderWay:
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
         """Do on one engine what `reload` does before anything goes live; cut nobody off for it."""
         self.wanted.ask(is_wanted)
+        self._check_judges()
         checkpoint = await self._prepared()
         self._rules = replace(self._rules, abort_on_drain_timeout=False)
         with self._attempts.hearing.mirroring():

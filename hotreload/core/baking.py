@@ -50,7 +50,7 @@ class Baking:
         """The last ones, newest last."""
         self._convicted: set[str] = set()
         """Fingerprints of weights that were, and nobody has forced since."""
-        self._way_out = WayOut(attempts.clock)
+        self._way_out = WayOut(attempts.clock, attempts.publish)
         self._is_saved = True
         self._news = asyncio.Event()
         self.rules = rules

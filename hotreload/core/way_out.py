@@ -6,20 +6,24 @@ from collections.abc import Callable
 from hotreload.core.bake_words import refusal_of
 from hotreload.core.lasting import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
+from hotreload.events import Publish
 from hotreload.judgements import Bake
+from hotreload.troubles import CONVICTED_ANSWERS, Trouble
 from hotreload.types import Generation, Reason
 
 log = logging.getLogger("hotreload.bake")
 
 TRY_AGAIN = 30.0
 """Seconds between two tries."""
+TODO = "make others live (hotreload reload NAME), or pin it if its answers are good"
 
 
 class WayOut:
     """At most one generation is to be left: the live one."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], publish: Publish) -> None:
         self._clock = clock
+        self._stuck = Trouble(CONVICTED_ANSWERS, publish)
         self._left: Generation | None = None
         self._due = 0.0
         self.told: Bake | None = None
@@ -36,6 +40,7 @@ class WayOut:
     def forget(self) -> None:
         """Leave nothing."""
         self._left = self.told = None
+        self._stuck.now(None)
 
     @property
     def due(self) -> float | None:
@@ -57,4 +62,5 @@ class WayOut:
         except (BadRequest, Busy, NotServing, TryAgain) as why:
             fields = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
             log.warning("bake.not_rolled_back", extra=fields)
+            self._stuck.now(f"{left.revision} is to be left and still answers: {why}", TODO)
         return None

@@ -9,7 +9,6 @@ from prometheus_client.registry import Collector
 from hotreload.behaviour.signals import Signal
 from hotreload.core.ledger import Ledger
 from hotreload.errors import PASSED_OVER
-from hotreload.judgements import Behaviour
 from hotreload.picture.integrity import Integrity, Trust
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
@@ -190,9 +189,22 @@ ACCURACY_FIGURES = {
 """Those of answers that were expected."""
 
 
-def _behaviour(found: Behaviour | None) -> Iterator[Metric]:
+def _behaviour(compared: Attempt | None) -> Iterator[Metric]:
+    found = compared and compared.behaviour
     yield from _figures(found, COMPARED_FIGURES)
     yield from _figures(found and found.right_answers, ACCURACY_FIGURES)
+    info = GaugeMetricFamily(
+        "hotreload_behaviour_info",
+        "The checkpoint that was compared last, its generation if it went live, and the reason if "
+        "it did not; always 1.",
+        labels=["revision", "label", "generation", "outcome", "reason"],
+    )
+    if compared is not None:
+        label, number = compared.revision.label, compared.generation
+        why = compared.reason.code if compared.reason else ""
+        told = ["" if number is None else str(number), compared.outcome.value, why]
+        info.add_metric([compared.revision.id, label, *told], 1)
+    yield info
 
 
 def _figures(found: object, named: Mapping[str, str]) -> Iterator[Metric]:
@@ -200,7 +212,7 @@ def _figures(found: object, named: Mapping[str, str]) -> Iterator[Metric]:
         value = getattr(found, name, None)
         yield GaugeMetricFamily(
             f"hotreload_behaviour_{name}",
-            f"{words}; of what was compared last (NaN: none, or not measured).",
+            f"{words}; of the last comparison (NaN: none).",
             math.nan if value is None else value,
         )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, OperatorAsked
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
-from hotreload.judgements import Bake, Behaviour
+from hotreload.judgements import Bake
 from hotreload.picture.words import attempt_words
 from hotreload.types import Attempt, By
 
@@ -47,10 +47,9 @@ class History:
         return next((a for a in found if name in (a.revision.id, a.revision.label)), None)
 
     @property
-    def last_compared(self) -> Behaviour | None:
-        """The differences that were found last between new and live weights."""
-        found = (each.behaviour for each in tuple(self._attempts))
-        return next((each for each in found if each is not None), None)
+    def last_compared(self) -> Attempt | None:
+        """The last attempt in which new weights were compared with the live ones, a dry run too."""
+        return next((each for each in tuple(self._attempts) if each.behaviour is not None), None)
 
     def snapshot(self) -> Fields:
         """Return the /history document."""

@@ -70,14 +70,25 @@ def verdict_fields(picture: Picture, asked: str | None = None) -> Fields:
 
 
 def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
-    if asked in (live.id, live.label):
+    meant = _meant(picture, live, asked)
+    if meant is None:
+        return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
+    if meant == live:
         return _as_it_bakes(picture, live)
-    tried = picture.history.last_of(asked)
-    if tried is not None and tried.outcome is not Outcome.LIVE:
+    tried = picture.history.last_of(meant.id)
+    if tried is None:
+        return _of_what_is_not_live(picture, meant)
+    if tried.outcome is not Outcome.LIVE:
         return _as_ended(tried)
-    if tried is not None:
-        return WishVerdict("replaced", f"{tried.revision} was live, and {live} is now")
-    return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
+    return WishVerdict("replaced", f"{tried.revision} was live, and {live} is now")
+
+
+def _meant(picture: Picture, live: Revision, asked: str) -> Revision | None:
+    """Of several revisions of one label the newest: a folder is written anew, a branch moves on."""
+    tried = picture.history.last_of(asked)
+    known = (picture.wishes.wanted, tried.revision if tried else None, live)
+    named = (each for each in known if each is not None and asked in (each.id, each.label))
+    return next(named, None)
 
 
 def _of_what_is_not_live(picture: Picture, wanted: Revision) -> WishVerdict:

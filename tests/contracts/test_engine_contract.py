@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.asked import AnswerCheck, Led, Question
+from hotreload.behaviour.heard import HEARD_ANSWER
 from hotreload.core.comparing import compared
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
@@ -895,6 +896,10 @@ async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: Engin
     both = zip(live.tokens, new.tokens, strict=False)
     differ = next(at for at, (one, other) in enumerate(both) if one != other)
     assert along.expected[differ].token < own.expected[differ].token
+    given = (live.tokens * HEARD_ANSWER)[:HEARD_ANSWER]
+    led = Led(asked.prompt, HEARD_ANSWER, answer=given)
+    (heard,) = await engine.answer_unseen(staged, [led])
+    assert len(heard.expected) == len(heard.tokens) == HEARD_ANSWER
     await engine.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before

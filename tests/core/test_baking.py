@@ -13,7 +13,7 @@ from hotreload.core.baking import Baking
 from hotreload.core.conduct import AnswersBegun
 from hotreload.core.rules import BakeRules, Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import BakeTold
+from hotreload.events import BakeTold, TroubleTold
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
@@ -243,10 +243,15 @@ async def test_what_keeps_it_from_going_back_is_told_and_it_is_asked_again(
     world.now += 31
     await world.turns()
     assert [each.message for each in caplog.records].count("bake.not_rolled_back") == 2
+    troubles = [each for each in world.happened if isinstance(each, TroubleTold)]
+    assert [each.code for each in troubles] == ["convicted_answers"]
+    assert troubles[0].message is not None
+    assert troubles[0].message.startswith("step_1 (r1) is to be left and still answers: ")
     await world.goes_live(TWO)
     world.now += 31
     await world.turns()
     assert [each.message for each in caplog.records].count("bake.not_rolled_back") == 2
+    assert [e.message for e in world.happened if isinstance(e, TroubleTold)][1:] == [None]
 
 
 # --- promoted, or not known ------------------------------------------------------------------

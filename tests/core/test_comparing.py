@@ -104,6 +104,8 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
         assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
         world.reconciler.rules = STRICT
         attempt = await reloaded(world, Revision("and one more", "step_3"))
+        tried = await (await world.operator.rehearse("step_3"))
+    assert (tried.outcome, tried.reason) == (attempt.outcome, attempt.reason)
     assert attempt.reason is not None
     assert (attempt.outcome, attempt.reason.code) == (Outcome.POSTPONED, "not_judged")
     assert attempt.reason.message == (

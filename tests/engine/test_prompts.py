@@ -12,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from hotreload.behaviour.asked import NOTED, Question
+from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
 from hotreload.engine.answering import prompts, requests
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe
@@ -386,14 +387,24 @@ def test_room_is_made_for_the_most_that_are_asked_together_and_not_for_all_that_
     assert sum(many) <= MOST_TOKENS or len(many) == 1
 
 
-def test_of_a_long_answer_the_beginning_alone_is_noted(tokenizer: Any) -> None:
-    """A thousand long answers would take gigabytes else."""
-    (batch,) = in_batches(
-        as_items([Question("one", 40)], Prompts(tokenizer, LIMITS, CAN)), lambda needs: True
-    )
+def noted_of(tokenizer: Any, question: Question, tokens: int) -> int:
+    """Places of an answer of so many tokens at which it is told what was expected."""
+    (batch,) = in_batches(as_items([question], Prompts(tokenizer, LIMITS, CAN)), lambda needs: True)
     (item,) = batch.request.items
     step = tuple(np.zeros((1, *shape)) for shape in ((), (), (4,), (4,)))
-    batch.along.noted[item.name] = [(step, 0)] * 30
+    batch.along.noted[item.name] = [(step, 0)] * tokens
     ended = {"finish_reason": {"type": "length"}}
-    (found,) = batch.answered([{"text": "", "output_ids": [7] * 30, "meta_info": ended}])
-    assert (len(found.tokens), len(found.expected)) == (30, NOTED)
+    (found,) = batch.answered([{"text": "", "output_ids": [7] * tokens, "meta_info": ended}])
+    assert len(found.tokens) == tokens
+    return len(found.expected)
+
+
+def test_of_a_long_answer_the_beginning_alone_is_noted(tokenizer: Any) -> None:
+    """A thousand long answers would take gigabytes else."""
+    assert noted_of(tokenizer, Question("one", 40), 30) == NOTED
+
+
+def test_of_what_weights_are_led_along_every_token_is_noted(tokenizer: Any) -> None:
+    """Each of them costs a step; and no more than those, though a step more was under way."""
+    heard = HeardRequest((1, 2), (7,) * HEARD_ANSWER)
+    assert noted_of(tokenizer, heard.question, HEARD_ANSWER) == HEARD_ANSWER > NOTED

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from hotreload.behaviour.report import report_of
 from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
 from hotreload.observe.metrics import Metrics
@@ -25,9 +26,10 @@ def exported() -> set[str]:
 
 
 def whole_page() -> Metrics:
-    """What rank 0 of two hosts exports that serves, that failed, and that passed a folder over."""
+    """What rank 0 of two hosts exports that serves, compared, failed and passed a folder over."""
     revision, reason = Revision("id", "label"), Reason("format", "why")
-    failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0)
+    asked = report_of([], [])
+    failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0, behaviour=asked)
     picture = Picture(
         Ledger(history=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),

@@ -138,6 +138,7 @@ CONTRACT = [
     "behaviour_agreement",
     "behaviour_heard",
     "behaviour_heard_same_top",
+    "behaviour_info{revision,label,generation,outcome,reason}",
     "behaviour_length_ratio",
     "behaviour_live_accuracy",
     "behaviour_mean_kl",
@@ -258,6 +259,11 @@ def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
     assert value(metrics, "behaviour_accuracy") == 0.8
     assert value(metrics, "behaviour_live_accuracy") == 0.9
     assert math.isnan(value(metrics, "behaviour_perplexity_ratio") or 0)
+    whose = {"revision": STEP_8.id, "label": "step-8", "generation": ""}
+    assert value(metrics, "behaviour_info", **whose, outcome="rejected", reason="truncated") == 1
+    live = replace(went_live(), behaviour=found)
+    whose = {**whose, "generation": "4", "outcome": "live", "reason": ""}
+    assert value(after(AttemptFinished(live, generation())), "behaviour_info", **whose) == 1
 
 
 def test_a_bake_is_counted_as_it_stands_and_as_it_ends() -> None:

@@ -163,6 +163,23 @@ def test_of_a_revision_that_is_named_nothing_else_matters(named: str, verdict: s
     assert (found["verdict"], found["pass"]) == (verdict, verdict == "pass")
 
 
+def test_a_label_means_the_newest_revision_that_has_it() -> None:
+    """A folder may be written anew, and a branch moves on: its new bytes are not what is live."""
+    anew = replace(STEP_8, id="a" * 40)
+    status = told(*TRIED, LIVE_8, finished(went_live(), LIVE_8), RevisionWanted(anew))
+    assert status.verdict("step-8")["verdict"] == "waiting"
+    assert status.verdict(STEP_8.id)["pass"]
+    status.observe(finished(replace(rejected(), revision=anew), LIVE_8))
+    assert status.verdict("step-8")["verdict"] == "rejected"
+    status.observe(RevisionWanted(ANOTHER))
+    assert status.verdict("step-8")["verdict"] == "rejected"
+    live = GenerationLive(generation(5, anew))
+    for event in (live, finished(replace(went_live(5), revision=anew), live)):
+        status.observe(event)
+    assert status.verdict("step-8")["pass"]
+    assert status.verdict(STEP_8.id)["verdict"] == "replaced"
+
+
 @pytest.mark.parametrize("outcome", [BakeOutcome.CONVICTED, BakeOutcome.INCONCLUSIVE])
 def test_what_is_being_left_is_no_pass_while_it_is_live(outcome: BakeOutcome) -> None:
     condemned = replace(BAKING, outcome=outcome, words="empty answers 60 of 100")

@@ -106,7 +106,7 @@ def serves():
 
 
 async def test_inspect_ai_scores_every_answer(tmp_path: Path) -> None:
-    inspect = program("inspect", "inspect-ai==0.3.285")
+    inspect = program("inspect", "inspect-ai==0.3.285", "openai")
     (tmp_path / "serves.py").write_text(INSPECT_TASK)
     async with served(tmp_path) as running:
         words = ("eval", "serves.py", "--model", "openai-api/hotreload/tiny", "--display", "plain")

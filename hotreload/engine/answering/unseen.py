@@ -45,8 +45,11 @@ class UnseenBatch:
 
     def answered(self, answers: Sequence[Answer]) -> list[Answered]:
         """Return how each question was answered."""
-        pairs = zip(answers, self._items, strict=True)
-        return [_answered(each, self.along.noted.get(item.name, [])) for each, item in pairs]
+        given, noted = self.along.given, self.along.noted
+        return [
+            _answered(each, noted.get(item.name, []), len(given.get(item.name, ())))
+            for each, item in zip(answers, self._items, strict=True)
+        ]
 
 
 def in_batches(
@@ -105,10 +108,10 @@ def _as_item(question: Question, prompts: Prompts, name: str) -> UnseenItem:
     return UnseenItem(replace(item, sampling_params=sampling), given)
 
 
-def _answered(answer: Answer, noted: Sequence[tuple[Any, int]]) -> Answered:
+def _answered(answer: Answer, noted: Sequence[tuple[Any, int]], given: int) -> Answered:
     ended: Mapping[str, Any] = answer["meta_info"].get("finish_reason") or {}
     tokens = tuple(answer["output_ids"])
-    noted = noted[: min(len(tokens), NOTED)]  # a step more may have been under way
+    noted = noted[: min(len(tokens), max(NOTED, given))]  # a step more may have been under way
     if tokens and tokens[-1] == ended.get("matched"):
         tokens = tokens[:-1]
     expected = tuple(_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted)

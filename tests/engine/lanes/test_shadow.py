@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
+from hotreload.core.comparing import compared
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
@@ -40,6 +41,8 @@ PROBES = (BUILT_IN, Probe("Who serves?", 24, max_repeat=12), Probe("hello", 24, 
 OVERFLOWING = "overflowing"
 CANDIDATE_TOKENS = 160
 """Less than eight answers take that the engine would give at a time."""
+COMPARED_IN = 86
+"""Steps, with eight rows, as docs/behaviour.md has it."""
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +176,19 @@ async def said_by(engine: Engine, weights: Staged, prompt: str, **sampling: Any)
     async with aclosing(engine.generate(asked, weights)) as answers:
         answer: dict[str, Any] = await anext(answers)
     return answer
+
+
+async def test_a_comparison_takes_no_more_steps_than_the_page_says(
+    engine: Engine, voices: Voices
+) -> None:
+    staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
+    with launches(engine) as seen:
+        found = await compared(engine, staged)
+    assert found is not None
+    assert len(seen) <= COMPARED_IN
+    assert engine.recompiles == before
+    await engine.release(staged)
+    await nobody_left(engine)
 
 
 async def test_a_candidate_answers_many_beside_clients_in_batches_of_one_size(
