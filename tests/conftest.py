@@ -7,7 +7,7 @@ import pytest
 
 from tests.golden.compare import OPTION, Golden
 
-pytest_plugins = ["tests.aftermath", "tests.needs", "tests.record"]
+pytest_plugins = ["tests.aftermath", "tests.garbage", "tests.needs", "tests.record"]
 
 DURATIONS = Path(__file__).with_name("durations.txt")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import look_until
 
 ROOT = Path(__file__).parent.parent
-TODAY = date.today()
+TODAY = date(2026, 3, 1)
 
 MAKEFILE = """
 test:
@@ -29,6 +29,11 @@ echo "workers: $1 of: $2 beside: $(($(wc -w </proc/$judge/task/$judge/children) 
 cp failed.$number $HOTRELOAD_TEST_RECORD/failed
 exit 1
 """
+# Whatever the day is: midnight may come between two looks at it.
+DATE = f"""#!/bin/sh
+[ "$1" = -d ] && exec {shutil.which("date")} -d "{TODAY} $2" "$3"
+echo {TODAY}
+"""
 LATE, OTHER = "tests/test_x.py::test_late", "tests/test_y.py::test_other"
 BESIDE = "beside a load on each core"
 AGAIN = (f"time {LATE}", f"time {LATE}[again]")
@@ -40,12 +45,13 @@ class Judge:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for folder in (".ci", "tests"):
+        for folder in (".ci", "bin", "tests"):
             (root / folder).mkdir()
         shutil.copy(ROOT / ".ci/judge", root / ".ci/judge")
         (root / "Makefile").write_text(MAKEFILE)
-        (root / "run").write_text(RUN)
-        (root / "run").chmod(0o755)
+        for name, script in (("run", RUN), ("bin/date", DATE)):
+            (root / name).write_text(script)
+            (root / name).chmod(0o755)
         (root / "tests/test_x.py").write_text("def test_late(n): ...\n")
         self.quarantine()
 
@@ -63,7 +69,8 @@ class Judge:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"PATH": os.environ["PATH"]},  # without what a make around this has set
+            # Without what a make around this has set.
+            env={"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"},
             start_new_session=True,
         )
         out, err = child.communicate()

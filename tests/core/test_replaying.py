@@ -21,8 +21,8 @@ from tests.fakes import FakeEngine
 
 SAID = tuple(map(ord, "first"))
 """The answer that clients got by what was live."""
-SECRET = 4711
-"""An id of a client's prompt; a figure that stands nowhere else."""
+SECRET = 471_147_114_711_471_147
+"""An id of a client's prompt; too long to stand in a time or in the number of a thread, too."""
 PICKY = BehaviourLimits(min_heard_same_top=0.9)
 
 

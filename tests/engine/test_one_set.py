@@ -1,7 +1,7 @@
 """Old and new leaves change places, one by one; here without an engine."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,15 +20,6 @@ from tests.engine import real
 
 SIZES = (64, 4096, 512, 1024)
 LARGEST = 4096 * 4
-
-
-@pytest.fixture(autouse=True, scope="module")
-def nothing_of_other_tests() -> Iterator[None]:
-    """Spare all later collections what they left: where engines ran it takes a second each time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Model:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
+from tests.engine import real
 from tests.hosts.member import free_address
 from tests.integration.deaths import KILLED, ledger_of
 from tests.integration.process import START_SECONDS, Process
@@ -21,9 +22,11 @@ from tests.waiting import PATIENCE
 ONE_DEVICE = (
     "env",
     "XLA_FLAGS=--xla_force_host_platform_device_count=1",
-    # What rank 0 compiles is kept for the next life; rank 1 compiles anew each time.
+    # What is compiled is kept for the next life, also before upstream says so.
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
 )
+# As in `tests/hosts/test_engine.py`, whose programs are kept, too.
+ENGINE_ARGS = f"engine.args={{{','.join(f'{name}={value}' for name, value in real.ARGS.items())}}}"
 LOST = 70
 SECRET = "a-secret-of-these-two-hosts-alone"
 
@@ -45,7 +48,7 @@ class Daemons:
         secret.write_text(SECRET)
         secret.chmod(0o600)
         where = (f"engine.dist_init_addr={address}", f"engine.join_secret_file={secret}")
-        shared = ("engine.nnodes=2", "engine.tp=2", *where, *sets)
+        shared = ("engine.nnodes=2", "engine.tp=2", ENGINE_ARGS, *where, *sets)
         self.ranks = [_made(folder / f"rank{rank}", rank, shared) for rank in (0, 1)]
         self.leader, self.follower = self.ranks
         self.newest = 0
@@ -174,7 +177,7 @@ class Daemons:
 
 def _made(folder: Path, rank: int, shared: tuple[str, ...]) -> Process:
     folder.mkdir()
-    return Process(folder, f"engine.node_rank={rank}", *shared)
+    return Process(folder, f"engine.node_rank={rank}", *shared, command="tests.hosts.keeping")
 
 
 def good_of(process: Process) -> Good:

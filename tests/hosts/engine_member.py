@@ -339,6 +339,9 @@ async def _lines() -> Any:
 
 def main(address: str, rank: str, root: str, writes: str) -> None:
     """Hold this rank's part until the input ends."""
+    from tests.hosts.keeping import keep_what_is_compiled
+
+    keep_what_is_compiled()
     with os.fdopen(int(writes), "w") as answers:
 
         def told(said: list[Any]) -> None:

@@ -4,6 +4,7 @@ The imports take seconds, and are the same in every start. As long as there is n
 no device, what runs after a fork is what would run after the imports. `forked` talks to it.
 """
 
+import gc
 import json
 import os
 import signal
@@ -70,6 +71,8 @@ def _kept(life: dict[str, Any], channel: int, out: int, err: int) -> list[str]:
 
 if __name__ == "__main__":
     main = imported(sys.argv[1])
+    gc.collect()
+    gc.freeze()  # no life looks for garbage in what was imported, nor copies it for that
     arguments = next_life(socket.socket(fileno=int(sys.argv[2])))
     if arguments is not None:
         sys.exit(main(arguments))

@@ -83,10 +83,6 @@ class Machine:
         command.write_text(COMMAND)
         command.chmod(0o755)
         self.start_by(REAL)
-        cache = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or os.devnull)
-        if cache.is_dir():
-            shutil.copytree(cache, self.shared / "jax")
-        (self.shared / "jax").mkdir(exist_ok=True)
 
     def start_by(self, command: str) -> None:
         """Have the next daemon be that of this command."""

@@ -166,9 +166,6 @@ def installed(machine: Machine) -> Service:
     service = Service(machine)
     service.drop(1)
     service.configure(command=REAL)
-    machine.run("mkdir /var/cache/hotreload && cp -r /srv/shared/jax /var/cache/hotreload/")
-    compiled = "[Service]\nEnvironment=JAX_COMPILATION_CACHE_DIR=%C/hotreload/jax\n"
-    machine.write("/etc/systemd/system/hotreload.service.d/20-compiled.conf", compiled)
     service.install()
     return service
 
@@ -527,7 +524,7 @@ def test_what_is_written_for_a_hub_is_sound_and_its_secrets_reach_the_daemon_alo
     hub_service: Service,
 ) -> None:
     machine = hub_service.machine
-    always = ("15-mounts.conf", "20-compiled.conf", "90-test.conf")
+    always = ("15-mounts.conf", "90-test.conf")
     assert machine.run(f"ls {DROP_INS}").split() == sorted([*WRITTEN, *always])
     done = machine.attempt("systemd-analyze verify hotreload.service hotreload.socket")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
