@@ -91,6 +91,16 @@ async def test_one_that_ends_again_and_again_is_started_less_often(
     assert [event.again_in for event in told[:3]] == [0.0, 0.1, 0.1]
 
 
+async def test_one_that_was_only_begun_when_all_go_goes_too() -> None:
+    kept = Kept()
+    running = asyncio.create_task(kept.place.run(kept.terms))
+    await turn_until(lambda: bool(workers_below(os.getpid())))
+    kept.place.go()
+    await running
+    assert workers_below(os.getpid()) == []
+    assert kept.moves() == []
+
+
 async def test_what_one_that_is_lost_had_is_counted_no_more() -> None:
     kept = Kept()
     async with kept.running():

@@ -158,6 +158,8 @@ class KeptWorker:
             self._handing = Handing(handing, terms.adopt)
             for message in terms.first():
                 self.tell(*message)
+            if self._going.is_set():  # since it was begun
+                self.tell(Word.GO)
             return await self._until_it_ends(process, spoken)
         finally:
             self._end(asked)

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -63,6 +64,7 @@ class NumbersInMemory:
 
     def __init__(self, descriptor: int, processes: int) -> None:
         self.descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
         self._memory = mmap.mmap(descriptor, processes * COLUMNS * CELL)
         self._cells = memoryview(self._memory).cast("q")
 
