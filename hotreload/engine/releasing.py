@@ -112,25 +112,30 @@ class ReleasingEngine(SwitchingEngine):
         self._scheduler.bind(stand_ins(leaves))
         live.leaves.clear()  # whatever knows this list must not hold what leaves the device
         self._leaves = {at: Vacated.by(leaves[at]) for at in places}
-        self._hold([None if at in self._leaves else leaf for at, leaf in enumerate(leaves)])
+        left = [None if at in self._leaves else leaf for at, leaf in enumerate(leaves)]
+        self._hold(left, self._leaves)
         return sum(each.nbytes for each in self._leaves.values())
 
     def _fill_weights(self, made: list[Any]) -> None:
         assert self._leaves is not None, "there is room to be filled"
-        leaves = list(self.live.weights.leaves)
-        for at, leaf in zip(self._leaves, made, strict=True):
+        leaves, filled = list(self.live.weights.leaves), dict(zip(self._leaves, made, strict=True))
+        for at, leaf in filled.items():
             leaves[at] = leaf
-        self._hold(leaves)
+        self._hold(leaves, filled)
         self._scheduler.bind(leaves)
         self._leaves = None
 
-    def _hold(self, leaves: list[Any]) -> None:
-        """Have this list be the live one; nothing is shared with it, whatever it was made of."""
+    def _hold(self, leaves: list[Any], in_model: Mapping[int, Any]) -> None:
+        """Have this list be the live one; nothing is shared with it, whatever it was made of.
+
+        The model's own variables say of which shape and dtype leaves are, also while there are
+        none.
+        """
         self.live.weights.leaves, self.live.weights.sources = leaves, {}
-        for at in self.layout.places:
+        for at, leaf in in_model.items():
             variable = self.layout.variables[at]
             assert variable is not None, "places are those of weights"
-            variable.set_raw_value(leaves[at])
+            variable.set_raw_value(leaf)
 
     def _forget_all(self) -> None:
         """Leave nothing in any lane that a later answer could be computed from."""

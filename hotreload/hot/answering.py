@@ -1,8 +1,8 @@
 """The half of an engine in one's own program that answers requests."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, overload
 
 from hotreload.core.gate import Gate
@@ -21,6 +21,7 @@ from hotreload.hot.asking import (
 )
 from hotreload.hot.loop_thread import Home
 from hotreload.hot.released import Released
+from hotreload.types import Lease
 
 ADMISSION_SECONDS = 60.0
 """Time that a request waits for a generation that is new enough."""
@@ -110,14 +111,20 @@ class AnsweringHalf:
         request = request_for(prompt, sampling, more)
         prepared = await self._gate.preparer().prepare(request)
         async with (
-            self._gate.passing(at_least, ADMISSION_SECONDS) as lease,
+            self._inside(at_least) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
         ):
-            self._released.check_answers()  # nobody may be inside any more
             async for answer in answers:
                 for each in answer if isinstance(answer, list) else [answer]:
                     stamp(each, lease.generation)
                 yield answer
+
+    @asynccontextmanager
+    async def _inside(self, at_least: int = 0) -> AsyncIterator[Lease[SglangEngine]]:
+        """Hold a lease: its weights do not end meanwhile, and no memory is given back."""
+        async with self._gate.passing(at_least, ADMISSION_SECONDS) as lease:
+            self._released.check_answers()  # nobody may come in any more
+            yield lease
 
     async def abort(self, rid: str | None = None) -> int:
         """End the answers under way (to prompts that are called so), as they are; how many."""

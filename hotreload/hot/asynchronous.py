@@ -146,8 +146,9 @@ class AsyncHotEngine(AnsweringHalf):
             await staged.probe()
             return
         self._released.check_answers()
-        async with probes_within(self._probe_timeout, "[reload] probe_timeout"):
-            await self._replica.engine.probe()
+        probing = probes_within(self._probe_timeout, "[reload] probe_timeout")
+        async with self._inside() as lease, probing:
+            await lease.engine.probe()
 
     async def rollback(self, number: int | None = None) -> Generation:
         """Answer by the generation before again, or by this one: from memory, else its folder."""

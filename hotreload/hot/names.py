@@ -17,7 +17,7 @@ Names = Mapping[str, Name] | Callable[[str], Name | None]
 """A table of a program's names and Hugging Face's, or what looks one up; None for an unknown one.
 """
 NamePatterns = Sequence[tuple[str, str, str | None]]
-"""NamePatterns of names, what Hugging Face calls such a one, and the arrangement of axes if any."""
+"""Patterns of names, what Hugging Face calls such a one, and the arrangement of axes if any."""
 UNKNOWN_SHOWN = 10
 
 

@@ -30,7 +30,7 @@ class Released:
     def __init__(self) -> None:
         self.parts: frozenset[str] = frozenset()
         self.is_changing = False
-        """True while memory is being given back, or taken again."""
+        """True while memory is being given back."""
 
     def check_answers(self) -> None:
         """NotServing while nobody can be answered."""
@@ -123,7 +123,6 @@ class Releasing:
         async with self._switching.undisturbed():
             parts = self._released.parts
             refill = await self._refill(given, name, number=number, prove=prove)
-            self._released.is_changing = True
             try:
                 await uninterrupted(self._taken())
                 await refill()
@@ -132,8 +131,6 @@ class Releasing:
                 if not self._replica.gate.is_lost:
                     await uninterrupted(self._freed(kv=_KV in parts, weights=_WEIGHTS in parts))
                 raise
-            finally:
-                self._released.is_changing = False
             return self._replica.live
 
     async def _refill(

@@ -24,12 +24,14 @@ from hotreload.tiny.weights import hand_built
 from hotreload.types import Mode
 from tests.engine import real
 from tests.hot.on_accelerators import forbid_reading, take_for_accelerators
+from tests.waiting import turn_until
 
 pytestmark = pytest.mark.real_engine
 
 import jax  # noqa: E402
 
 SAYS = Probe("Who?", 12, contains="policy")
+NORM = "model.norm.weight"
 LONG = "The same prompt as before, and it is long enough to be worth keeping. " * 3
 POOL_RELEASED = r"the KV pool is released: hot\.resume\(\)"
 WEIGHTS_RELEASED = r"the weights are released: hot\.resume\(arrays\)"
@@ -179,7 +181,7 @@ def test_weights_without_files_must_be_given(hot: HotEngine) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception]]] = {
-    "a part": ({"model.norm.weight": saying(0)["model.norm.weight"]}, CheckpointIncompatible),
+    "a part": ({NORM: saying(0)[NORM]}, CheckpointIncompatible),
     "answers badly": (saying(40, "served by step"), ProbeFailed),
 }
 
@@ -284,6 +286,75 @@ def test_it_waits_for_the_answers_under_way_or_ends_them(hot: HotEngine) -> None
         assert (last["finish_reason"]["type"] == "abort") is abort
         hot.resume()
         assert said(hot) == "policy 80"
+
+
+def test_it_waits_for_a_probe_of_what_is_live(
+    hot: HotEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = hot.asynchronous
+    canaries, begun, may_ask = inside._replica.engine._canaries, asyncio.Event(), asyncio.Event()
+    ask = canaries.ask
+
+    async def asked_later(*asked: Any) -> None:
+        begun.set()
+        await may_ask.wait()
+        await ask(*asked)
+
+    async def both() -> None:
+        probing = asyncio.create_task(inside.probe())
+        await begun.wait()
+        assert inside._gate.inside == 1
+        releasing = asyncio.create_task(inside.release())
+        await turn_until(lambda: inside._released.is_changing)
+        may_ask.set()
+        await asyncio.gather(probing, releasing)
+
+    hot.update(saying(82))
+    monkeypatch.setattr(canaries, "ask", asked_later)
+    hot._loop.run(both())
+    assert hot.released == {"kv"}
+    hot.resume()
+    assert said(hot) == "policy 82"
+
+
+@pytest.mark.parametrize("names", [(), (NORM,)], ids=["all of them", "a part"])
+def test_an_update_that_was_checked_meanwhile_hears_of_it(
+    hot: HotEngine, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is staged the live leaves are looked at: how each lies there, of which dtype."""
+    inside, arrays = hot.asynchronous, jax.tree.map(jax.device_put, saying(83))
+    arrays = {name: arrays[name] for name in names or arrays}
+    checks, checked, may_go_on = inside._new_weights.checks, asyncio.Event(), asyncio.Event()
+    check = checks.check
+
+    async def checked_slowly(*given: Any, **more: Any) -> Any:
+        checkpoint = await check(*given, **more)
+        checked.set()
+        await may_go_on.wait()
+        return checkpoint
+
+    async def both() -> None:
+        updating = asyncio.create_task(inside.update(arrays))
+        await checked.wait()
+        await inside.release(weights=True)
+        may_go_on.set()
+        with pytest.raises(NotServing, match=WEIGHTS_RELEASED):
+            await updating
+
+    take_for_accelerators(monkeypatch)
+    monkeypatch.setattr(checks, "check", checked_slowly)
+    hot._loop.run(both())
+
+
+async def resumed_beside(hot: AsyncHotEngine) -> None:
+    resuming = asyncio.create_task(hot.resume())
+    await turn_until(hot._switching._one_at_a_time.locked)
+    await hot.generate("Who?", real.GREEDY)
+    await resuming
+
+
+def test_to_resume_where_nothing_is_released_is_nothing_to_anybody(hot: HotEngine) -> None:
+    hot._loop.run(resumed_beside(hot.asynchronous))
 
 
 def test_nobody_can_keep_the_memory(hot: HotEngine) -> None:

@@ -360,6 +360,18 @@ async def test_a_probe_that_hangs_fails(program: Program) -> None:
         await program.hot.probe()
 
 
+async def test_weights_that_are_probed_while_live_do_not_end_before_that(program: Program) -> None:
+    probing = program.begin(program.hot.probe(), "probe")
+    await program.steps.entered["probe"].wait()
+    assert program.hot._gate.inside == 1
+    await program.hot.update("step 1")
+    assert (await program.hot.generate("Who?"))["meta_info"]["generation"] == 2
+    assert len(program.hot._replica.fading) == 1
+    program.steps.released["probe"].set()
+    await probing
+    await turn_until(lambda: not program.hot._replica.fading)
+
+
 async def test_pieces_are_asked_for_with_stream(program: Program) -> None:
     with pytest.raises(BadRequest, match="call stream"):
         await program.hot.generate("Who?", stream=True)

@@ -126,9 +126,12 @@ def groups(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
 
 
 def are_made_on_devices(
-    checkpoint: Checkpoint, parts: Ingredients, leaves: Mapping[str, jax.Array]
+    checkpoint: Checkpoint, parts: Ingredients, leaves: Mapping[str, jax.Array | None]
 ) -> bool:
-    """Say if the programs here make what the own loader would make of these arrays."""
+    """Say if the programs here make what the own loader would make of these arrays.
+
+    A leaf whose memory was given back is None: like that nothing can be placed.
+    """
     stored = {name: DTYPES.get(spec.dtype) for name, spec in checkpoint.tensors.items()}
     memory = checkpoint.memory
     are_of_jax = all(isinstance(array, jax.Array) for array in memory.by_name().values())
@@ -145,8 +148,8 @@ def _part(stack: jax.Array, axes: tuple[int, ...], places: Sequence[Any]) -> jax
     return stack
 
 
-def _is_made_on_device(leaf: jax.Array, stored: Sequence[Any]) -> bool:
-    if is_on_host(leaf) or not leaf.committed or not leaf.is_fully_addressable:
+def _is_made_on_device(leaf: jax.Array | None, stored: Sequence[Any]) -> bool:
+    if leaf is None or is_on_host(leaf) or not leaf.committed or not leaf.is_fully_addressable:
         return False
     return leaf.dtype.itemsize in _UNSIGNED and all(
         dtype == leaf.dtype or (dtype == np.float32 and leaf.dtype == jnp.bfloat16)

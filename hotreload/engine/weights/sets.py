@@ -211,9 +211,9 @@ class StagingEngine:
     async def takes_unread(self, checkpoint: Checkpoint) -> bool:
         """Say if the engine takes these arrays from where they lie, and judges them there."""
         await self.until_compared()
-        return not self.spares_wait_on_host and self.loaders.takes_unread(
-            checkpoint, self.live.weights
-        )
+        async with self.unchanged:
+            live = self.live.weights
+            return not self.spares_wait_on_host and self.loaders.takes_unread(checkpoint, live)
 
     def live_sums(self) -> dict[str, int]:
         """The number of each live tensor by its name: those that a fingerprint is made of.
