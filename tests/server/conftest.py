@@ -36,6 +36,9 @@ ASK_THE_MODEL = {
 WORDS_ALONE = {
     "test_echo",
     "test_heard",
+    "test_keys",
+    "test_min_generation",
+    "test_openai",
     "test_responses",
     "test_several_answers",
     "test_text_generation",
