@@ -357,31 +357,12 @@ def test_no_file_of_ours_names_a_registry() -> None:
 
 def test_ci_runs_what_the_docs_say() -> None:
     script = (ROOT / ".ci/run").read_text()
-    assert re.findall(r"^(make check|.ci/judge)\b(?! ENGINE)", script, re.MULTILINE) == [
+    assert re.findall(r"^(make \w+|.ci/judge)$", script, re.MULTILINE) == [
         "make check",
         ".ci/judge",
     ]
     scripts = (".ci/run", ".ci/judge", ".ci/setup")
     assert all(os.access(ROOT / name, os.X_OK) for name in scripts)
-
-
-@pytest.mark.parametrize("failing", ["", "check", "newer", "release"])
-def test_ci_is_red_when_any_of_what_runs_side_by_side_fails(tmp_path: Path, failing: str) -> None:
-    script = (ROOT / ".ci/run").read_text()
-    begin = script.index("said=$(mktemp")
-    stubs = f"""
-    set -euo pipefail
-    told() {{ echo "said by $1"; [[ $1 != "{failing}" ]]; }}
-    make() {{ told check; }}
-    judge() {{ if (($#)); then told newer; else told release; fi; }}
-    on_the_newer=(a b)
-    """
-    rest = script[begin:].replace(".ci/judge", "judge")
-    done = subprocess.run(
-        ["bash", "-c", stubs + rest], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert (done.returncode != 0) == bool(failing)
-    assert done.stdout.splitlines() == ["said by release", "said by check", "said by newer"]
 
 
 def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
@@ -391,7 +372,7 @@ def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
         script,
         re.M | re.DOTALL,
     )
-    assert '.ci/judge ENGINE=0.1 WORKERS=1 ARGS="${on_the_newer[*]}"' in script
+    assert '.ci/judge ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
     names = re.sub(r"^ *#.*$|--deselect=", "", listed, flags=re.MULTILINE).split()
     for place, _, test in (name.partition("::") for name in names):
         assert (ROOT / place).exists()

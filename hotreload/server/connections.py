@@ -1,25 +1,24 @@
-"""Connections: how long each may take to ask and to read, and which of too many are closed."""
+"""Connections: how long each may take to ask and to read."""
 
 import asyncio
 import os
-import resource
 import select
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hotreload.server.crowd import Crowd, Elsewhere
 from hotreload.server.exchange import generation_header
 from hotreload.server.limits import headers_too_long
 from hotreload.server.peers import peer_behind
 from hotreload.server.problems import Refused, problem_of
-from hotreload.server.shared_numbers import SharedNumber
 from hotreload.server.sse import EVENT_STREAM
 from hotreload.types import Generation
 
@@ -27,81 +26,6 @@ LONGEST_READING = 40
 """A client may take so many times `write_seconds` in all to read the rest of an answer."""
 COMMENT = b": are you there?\n\n"
 """A comment in a stream of events: it asks a client that sends no more whether it reads."""
-
-
-class Elsewhere(Protocol):
-    """Another process, which answers some of the requests that come here."""
-
-    def is_for(self, head: bytes) -> bool:
-        """True if a request that begins so is to be answered there, as far as can be told yet."""
-        ...
-
-    def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give away a connection, on which this came and is not answered; False if it stays."""
-        ...
-
-    def make_room(self, *, is_local: bool) -> bool:
-        """Close a connection there that does nothing; False if there is none."""
-        ...
-
-    def go(self) -> None:
-        """Have it answer who came, and take nobody any more."""
-        ...
-
-    @property
-    def is_gone(self) -> bool:
-        """True if nobody is answered there."""
-        ...
-
-
-class Crowd:
-    """The connections of one kind of socket; those of another do not take their places.
-
-    Over TCP any process of the machine can connect, and none must use up the descriptors that
-    loading and saving need.
-    """
-
-    def __init__(
-        self,
-        most: int,
-        there: SharedNumber | None = None,
-        elsewhere_make_room: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`there` counts those of all processes that answer on such sockets."""
-        _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft one may be raised
-        is_bound = descriptors != resource.RLIM_INFINITY
-        self._most = min(most, descriptors // 4) if is_bound else most
-        self._there: dict[PeerProtocol, None] = {}
-        """The oldest of ours first."""
-        self._count = there or SharedNumber()
-        self._elsewhere_make_room = elsewhere_make_room
-
-    def join(self, newcomer: "PeerProtocol") -> bool:
-        """Take a place, if need be of the oldest that does nothing; False when all are busy."""
-        if self._count.total >= self._most and not self.make_room():
-            return False
-        self.take_in(newcomer)
-        return True
-
-    def take_in(self, newcomer: "PeerProtocol") -> None:
-        """Give a place to one that another process had given one."""
-        self._there[newcomer] = None
-        self._count.add(1)
-
-    def make_room(self) -> bool:
-        """Close the oldest connection that does nothing; False if there is none."""
-        spare = next((each for each in self._there if each.is_spare), None)
-        if spare is None:
-            return self._elsewhere_make_room()
-        self.leave(spare)
-        spare.shutdown()
-        return True
-
-    def leave(self, connection: "PeerProtocol") -> None:
-        """Give the place back; another connection may have taken it already."""
-        if connection in self._there:
-            del self._there[connection]
-            self._count.add(-1)
 
 
 class UntilGone:

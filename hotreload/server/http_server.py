@@ -17,7 +17,8 @@ from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
 from hotreload.server.bounds import Limits
-from hotreload.server.connections import Crowd, Elsewhere, PeerProtocol
+from hotreload.server.connections import PeerProtocol
+from hotreload.server.crowd import Crowd, Elsewhere
 from hotreload.server.doors import Doors
 from hotreload.server.listening import BACKLOG, is_for_looking
 from hotreload.server.shared_numbers import SharedNumbers
