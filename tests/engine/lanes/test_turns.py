@@ -4,16 +4,17 @@ import asyncio
 import copy
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
 
 from hotreload.engine.lanes import kinds, sharing
-from hotreload.engine.lanes.lane import Rotation
+from hotreload.engine.lanes.lane import Lane, Rotation
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import Sharing
 from tests.engine import real
@@ -131,14 +132,32 @@ async def test_no_answer_mixes_in_lanes_that_rest_for_long(engine: Engine, voice
     await check_memory(engine)
 
 
+@contextmanager
+def resting_after_its_prompt(engine: Engine, lane: Lane) -> Iterator[None]:
+    """This lane launches a request's prompt, and then nothing, however late we look."""
+    resting = engine._scheduler.lanes._resting
+    may_launch, launched = resting.may_launch, False
+
+    def its_prompt_alone(asked: Lane, lanes: Sequence[Lane]) -> bool:
+        nonlocal launched
+        if asked is not lane:
+            return bool(may_launch(asked, lanes))
+        may = not launched and bool(may_launch(asked, lanes))
+        launched = launched or (may and resting._has_work(lane))
+        return may
+
+    with patch.object(resting, "may_launch", its_prompt_alone):
+        yield
+
+
 async def test_what_rests_after_its_prompt_can_be_aborted(engine: Engine, voices: Voices) -> None:
     before, live = engine.live, await engine.stage(voices.checkpoint(3))
     await engine.flip(live)
-    with older_ones_rest(engine, Fraction(1, 1000)):
+    (lane,) = (each for each in lanes_of(engine) if each.number == before.weights.lane)
+    with resting_after_its_prompt(engine, lane):
         others = [asyncio.create_task(tell(engine, LONG, live, f"{at}")) for at in range(3)]
         await until(lambda: holds(engine, live.weights.lane).count("runs") == 3)
         rests = asyncio.create_task(tell(engine, LONG, before))
-        (lane,) = (each for each in lanes_of(engine) if each.number == before.weights.lane)
         await until(lambda: lane._unmerged is not None)
         await engine.abort(before)
         assert not any(each.done() for each in others)
