@@ -71,11 +71,12 @@ class HttpServer(uvicorn.Server):
         self._left = asyncio.Event()
         self._doors = doors
         self._elsewhere = elsewhere
+        self._crowd_of = _crowds(limits, counts, elsewhere)
         protocol = functools.partial(
             PeerProtocol,
             arrival_seconds=limits.arrival_seconds,
             live=app.state.live,
-            crowds=self._crowds(limits, counts, elsewhere),
+            crowds=self._crowd_of,
             elsewhere=elsewhere,
         )
         super().__init__(_config(app, protocol, limits))
@@ -141,18 +142,6 @@ class HttpServer(uvicorn.Server):
     def make_room(self, *, is_local: bool) -> None:
         """Close the oldest connection that does nothing."""
         self._crowd_of[is_local].make_room()
-
-    def _crowds(
-        self, limits: Limits, counts: SharedNumbers, elsewhere: Elsewhere | None
-    ) -> Mapping[bool, Crowd]:
-        def make_room(is_local: bool) -> bool:
-            return elsewhere is not None and elsewhere.make_room(is_local=is_local)
-
-        self._crowd_of = {
-            is_local: Crowd(limits.connections, count, functools.partial(make_room, is_local))
-            for is_local, count in ((True, counts.local), (False, counts.remote))
-        }
-        return self._crowd_of
 
     def observe(self, event: Event) -> None:
         """On lasting sockets, accept only while any gate can let somebody in."""
@@ -246,6 +235,20 @@ class HttpServer(uvicorn.Server):
             looks[connection] = looks[connection] + 1 if connection.is_idle else 0
             if looks[connection] * FLUSH_SECONDS > self.linger_seconds:
                 connection.shutdown()
+
+
+def _crowds(
+    limits: Limits, counts: SharedNumbers, elsewhere: Elsewhere | None
+) -> Mapping[bool, Crowd]:
+    """The places for connections, by whether they are of a unix socket."""
+
+    def make_room(is_local: bool) -> bool:
+        return elsewhere is not None and elsewhere.make_room(is_local=is_local)
+
+    return {
+        is_local: Crowd(limits.connections, count, functools.partial(make_room, is_local))
+        for is_local, count in ((True, counts.local), (False, counts.remote))
+    }
 
 
 def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
