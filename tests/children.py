@@ -6,10 +6,18 @@ from pathlib import Path
 def children_of(pid: int) -> list[int]:
     """Those that run below it, whichever of its threads began them."""
     found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for each in found for child in each.read_text().split()]
+    return [int(child) for each in found for child in _read(each).split()]
 
 
 def workers_below(pid: int) -> list[int]:
     """Those that answer HTTP for it."""
-    lines = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(pid)}
+    lines = {child: _read(Path(f"/proc/{child}/cmdline")) for child in children_of(pid)}
     return [child for child, line in lines.items() if b"worker_process" in line]
+
+
+def _read(of_a_process: Path) -> bytes:
+    """What the kernel tells; nothing where the thread or process has ended since it was found."""
+    try:
+        return of_a_process.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
