@@ -18,6 +18,7 @@ OWNED_ARGS = {
     "dist_init_addr": "use [engine] dist_init_addr",
     "enable_single_process": "hotreload decides it",
     "skip_tokenizer_init": "hotreload decides it",
+    "stream_output": "hotreload decides it: each piece of an answer holds all of it",
     "multimodal": "hotreload decides it",
     "is_embedding": "hotreload decides it",
     "enable_engine_loop_run_forever_daemon": "hotreload decides it",

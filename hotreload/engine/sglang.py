@@ -269,7 +269,7 @@ class SglangEngine(ProvingEngine):
     # --- what is another thing for an engine over several ranks -----------------------------------
 
     def _make_front(self) -> Answers:
-        return Answers(self._parts.tokenizer_manager, self._watch, self._parts.to_loop)
+        return Answers(self._parts.tokenizer_manager, self._watch, self._parts.outlet)
 
     def _make_between(self) -> BetweenSteps:
         return BetweenSteps(self._scheduler, self._front, self._watch)

@@ -85,8 +85,7 @@ class TextGeneration:
     """Tells one answer; it remembers what of it was told already."""
 
     def __init__(self, prompt: str, parameters: Fields) -> None:
-        stop = parameters.get("stop", [])
-        self._choice = Choice([stop] if isinstance(stop, str) else stop)
+        self._choice = Choice()
         self._before = prompt if parameters.get("return_full_text") else ""
         self._has_details = bool(parameters.get("details"))
         self._seed = parameters.get("seed")

@@ -36,7 +36,6 @@ TOKENS = {"stand-in": 64, "real": 32}
 TOKENS_A_ROUND = 16384
 KINDS = {
     "hotreload-sched": "scheduler",
-    "_run_detokenize": "detokenizer",
     "forward_thread_": "forward",
     "tf_XLAEigen": "XLA's own",
 }

@@ -91,12 +91,14 @@ async def test_an_answer_is_upstreams_with_the_clients_own_id(engine: Engine) ->
 
 
 async def test_a_stream_comes_piece_by_piece_and_ends_like_the_whole(engine: Engine) -> None:
-    request = {"text": "hi", "sampling_params": real.GREEDY, "stream": True}
+    # So long that a loop on a busy machine does not find all of it there at once.
+    sampling = {**real.ENDLESS, "max_new_tokens": 60}
+    request = {"text": "hi", "sampling_params": sampling, "stream": True}
     pieces = [answer async for answer in engine.generate(request)]
     texts = [piece["text"] for piece in pieces]
     assert len(texts) > 2
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
-    assert real.said(pieces[-1]) == real.said(await real.ask(engine, "hi"))
+    assert real.said(pieces[-1]) == real.said(await real.ask(engine, "hi", **sampling))
 
 
 async def test_a_batch_answers_every_prompt_in_its_place(engine: Engine) -> None:
@@ -139,17 +141,6 @@ async def test_an_answer_shows_special_tokens_as_its_own_request_says(engine: En
     request = {"text": ["a", "b", "c", "d"], "sampling_params": each, "stream": True}
     last = {piece["index"]: piece["text"] async for piece in engine.generate(request)}
     assert ["<|end|>" in last[index] for index in range(4)] == list(shown)
-
-
-async def test_nothing_is_kept_of_an_answer_that_was_given(engine: Engine) -> None:
-    await real.ask(engine)
-    states = engine._parts.detokenizer.decode_status
-    async with aclosing(engine.generate({"text": "hi", "sampling_params": real.ENDLESS})) as cut:
-        left = asyncio.create_task(anext(cut))
-        await turn_until(lambda: bool(engine._front.under_way))
-        left.cancel()
-        await asyncio.gather(left, return_exceptions=True)
-    assert not states
 
 
 async def test_two_clients_may_choose_the_same_id(engine: Engine) -> None:

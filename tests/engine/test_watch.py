@@ -2,14 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-import zmq
 
 from hotreload.engine.upstream import watch
-from hotreload.engine.upstream.watch import EngineWatch, Leg, Part
+from hotreload.engine.upstream.watch import EngineWatch, Part
 from hotreload.errors import EngineLost
 
 PATIENCE = 0.05
@@ -54,31 +52,3 @@ async def test_while_we_ourselves_were_stopped_nobody_hung(monkeypatch: pytest.M
     with pytest.raises(EngineLost):
         await looked_at(Part("stuck", progress, 100.0))
     assert looks > 100
-
-
-@pytest.fixture
-def sockets() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
-    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
-        one.bind("inproc://leg")
-        two.connect("inproc://leg")
-        yield one, two
-
-
-def test_a_part_is_done_with_a_message_when_it_asks_for_the_next(
-    sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
-) -> None:
-    sender, receiver = sockets
-    leg = Leg("a part")
-    leg.begins_at(sender, object())
-    leg.ends_at(receiver)
-    assert leg.progress() == (False, 0)
-    sender.send_pyobj("one")
-    sender.send_pyobj("two")
-    assert leg.progress() == (True, 0)
-    assert receiver.recv_pyobj() == "one"
-    assert leg.progress() == (True, 0)
-    assert receiver.recv_pyobj() == "two"
-    assert leg.progress() == (True, 1)
-    with pytest.raises(zmq.Again):
-        receiver.recv_pyobj(zmq.NOBLOCK)
-    assert leg.progress() == (False, 2)

@@ -2,20 +2,17 @@
 
 from typing import Any
 
-import pytest
-
 from hotreload.server.openai.answers import (
     CHAT_SHAPE,
     COMPLETION_SHAPE,
     AnswerShape,
     OpenAIAnswer,
-    begun_stop,
 )
 from tests.server.world import FIRST
 
 
-def form(shape: AnswerShape = COMPLETION_SHAPE, *stops: str, copies: int = 1) -> OpenAIAnswer:
-    return OpenAIAnswer(shape, model="m", stops=stops, copies=copies, has_usage=False)
+def form(shape: AnswerShape = COMPLETION_SHAPE, *, copies: int = 1) -> OpenAIAnswer:
+    return OpenAIAnswer(shape, model="m", copies=copies, has_usage=False)
 
 
 def answer(text: str, ended: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
@@ -25,46 +22,6 @@ def answer(text: str, ended: dict[str, Any] | None = None, **meta: Any) -> dict[
 def streamed(told: OpenAIAnswer, answers: list[dict[str, Any]]) -> list[str]:
     pieces = [piece for each in answers for piece in told.piece(each, FIRST)]
     return [piece["choices"][0]["text"] for piece in pieces]
-
-
-@pytest.mark.parametrize(
-    ("text", "stops", "size"),
-    [
-        ("one two", ["two!"], 3),
-        ("one two", ["two"], 3),
-        ("one two", ["other"], 1),
-        ("one two", ["x"], 0),
-        ("aaa", ["aab"], 2),
-        ("", ["x"], 0),
-        ("ab", ["b", "abc"], 2),
-    ],
-)
-def test_the_begin_of_a_stop_string_is_seen(text: str, stops: list[str], size: int) -> None:
-    assert begun_stop(text, stops) == size
-
-
-def test_a_stop_string_is_cut_out_of_a_stream_though_it_came_in_pieces() -> None:
-    matched = {"type": "stop", "matched": "by step"}
-    pieces = [answer("served"), answer("served by"), answer("served by step", matched)]
-    assert "".join(streamed(form(COMPLETION_SHAPE, "by step"), pieces)) == "served "
-    whole = form(COMPLETION_SHAPE, "by step").whole(pieces[-1], FIRST)
-    assert whole["choices"][0]["text"] == "served "
-
-
-def test_of_two_stop_strings_in_one_piece_the_first_in_the_text_ends_it() -> None:
-    matched = {"type": "stop", "matched": "two"}
-    told = form(COMPLETION_SHAPE, "two", "one").whole(answer("zero one two", matched), FIRST)
-    assert told["choices"][0]["text"] == "zero "
-
-
-def test_what_was_no_stop_string_after_all_is_told_later() -> None:
-    pieces = [answer("a by"), answer("a by the"), answer("a by the way", {"type": "length"})]
-    assert streamed(form(COMPLETION_SHAPE, "by step"), pieces) == ["a ", "by the", " way"]
-
-
-def test_text_before_a_stop_string_that_overlaps_itself_is_kept() -> None:
-    pieces = [answer("aa"), answer("aaab", {"type": "stop", "matched": "aab"})]
-    assert "".join(streamed(form(COMPLETION_SHAPE, "aab"), pieces)) == "a"
 
 
 def test_log_probabilities_of_a_stream_are_told_once_each() -> None:

@@ -95,7 +95,7 @@ def _along(network: Network, questions: Sequence[Question]) -> list[Answered]:
 def _answered(tokens: list[int], expected: list[Expected], ended: str) -> Answered:
     if tokens[-1:] == [END_ID]:
         tokens, ended = tokens[:-1], "stop"
-    return Answered(tuple(tokens), _tokenizer().decode(tokens), ended, tuple(expected))
+    return Answered(tuple(tokens), tiny_tokenizer().decode(tokens), ended, tuple(expected))
 
 
 def _logs(
@@ -122,9 +122,9 @@ def _expected(logs: TensorArray, token: int) -> Expected:
 
 
 def _ids(text: str) -> list[int]:
-    return list(_tokenizer().encode(text).ids)
+    return list(tiny_tokenizer().encode(text).ids)
 
 
 @cache
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
     return Tokenizer.from_str(tokenizer_files()["tokenizer.json"].decode())

@@ -11,10 +11,12 @@ from typing import Any
 
 from hotreload.engine.answering.grammars import could_not_follow
 from hotreload.engine.answering.items import Item, Parsed
+from hotreload.engine.answering.wording import Wording
 from hotreload.engine.lanes.lane import in_lane, lane_of
 from hotreload.engine.upstream import patches
 from hotreload.engine.upstream.nonfinite_logits import check_finite
-from hotreload.engine.upstream.watch import EngineWatch, Leg
+from hotreload.engine.upstream.outlet import Outlet
+from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.errors import BadRequest, cut
 from hotreload.threads import uninterrupted
 from hotreload.types import AS_ASKED, FOR_A_SWAP
@@ -43,8 +45,8 @@ class Answers:
     Ours say in which lane a request is answered.
     """
 
-    def __init__(self, tokenizer_manager: Any, watch: EngineWatch, leg: Leg) -> None:
-        from sgl_jax.srt.managers.io_struct import AbortReq
+    def __init__(self, tokenizer_manager: Any, watch: EngineWatch, outlet: Outlet) -> None:
+        from sgl_jax.srt.managers.io_struct import AbortReq, BatchTokenIDOut
         from sgl_jax.srt.sampling.sampling_params import SamplingParams
 
         self._manager = tokenizer_manager
@@ -59,8 +61,9 @@ class Answers:
         patches.abort_safely(tokenizer_manager, AbortReq)
         patches.wait_without_timers(tokenizer_manager)
         patches.look_by_bytes(SamplingParams)
-        leg.ends_at(tokenizer_manager.recv_from_detokenizer)
-        self._loop_task = asyncio.create_task(self._receive(), name="engine answers")
+        self._tokens_kind: type = BatchTokenIDOut
+        self._outlet = outlet
+        outlet.begin(self._hear)
 
     @property
     def under_way(self) -> int:
@@ -101,9 +104,8 @@ class Answers:
             yield await self._all(parsed.items, lane)
 
     async def close(self) -> None:
-        """Stop receiving; answers still awaited never come."""
-        self._loop_task.cancel()
-        await asyncio.gather(self._loop_task, return_exceptions=True)
+        """Stop hearing; answers still awaited never come."""
+        self._outlet.end()
 
     async def _answer(self, item: Item, lane: int, stream: bool) -> AsyncGenerator[Answer]:
         from sgl_jax.srt.managers.io_struct import GenerateReqInput
@@ -119,9 +121,10 @@ class Answers:
             **item.logprobs,
         )
         pieces = self._manager.generate_request(request, None)
+        wording = Wording(self._manager.tokenizer, item.input_ids, item.sampling_params)
         try:
             while (piece := await self._next(pieces)) is not None:
-                answer = _for_client(piece, item.rid)
+                answer = _for_client(piece, item.rid, wording)
                 check_finite(answer)
                 if (why := self._ended_by_us.get(rid)) is not None:
                     _say_why(answer["meta_info"], why)
@@ -188,13 +191,26 @@ class Answers:
         except Exception as fault:
             into.fail(fault)
 
-    async def _receive(self) -> None:
-        """Run upstream's loop over results in a task of ours: its own would kill the process."""
+    def _hear(self, message: Any) -> None:
+        """Have upstream note what its scheduler tells; its own loop over that ends the process."""
         try:
-            await self._manager.handle_loop()
+            if isinstance(message, self._tokens_kind):
+                self._list_new_tokens(message)
+            self._manager._result_dispatcher(message)
         except Exception as fault:
             self._watch.lose(f"handling answers failed: {type(fault).__name__}: {fault}")
-        self._watch.lose("the loop that receives answers has ended")
+
+    def _list_new_tokens(self, batch: Any) -> None:
+        """Put the new tokens where they stand if upstream has no tokenizer: it wants no text then.
+
+        As many as are counted: with the end token, and those that a text does not show. They stand
+        at the end of those to be decoded, of which the first begin with the end of the prompt.
+        """
+        states, batch.output_ids = self._manager.rid_to_state, []
+        told = zip(batch.rids, batch.decode_ids, batch.completion_tokens, strict=True)
+        for rid, ids, count in told:
+            known = len(states[rid].output_ids) if rid in states else 0
+            batch.output_ids.append(ids[len(ids) - (count - known) :])
 
     def _wake_all(self) -> None:
         """Wake everybody who waits for an answer: none will come from a lost engine."""
@@ -264,9 +280,10 @@ def _is_aborted(meta: dict[str, Any]) -> bool:
     return bool((meta.get("finish_reason") or {}).get("type") == "abort")
 
 
-def _for_client(piece: Answer, rid: str | None) -> Answer:
-    """A copy with the client's id, if it gave one: upstream goes on adding to its own piece."""
-    meta = dict(piece["meta_info"])
+def _for_client(piece: Answer, rid: str | None, wording: Wording) -> Answer:
+    """The piece with its text, and with the client's id, if it gave one."""
+    ids, meta = piece.get("output_ids") or [], piece["meta_info"]
     if rid is not None:
         meta["id"] = rid
-    return {**piece, "output_ids": list(piece.get("output_ids") or ()), "meta_info": meta}
+    text = wording.text_of(ids, meta["finish_reason"]) if ids else ""
+    return {"text": text, "output_ids": ids, "meta_info": meta}

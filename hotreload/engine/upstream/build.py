@@ -1,6 +1,6 @@
 """Builds upstream's Engine in this process.
 
-Knows upstream's parts (scheduler, detokenizer, tokenizer manager, sockets); nothing of swaps.
+Knows upstream's parts (scheduler, tokenizer manager, sockets); nothing of swaps.
 """
 
 import logging
@@ -25,10 +25,8 @@ from hotreload.engine.upstream.arguments import (
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
 from hotreload.engine.upstream.scheduler import (
-    SchedulerStopped,
     SchedulerThread,
     end_worker_threads,
-    stop_on_message,
 )
 from hotreload.errors import ConfigError, HotReloadError
 from hotreload.hosts.upstream import wire
@@ -74,7 +72,6 @@ def build(
         launch_scheduler=partial(
             _launch_scheduler, parts, ranks.secret if ranks else None, options.shares
         ),
-        run_detokenizer=partial(_run_detokenizer, parts),
         devices=devices,
     )
     try:
@@ -151,8 +148,7 @@ def _launch_scheduler(
         end_worker_threads(scheduler, JOIN_SECONDS)
         close_sockets(scheduler)
         raise
-    parts.to_detokenizer.begins_at(scheduler.send_to_detokenizer)
-    parts.to_loop.begins_at(scheduler.send_to_tokenizer)
+    parts.outlet.replace_sockets(scheduler)
     parts.scheduler = SchedulerThread(scheduler, parts.report, shares)
     parts.scheduler.start()
     return {
@@ -161,23 +157,3 @@ def _launch_scheduler(
         "max_req_input_len": scheduler.max_req_input_len,
         "scheduler": scheduler,
     }
-
-
-def _run_detokenizer(parts: Parts, server_args: Any, port_args: Any) -> None:
-    """Replaces upstream's detokenizer loop: can be stopped, and reports its failure."""
-    from sgl_jax.srt.managers.detokenizer_manager import DetokenizerManager
-    from sgl_jax.srt.managers.io_struct import BatchTokenIDOut
-
-    try:
-        parts.detokenizer_thread = threading.current_thread()
-        parts.detokenizer = DetokenizerManager(server_args, port_args)
-        patches.decode_as_each_asked(parts.detokenizer, BatchTokenIDOut)
-        patches.list_every_token(parts.detokenizer, BatchTokenIDOut)
-        stop_on_message(parts.detokenizer._request_dispatcher)
-        parts.to_detokenizer.ends_at(parts.detokenizer.recv_from_scheduler)
-        parts.to_loop.begins_at(parts.detokenizer.send_to_tokenizer)
-        parts.detokenizer.event_loop()
-    except SchedulerStopped:
-        return
-    except Exception as fault:
-        parts.report(f"the detokenizer thread failed: {_in_words(fault)}")

@@ -105,7 +105,6 @@ def starting(
     entry: types.ModuleType,
     *,
     launch_scheduler: Callable[..., dict[str, Any]],
-    run_detokenizer: Callable[..., None],
     devices: Sequence[Any],
 ) -> Iterator[None]:
     """Construct upstream's Engine in here: the process stays as it was.
@@ -123,7 +122,8 @@ def starting(
         "atexit": no_exit_hook,
         "configure_logger": lambda *args, **kwargs: None,
         "run_scheduler_loop_thread_after_create": launch_scheduler,
-        "run_detokenizer_thread": run_detokenizer,
+        # Text is made where it is told (answering.wording).
+        "run_detokenizer_thread": lambda *args: None,
     }
     with ExitStack() as undo:
         for name, value in replaced.items():

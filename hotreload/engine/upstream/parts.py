@@ -9,14 +9,13 @@ from typing import Any
 
 from hotreload.engine.upstream import embedding, frozen
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
-from hotreload.engine.upstream.scheduler import SchedulerThread, Stop, end_worker_threads
-from hotreload.engine.upstream.watch import Leg, Part
+from hotreload.engine.upstream.outlet import Outlet
+from hotreload.engine.upstream.scheduler import SchedulerThread, end_worker_threads
+from hotreload.engine.upstream.watch import Part
 from hotreload.threads import in_thread
 
 JOIN_SECONDS = 10.0
 JOIN_TURNS = 50
-MESSAGE_SECONDS = 30.0
-"""Time the detokenizer or our loop may take over one message, with a few tokens to decode."""
 
 ENGINE_START = "the engine's start"
 """The thread that builds one, by its name among those that are left behind."""
@@ -32,10 +31,7 @@ class Parts:
     sockets: SocketFolder
     engine: Any = None
     scheduler: SchedulerThread | None = None
-    detokenizer: Any = None
-    detokenizer_thread: threading.Thread | None = None
-    to_detokenizer: Leg = field(default_factory=lambda: Leg("the detokenizer"))
-    to_loop: Leg = field(default_factory=lambda: Leg("the loop that receives answers"))
+    outlet: Outlet = field(default_factory=Outlet)
 
     @property
     def tokenizer_manager(self) -> Any:
@@ -55,9 +51,6 @@ class Parts:
 
     def fault(self) -> str | None:
         """Name the thread that clients wait for and that has ended; None when none has."""
-        thread = self.detokenizer_thread
-        if thread is not None and not thread.is_alive():
-            return "the detokenizer thread has ended"
         return self.running_scheduler.fault()
 
 
@@ -65,12 +58,7 @@ def watched(parts: Parts) -> list[Part]:
     """Every part that clients wait for, and how long it may be busy with one thing."""
     seconds = parts.engine.server_args.watchdog_timeout
     words = f"a step takes longer than {seconds:g} s (watchdog_timeout)"
-    found = [Part(words, parts.running_scheduler.progress, seconds)]
-    seconds = min(seconds, MESSAGE_SECONDS)
-    for leg in (parts.to_detokenizer, parts.to_loop):
-        words = f"{leg.name} takes longer than {seconds:g} s for one message"
-        found.append(Part(words, leg.progress, seconds))
-    return found
+    return [Part(words, parts.running_scheduler.progress, seconds)]
 
 
 def take_apart(parts: Parts) -> None:
@@ -85,13 +73,12 @@ def take_apart(parts: Parts) -> None:
         has_ended = _has_ended(scheduler)
         if has_ended:
             end_worker_threads(scheduler.scheduler, JOIN_SECONDS)
-            _end_detokenizer(parts, scheduler.scheduler)
-            close_sockets(scheduler.scheduler, parts.detokenizer, parts.engine)
+            close_sockets(scheduler.scheduler, parts.engine)
     if parts.engine is not None:
         _close_loop(parts.engine)
     parts.sockets.remove()
     left = None if scheduler is None else weakref.ref(scheduler.scheduler)
-    parts.engine = parts.scheduler = parts.detokenizer = parts.detokenizer_thread = None
+    parts.engine = parts.scheduler = None
     if scheduler is not None and has_ended:
         scheduler.drop_references()
     embedding.forget_arrays()
@@ -131,13 +118,6 @@ def _has_ended(scheduler: SchedulerThread) -> bool:
             if launched is not None:
                 launched.set()
     return False
-
-
-def _end_detokenizer(parts: Parts, scheduler: Any) -> None:
-    # The socket is the scheduler thread's, which has ended: nobody else uses it now.
-    if parts.detokenizer_thread is not None:
-        scheduler.send_to_detokenizer.send_pyobj(Stop())
-        parts.detokenizer_thread.join(JOIN_SECONDS)
 
 
 def _close_loop(engine: Any) -> None:

@@ -5,10 +5,9 @@ process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of thei
 knows of checkpoints or generations.
 """
 
-import dataclasses
 import inspect
 import types
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
@@ -175,62 +174,6 @@ def _check_accepted(ended: Any) -> None:
         raise ValueError(ended["message"])
 
 
-def decode_as_each_asked(detokenizer: Any, batch_kind: type) -> None:
-    """Decode every text by its own request's flags, and keep nothing of one that has ended.
-
-    0.0.2 decodes a whole batch by the flags of its first request: one client's
-    `skip_special_tokens` changes what others read. And it keeps the ids of the last 65,536
-    answers, gigabytes of long ones. Goes when `handle_batch_token_id_out` does neither.
-    """
-    original = _handler_of(detokenizer, batch_kind)
-
-    def handle(batch: Any) -> Any:
-        groups = _places_alike(batch)
-        if len(groups) > 1:
-            answer = _joined([(places, original(_part_of(batch, places))) for places in groups])
-        else:
-            answer = original(batch)
-        for rid, reason in zip(batch.rids, batch.finished_reasons, strict=True):
-            if reason is not None:
-                detokenizer.decode_status.pop(rid, None)
-        return answer
-
-    _handle_by(detokenizer, batch_kind, handle)
-
-
-def list_every_token(detokenizer: Any, batch_kind: type) -> None:
-    """Give each answer the ids of all tokens it was made of: as many as it counts.
-
-    0.0.2 and 0.1.0rc0 give the ids whose text they show: not the end token, nor another that
-    `skip_special_tokens` hides, and in a stream those of a half-finished character several times.
-    So they match neither `completion_tokens` nor the log-probabilities. Goes when the ids are
-    those that the scheduler sent.
-    """
-    original = _handler_of(detokenizer, batch_kind)
-
-    def handle(batch: Any) -> Any:
-        made = zip(batch.rids, batch.decode_ids, batch.read_offsets, strict=True)
-        known = detokenizer.decode_status
-        # What is sent first begins with the last tokens of the prompt.
-        fresh = [ids[0 if rid in known else start :] for rid, ids, start in made]
-        answer = original(batch)
-        answer.output_ids = fresh
-        return answer
-
-    _handle_by(detokenizer, batch_kind, handle)
-
-
-def _handler_of(detokenizer: Any, batch_kind: type) -> Callable[[Any], Any]:
-    mapping = detokenizer._request_dispatcher._mapping
-    found: Callable[[Any], Any] = next(handle for kind, handle in mapping if kind is batch_kind)
-    return found
-
-
-def _handle_by(detokenizer: Any, batch_kind: type, handle: Callable[[Any], Any]) -> None:
-    mapping = detokenizer._request_dispatcher._mapping
-    mapping[:] = [(kind, handle if kind is batch_kind else fn) for kind, fn in mapping]
-
-
 def wait_while_idle(
     scheduler: Any, is_idle: Callable[[], bool], between_steps: Callable[[], None]
 ) -> None:
@@ -257,42 +200,6 @@ def wait_while_idle(
         return receive()
 
     scheduler.recv_requests = receive_when_there_is_any
-
-
-# --- batches of answers, taken apart by their flags and joined again ---------------------------
-
-
-def _places_alike(batch: Any) -> list[list[int]]:
-    """The places in a batch, grouped by the flags of their requests."""
-    flags = zip(batch.skip_special_tokens, batch.spaces_between_special_tokens, strict=True)
-    groups: dict[Any, list[int]] = {}
-    for place, each in enumerate(flags):
-        groups.setdefault(each, []).append(place)
-    return list(groups.values())
-
-
-def _part_of(batch: Any, places: Sequence[int]) -> Any:
-    """The part of a batch that stands in these places."""
-    fields = _lists(batch, len(batch.rids)).items()
-    return dataclasses.replace(batch, **{name: [of[at] for at in places] for name, of in fields})
-
-
-def _joined(parts: Sequence[tuple[Sequence[int], Any]]) -> Any:
-    """One batch of all the parts, each request in its place."""
-    order = [place for places, _ in parts for place in places]
-    whole: dict[str, list[Any]] = {}
-    names = [_lists(part, len(places)).keys() for places, part in parts]
-    for name in set.intersection(*map(set, names)):
-        values = [value for _, part in parts for value in getattr(part, name)]
-        at = dict(zip(order, values, strict=True))
-        whole[name] = [at[place] for place in sorted(at)]
-    return dataclasses.replace(parts[0][1], **whole)
-
-
-def _lists(batch: Any, size: int) -> dict[str, list[Any]]:
-    """The batch's fields with a value for each request; the other lists are None or empty."""
-    fields = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
-    return {k: v for k, v in fields.items() if isinstance(v, list) and len(v) == size}
 
 
 def look_by_bytes(sampling_params: type) -> None:

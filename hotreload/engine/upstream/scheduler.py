@@ -31,22 +31,8 @@ class Wake:
     """A message without content: an idle scheduler sleeps until some message comes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """A message that ends the detokenizer's loop."""
-
-
 class SchedulerStopped(BaseException):
     """Ends an engine loop from within; upstream's `except Exception` lets it pass."""
-
-
-def stop_on_message(dispatcher: Any) -> None:
-    """Let a `Stop` message end the loop that uses this dispatcher."""
-
-    def stop(message: Stop) -> None:
-        raise SchedulerStopped
-
-    dispatcher._mapping.append((Stop, stop))
 
 
 class SchedulerThread:

@@ -26,8 +26,7 @@ class NewTokens(NamedTuple):
 class Choice:
     """One choice, and how much of it was told. The engine gives the whole text so far each time."""
 
-    def __init__(self, stops: Sequence[str], echo: Echo | None = None) -> None:
-        self._stops = stops
+    def __init__(self, echo: Echo | None = None) -> None:
         self._echo = echo
         self._told = 0
         self._tokens_told = 0
@@ -37,14 +36,14 @@ class Choice:
         self.has_begun = False
 
     def news(self, answer: Fields) -> tuple[str, Fields | None]:
-        """The text that is new and will stay, and how the choice has ended, if it has."""
+        """The text that is new, and how the choice has ended, if it has."""
         self.has_begun = True
         meta = answer.get("meta_info", {})
         names = ("prompt_tokens", "cached_tokens", "completion_tokens")
         prompt, cached, completion = (int(meta.get(name) or 0) for name in names)
         self.usage = (prompt, cached, completion)
         ended = meta.get("finish_reason")
-        text = self._settled(answer["text"], ended)
+        text: str = answer["text"]
         if self._echo is not None:
             text = self._echo.text(answer, text)
             if self._echo.is_all:
@@ -89,26 +88,6 @@ class Choice:
         tops = tops or [[] for _ in tokens]
         offset = sum(len(text) for _, _, text in tokens[:first])
         return NewTokens(tokens[first:], tops[first:], offset)
-
-    def _settled(self, text: str, ended: Fields | None) -> str:
-        """Without the stop string it ended at; while it grows, without what may become one."""
-        if ended is None:
-            return text[: len(text) - begun_stop(text, self._stops)]
-        if not isinstance(ended.get("matched"), str):
-            return text
-        # One token may bring two of them, and the engine names the one that was listed first.
-        return text[
-            : min((at for stop in self._stops if (at := text.find(stop)) >= 0), default=None)
-        ]
-
-
-def begun_stop(text: str, stops: Sequence[str]) -> int:
-    """The number of characters at the end of the text that may begin a stop string."""
-    longest = max((len(stop) for stop in stops), default=0)
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-size:]) for stop in stops):
-            return size
-    return 0
 
 
 def completion_logprobs(new: NewTokens | None) -> Fields | None:
@@ -200,7 +179,6 @@ class OpenAIAnswer:
         shape: AnswerShape,
         *,
         model: str,
-        stops: Sequence[str],
         copies: int,
         has_usage: bool,
         has_usage_so_far: bool = False,
@@ -208,7 +186,6 @@ class OpenAIAnswer:
     ) -> None:
         self._shape = shape
         self._model = model
-        self._stops = stops
         self._copies = copies
         self._has_usage = has_usage
         self._has_usage_so_far = has_usage_so_far
@@ -225,7 +202,7 @@ class OpenAIAnswer:
         return told | {"choices": choices, "usage": self._usage()}
 
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """The new part of one choice; nothing while all of it may still become a stop string."""
+        """The new part of one choice; nothing where the engine has said nothing new."""
         index = answer.get("index", 0)
         choice = self._choice(index)
         is_first = not choice.has_begun
@@ -246,7 +223,7 @@ class OpenAIAnswer:
 
     def _choice(self, index: int) -> Choice:
         echo = self._echoes[index // self._copies] if self._echoes else None
-        return self._choices.setdefault(index, Choice(self._stops, echo))
+        return self._choices.setdefault(index, Choice(echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
         told = self._told(self._shape.piece_object, generation) | {"choices": choices}

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Sequence
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
@@ -25,10 +24,10 @@ class ResponseAnswer:
     What a request said at length (instructions, tools) is not sent back with each event.
     """
 
-    def __init__(self, asked: Fields, *, model: str, stops: Sequence[str]) -> None:
+    def __init__(self, asked: Fields, *, model: str) -> None:
         self._asked = asked
         self._model = model
-        self._choice = Choice(stops)
+        self._choice = Choice()
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._count = 0

@@ -54,7 +54,6 @@ def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> 
     return OpenAIAnswer(
         shape,
         model=model,
-        stops=_stops(given),
         copies=given.get("n", 1),
         has_usage=told.get("include_usage", False),
         has_usage_so_far=told.get("continuous_usage_stats", False),
@@ -63,12 +62,7 @@ def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> 
 
 
 def _response_of(given: Fields, told: Fields, model: str) -> ResponseAnswer:
-    return ResponseAnswer(given, model=model, stops=_stops(given))
-
-
-def _stops(given: Fields) -> list[str]:
-    stops = given.get("stop", [])
-    return [stops] if isinstance(stops, str) else stops
+    return ResponseAnswer(given, model=model)
 
 
 _GIVEN = "hotreload.given"
