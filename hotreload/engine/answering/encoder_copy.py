@@ -9,7 +9,7 @@ import logging
 import pickle
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotreload.engine.answering.prompts import Prompts
@@ -34,9 +34,10 @@ def copy_of(tokenizer: Any, limits: EngineLimits, can: Capabilities) -> EncoderC
     """
     try:
         lent = copy(tokenizer)
-        # Twins that encode alike may have read the same files in other folders.
+        # Twins that encode alike may have read other folders, and answer others at a time.
         lent.name_or_path, lent.init_kwargs = "", {**tokenizer.init_kwargs, "name_or_path": ""}
-        data = pickle.dumps((lent, limits, can), pickle.HIGHEST_PROTOCOL)
+        parts = lent, replace(limits, at_once=1), can
+        data = pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
     except Exception as why:  # whatever a model's own tokenizer is made of
         log.warning("prompts.cannot_be_encoded_elsewhere", extra={"why": str(why)})
         return None
