@@ -121,6 +121,7 @@ class Daemon:
             rereading=self.rereading,
             metrics=self.metrics,
             live=lambda: self.status.live,
+            engines=self.slot.engines,
             publish=publish,
         )
         self.events.subscribe(self.workers.observe)

@@ -17,6 +17,7 @@ from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
 from hotreload.server.configured import make_worker_app
+from hotreload.server.ports import Encoder
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers.worker import Worker
 
@@ -41,6 +42,7 @@ async def _work(start: WorkerStart) -> None:
         counts=NumbersInMemory(counts, start.processes).of(start.index),
         make_app=partial(make_worker_app, start.settings),
         heed=lambda fields: _heed(start.limits, fields),
+        make_encoder=_made_encoder,
         graces=start.graces,
     )
     log.debug("worker.serves", extra={"worker": start.index, "pid": os.getpid()})
@@ -52,3 +54,14 @@ def _heed(limits: Limits, fields: Mapping[str, Any]) -> None:
     for name, value in fields["limits"].items():
         setattr(limits, name, value)
     configure(**fields["log"])
+
+
+def _made_encoder(name: str, data: bytes) -> Encoder | None:
+    """Make what encodes prompts as the engine does; None if that cannot be had in this process."""
+    from hotreload.engine.answering.encoder_copy import CopiedEncoder  # a worker may need none
+
+    try:
+        return CopiedEncoder(name, data)
+    except Exception as fault:  # code of the model's own, say: the engine's process has it
+        log.warning("worker.cannot_encode", exc_info=fault)
+        return None

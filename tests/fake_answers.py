@@ -9,6 +9,7 @@ from typing import Any
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.requests import FIELDS
 from hotreload.errors import BadRequest, EngineLost
+from hotreload.server.asking import count_prompts
 from hotreload.types import Staged
 
 Fields = dict[str, Any]
@@ -34,9 +35,13 @@ class UnderWay:
     is_as_asked: bool = False
 
 
+def prompts_of(request: Mapping[str, Any]) -> Any:
+    return request.get("text") or request.get("input_ids")
+
+
 def parsed(request: Mapping[str, Any]) -> FakeParsed:
-    prompts, copies = request.get("text"), request.get("copies", 1)
-    is_batch = isinstance(prompts, list) or copies > 1
+    prompts, copies = prompts_of(request), request.get("copies", 1)
+    is_batch = (isinstance(prompts, list) and not isinstance(prompts[0], int)) or copies > 1
     return FakeParsed((), is_batch, bool(request.get("stream")), request=request)
 
 
@@ -194,8 +199,8 @@ class FakeAnswers:
     async def _answers(
         self, asked: FakeParsed, one: UnderWay
     ) -> AsyncGenerator[Fields | list[Fields]]:
-        prompts, weights = asked.request.get("text"), one.weights
-        count = asked.request.get("copies", 1) * (len(prompts) if isinstance(prompts, list) else 1)
+        prompts, weights = prompts_of(asked.request), one.weights
+        count = asked.request.get("copies", 1) * count_prompts(prompts)
         if self.swaps_ahead:
             self.swaps_ahead -= 1
             self.swap()

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from zlib import crc32
 
 from hotreload.behaviour.asked import NOTED, Answered, Expected, Led, Question, Text
+from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import (
@@ -127,6 +128,10 @@ class FakeEngine(FakeAnswers):
         self.sets_that_fit = 9
         """How many sets its memory holds."""
         self.limits = EngineLimits(vocabulary=300, input_tokens=200, total_tokens=256, at_once=6)
+        self.encoder: EncoderCopy | None = None
+        """What it gives to others who are to encode prompts; only a test gives it any."""
+        self.copies_made = 0
+        """How often it was asked for that."""
         self.sizes: list[BatchSize] = []
         """What it says that it can compile for."""
         self.compiled: list[BatchSize] = []
@@ -161,6 +166,14 @@ class FakeEngine(FakeAnswers):
     async def compile_for(self, size: BatchSize) -> None:
         await self.steps.pass_through("compile")
         self.compiled.append(size)
+
+    @property
+    def encodes_as(self) -> str:
+        return self.encoder.name if self.encoder else ""
+
+    async def encoder_copy(self) -> EncoderCopy | None:
+        self.copies_made += 1
+        return self.encoder
 
     def count_anew(self) -> None:
         self.recompiles = self._withheld = 0

@@ -119,6 +119,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "worker_process": {"life", "server.configured", "server.bounds", "settings", "observe"}
+    | {"engine.answering"}
     | {*SIBLINGS, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
     | PICTURE
@@ -289,6 +290,29 @@ def test_no_import_goes_round_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as circle:
         pytest.fail(" → ".join(reversed(circle.args[1])))
+
+
+# --- pickles ---------------------------------------------------------------------------------
+
+READERS = {
+    "hotreload.worker_process",  # what the daemon writes to its worker's input
+    "hotreload.engine.answering.encoder_copy",  # the tokenizer, in a worker
+    "hotreload.hosts.upstream.turns",  # what rank 0 seals for the others
+}
+"""Who reads pickles, which are run as they are read: never the engine's process, from a worker."""
+
+
+def test_nobody_reads_a_pickle_that_a_worker_wrote() -> None:
+    calls = {"load", "loads", "Unpickler"}
+    readers, encoders = set(), set()
+    for module in MODULES:
+        for node in nodes_of(module):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle":
+                readers |= {name_of(module)} if node.attr in calls else set()
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "CopiedEncoder":
+                encoders.add(name_of(module))
+    assert readers == READERS
+    assert encoders == {"hotreload.worker_process"}
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Self
 
 from hotreload.engine import facts
 from hotreload.engine.answering.answers import Answer, Answers, all_ended
+from hotreload.engine.answering.encoder_copy import EncoderCopy, copy_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.tool_calls import ToldCalls
@@ -58,6 +59,7 @@ class SglangEngine(ProvingEngine):
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
         self._withheld = Withheld()
+        self._encoder: EncoderCopy | None = None
         self.start_seconds: Mapping[str, float] = {}
         """Time that building it took: upstream's part, and what we made of that."""
 
@@ -128,6 +130,18 @@ class SglangEngine(ProvingEngine):
         """Check a request and encode its prompts, off the loop; BadRequest names what is wrong."""
         self._watch.check()
         return await self._prompts.prepare(request)
+
+    @property
+    def encodes_as(self) -> str:
+        """The name of the copy that was made of what encodes its prompts; empty if none was."""
+        return self._encoder.name if self._encoder is not None else ""
+
+    async def encoder_copy(self) -> EncoderCopy | None:
+        """Make a copy of what encodes its prompts, once; None where there can be none."""
+        if self._encoder is None:
+            tokenizer, limits, can = facts.tokenizer_of(self._parts), self.limits, self.capabilities
+            self._encoder = await in_thread(lambda cancel: copy_of(tokenizer, limits, can))
+        return self._encoder
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """Encode texts, or a chat by the model's template; BadRequest names what is wrong."""

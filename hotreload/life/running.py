@@ -5,6 +5,7 @@ from typing import NoReturn, Protocol
 
 from hotreload.behaviour.asked import Question
 from hotreload.core.ports import Engine
+from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
@@ -59,6 +60,13 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     def is_turning(self, within: float) -> bool:
         """True if it was seen at work within so many seconds, or is in the middle of a step."""
+        ...
+
+    async def encoder_copy(self) -> EncoderCopy | None:
+        """Make a copy of what encodes its prompts, for another process; None if there can be none.
+
+        From then on `encodes_as` names it.
+        """
         ...
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:

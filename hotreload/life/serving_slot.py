@@ -44,18 +44,22 @@ class ServingSlot:
         assert self._operator is not None, "nobody gives a rank that follows an order"
         return self._operator
 
+    def engines(self) -> list[RunningEngine]:
+        """List the engines that serve, the first to be tried first; none while there are none."""
+        return [each.engine for each in self._replicas or ()]
+
     def is_turning(self, within: float) -> bool:
         """True if any engine's scheduler was seen lately, or there is no engine yet.
 
         One that hangs beside others is counted as lost by its own watch.
         """
-        engines = [each.engine for each in self._replicas or ()]
+        engines = self.engines()
         return not engines or any(engine.is_turning(within) for engine in engines)
 
     async def abort(self) -> None:
         """End all requests, so that their clients hear why."""
-        for replica in self._replicas or ():
-            await replica.engine.abort()
+        for engine in self.engines():
+            await engine.abort()
 
     def keeps(self, place: PastGeneration) -> bool:
         """True if a rollback to this generation needs no files; nobody rolls back a follower."""

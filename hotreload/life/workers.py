@@ -7,13 +7,16 @@ it, and another one is started.
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
-from hotreload.events import Event, GateChanged, Publish, SettingsRead
+from hotreload.events import Event, GateChanged, Publish, ReplicaMoved, SettingsRead
+from hotreload.life.encoders import Encoders
 from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
 from hotreload.life.rereading import Rereading
+from hotreload.life.running import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.asking import Model
 from hotreload.server.ports import Metrics
@@ -53,12 +56,14 @@ class Workers:
         rereading: Rereading,
         metrics: Metrics,
         live: Callable[[], Generation | None],
+        engines: Callable[[], Sequence[RunningEngine]],
         publish: Publish,
     ) -> None:
-        """`wanted` is how many there are to be, and `live` who answers now."""
+        """`wanted` is how many there are to be, `live` who answers now, and `engines` by what."""
         self._rereading = rereading
         self._metrics = metrics
         self._live = live
+        self._encoders = Encoders(engines)
         self._publish = publish
         self._shared = NumbersInMemory.made(wanted + 1)
         self.counts = self._shared.of(0)
@@ -96,14 +101,18 @@ class Workers:
             model, self._metrics, self._publish, start, self._first_words, take_back
         )
         await self._opened.wait()
-        async with asyncio.TaskGroup() as tasks:
-            for kept in () if self._is_going else self._kept:
+        if self._is_going or not self._kept:
+            return
+        async with self._encoding(), asyncio.TaskGroup() as tasks:
+            for kept in self._kept:
                 tasks.create_task(kept.run(terms), name=f"worker {kept.index}")
 
     def observe(self, event: Event) -> None:
         """Tell them what they go by."""
         if isinstance(event, GateChanged) and event.state is GateState.OPEN:
             self._opened.set()
+        if isinstance(event, ReplicaMoved):
+            self._encoders.look_again()
         if isinstance(event, SettingsRead) and event.error is None:
             self._tell(Word.SETTINGS, self._settings())
         if (live := self._live()) is not self._told:
@@ -143,10 +152,27 @@ class Workers:
         """True if none of them runs."""
         return not any(kept.runs for kept in self._kept)
 
+    @asynccontextmanager
+    async def _encoding(self) -> AsyncIterator[None]:
+        """Have them encode as the engines do, whichever these are."""
+        await self._encoders.look()
+        following = asyncio.create_task(
+            self._encoders.follow(lambda: self._tell(*self._encoder())), name="follow encoders"
+        )
+        try:
+            yield
+        finally:
+            following.cancel()
+
     def _first_words(self) -> Iterable[Message]:
         yield [Word.LIVE, words.generation_parts(self._live())]
         yield [Word.SETTINGS, self._settings()]
+        yield self._encoder()
         yield [Word.PING, 0]
+
+    def _encoder(self) -> Message:
+        copy = self._encoders.copy
+        return [Word.ENCODER, copy.name, copy.data] if copy else [Word.ENCODER, "", b""]
 
     def _settings(self) -> dict[str, Any]:
         log = self._rereading.settings.log

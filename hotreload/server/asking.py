@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hotreload.core.gate import Exactly
-from hotreload.errors import EngineLost
+from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.bounds import Limits
 from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
@@ -21,6 +21,27 @@ EngineAnswer = Fields | list[Fields]
 
 REPLAYS = 2
 """The most replays of a request: swaps in close succession must not keep it from its answer."""
+
+
+class EncodedOtherwise(HotReloadError):
+    """Prompts were encoded in another way than that of the engine: it must be given the texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A note that prompts were encoded before the engine's process was asked."""
+
+    by: str
+    """The name of what encoded them, as `Preparer.encodes_as` has it."""
+    refusal: HotReloadError | None = None
+    """The reason why the request cannot be served; then nothing of it is there."""
+
+    def check(self, encodes_as: str) -> None:
+        """Refuse what was refused, if that is still how the engine would judge."""
+        if self.by != encodes_as:
+            raise EncodedOtherwise("encoded by a tokenizer, or limits, of another engine")
+        if self.refusal is not None:
+            raise self.refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +56,8 @@ class Inquiry:
     session: Hashable | None = None
     may_be_heard: bool = True
     """False where its client forbids that it is kept."""
+    encoded: Encoded | None = None
+    """None for a request as it came."""
 
     @property
     def copies(self) -> int:
@@ -110,6 +133,8 @@ class ModelHere[P]:
         # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
         # engine for that, or says why it lets nobody in.
         with self.gate.preparing() as preparer:
+            if ask.encoded is not None:
+                ask.encoded.check(preparer.encodes_as)
             prepared = await preparer.prepare(ask.request)
         patience = self.limits.generation_seconds
         passing = self.gate.passing(

@@ -14,6 +14,11 @@ from hotreload.types import By, Generation, Lease, Staged
 class Preparer[P](Protocol):
     """Something that makes requests ready for any engine. P is the type of a request made ready."""
 
+    @property
+    def encodes_as(self) -> str:
+        """The name of how it encodes: an `Encoder` of this name encodes alike. Empty: none does."""
+        ...
+
     async def prepare(self, request: Mapping[str, Any]) -> P:
         """Check a request in the engine's own schema and encode its prompts, off the loop.
 
@@ -39,6 +44,22 @@ class Preparer[P](Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Return what runs, and on what, under upstream's names."""
+        ...
+
+
+class Encoder(Protocol):
+    """Something that encodes prompts as an engine does, in a process that has none."""
+
+    @property
+    def name(self) -> str:
+        """The name of how it encodes, as the engine has it that does it alike."""
+        ...
+
+    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The request with ids in the place of texts, or of a chat; None if only an engine can.
+
+        All of it is checked as that engine would, whose refusals it raises.
+        """
         ...
 
 

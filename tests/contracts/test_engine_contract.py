@@ -23,6 +23,7 @@ import pytest_asyncio
 from hotreload.behaviour.asked import AnswerCheck, Led, Question
 from hotreload.behaviour.heard import HEARD_ANSWER
 from hotreload.core.comparing import compared
+from hotreload.engine.answering.encoder_copy import CopiedEncoder
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
@@ -681,6 +682,17 @@ async def test_it_lends_its_tokenizer(engine_case: EngineCase) -> None:
     assert refused.value.param == "tokens"
 
 
+async def test_what_its_copy_encodes_is_what_it_encodes_itself(engine_case: EngineCase) -> None:
+    engine, copy = engine_case.engine, await engine_case.engine.encoder_copy()
+    assert engine.encodes_as == (copy.name if copy else "")
+    if copy is None:
+        assert not isinstance(engine_case, RealCase), "a real tokenizer can be copied"
+        return
+    encoded = await CopiedEncoder(copy.name, copy.data).encoded(BATCH)
+    assert encoded is not None
+    assert await engine.prepare(encoded) == await engine.prepare(BATCH)
+
+
 @pytest.mark.usefixtures("on_one_host")
 async def test_it_shows_the_first_numbers_of_a_leaf_and_of_a_tensor(
     engine_case: EngineCase,
@@ -1062,6 +1074,7 @@ async def test_twins_hold_the_same_weights_and_one_can_have_what_the_other_stage
             other.live.leaves,
         )
         assert await engine.checksums() == await other.checksums()
+        assert await engine.encoder_copy() == await other.encoder_copy()
         assert began == await answer_of(other)
         compiled = engine.recompiles
         staged = await other.stage(engine_case.checkpoint(2))

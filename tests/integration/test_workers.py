@@ -12,11 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.events import Event, WorkerMoved
-from hotreload.types import Outcome
 from tests.children import workers_below
 from tests.integration.process import OF_WORDS, Process
-from tests.integration.running import Load, Running, client_of, mixed
+from tests.integration.running import client_of
 from tests.waiting import PATIENCE, look_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -185,33 +183,3 @@ def test_limits_that_are_read_again_hold_in_workers(tmp_path: Path) -> None:
         process.until(lambda: "settings.read" in process.log.read_text())
         process.until(lambda: asking.post("/generate", json={"text": ["a", "b"]}).is_error)
         assert asking.post("/generate", json={"text": ["a", "b"]}).json()["code"] == "batch_too_big"
-
-
-@pytest.mark.real_engine
-async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own_clients_alone(
-    tmp_path: Path,
-) -> None:
-    running = Running(tmp_path, f"server.workers={WORKERS}")
-    running.drop(1)
-    async with running.serving():
-        await running.until(lambda: sum(map(serves, running.happened)) == WORKERS)
-        async with Load(running).on() as load:
-            for number in range(2, 6):
-                assert (await running.attempted(running.drop(number))).outcome is Outcome.LIVE
-            assert load.failures == []
-            victim, *_ = workers_below(os.getpid())
-            os.kill(victim, signal.SIGKILL)
-            await running.until(lambda: sum(map(serves, running.happened)) == WORKERS + 1)
-            assert (await running.attempted(running.drop(6))).outcome is Outcome.LIVE
-        assert 0 < len(load.failures) <= load.clients
-        assert {failure.partition(":")[0] for failure in load.failures} <= BROKEN_OFF
-        assert mixed(load.answers, running.generations) == []
-        await running.until(lambda: running.daemon.entrance.inside == 0)
-    assert running.exit_code == 0
-
-
-BROKEN_OFF = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectError"}
-
-
-def serves(event: Event) -> bool:
-    return isinstance(event, WorkerMoved) and event.is_serving

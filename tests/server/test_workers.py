@@ -25,15 +25,17 @@ from hotreload.errors import (
     NotNewEnough,
     NotServing,
 )
+from hotreload.server.asking import EncodedOtherwise
 from hotreload.server.bounds import Limits
 from hotreload.server.problems import Refused, problem_of
 from hotreload.server.shared_numbers import NumbersInMemory
-from hotreload.server.workers.faults import as_error, as_message
+from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
 from hotreload.server.workers.handing import LARGEST_INLINE, Handing
-from hotreload.server.workers.model import MOST_WAITING
+from hotreload.server.workers.model import MOST_WAITING, _Answer
 from hotreload.server.workers.pieces import Teller, stepped
 from hotreload.server.workers.whose import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.workers.words import Word
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE, turn_until
 
@@ -173,6 +175,35 @@ async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() ->
         await asyncio.wait_for(gone.wait(), PATIENCE)
         first.tell("word")
         assert first.is_over
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        b"\x80\x05cposix\nsystem\n(X\x04\x00\x00\x00trueR.",
+        {},
+        {"request": {}, "encoded": 5},
+        {"request": {}, "encoded": ["as-1", {"kind": "SystemExit"}]},
+        {"request": {}, "encoded": ["as-1", {"kind": "FaultElsewhere"}]},
+        {"request": {"input_ids": [1]}, "encoded": [None, None]},
+    ],
+)
+async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
+    tmp_path: Path, ask: Any
+) -> None:
+    async with serving(tmp_path) as world, world.client() as client:
+        assert world.worker is not None
+        worker: Any = world.worker._worker
+        whole = {"within": 9.0, "at_least": 0, "exactly": None, "session": None}
+        heard = worker._model._heard[7] = _Answer()
+        more = {**whole, "may_be_heard": True, **ask} if isinstance(ask, dict) and ask else ask
+        worker._wire.tell(Word.ASK, 7, more)
+        await turn_until(lambda: heard.is_over)
+        with pytest.raises((FaultElsewhere, EncodedOtherwise)):
+            await heard.begins()
+        del worker._model._heard[7]
+        assert world.engine.requests == []
+        assert (await client.post("/generate", json=ASK)).status_code == 200
 
 
 # --- connections ----------------------------------------------------------------------------------

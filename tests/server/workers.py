@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from hotreload.server.asking import Model
 from hotreload.server.bounds import Limits
 from hotreload.server.http_server import HttpServer
-from hotreload.server.ports import Metrics
+from hotreload.server.ports import Encoder, Metrics
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers import words
 from hotreload.server.workers.app import create_worker_app
@@ -36,6 +36,8 @@ class WorkerInLoop:
         self.handed = 0
         """Connections that it was given."""
         self.given_back = 0
+        self.encoder: Encoder | None = None
+        """What it makes when it is told what encodes prompts."""
         self.is_gone = True
         self._worker: Worker | None = None
         self._settled = asyncio.Event()
@@ -64,6 +66,10 @@ class WorkerInLoop:
     def tell_live(self, generation: Generation | None) -> None:
         if self._wire is not None:
             self._wire.tell(Word.LIVE, words.generation_parts(generation))
+
+    def tell_encoder(self, name: str) -> None:
+        if self._wire is not None:
+            self._wire.tell(Word.ENCODER, name, b"")
 
     @property
     def connections(self) -> set[Any]:
@@ -103,6 +109,7 @@ class WorkerInLoop:
             counts=self.numbers.of(THERE),
             make_app=make,
             heed=lambda fields: None,
+            make_encoder=lambda name, data: self.encoder,
             graces=(1.0, 0.0),
         )
 

@@ -13,11 +13,14 @@ from hotreload.engine.answering.crews import Crew
 from hotreload.engine.answering.grammars import Grammars
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.requests import (
+    Encode,
     Messages,
     check_length,
     encoded,
+    items_of,
     parse,
     telling_refusals,
+    with_ids,
 )
 from hotreload.engine.answering.sampling import check_ids
 from hotreload.engine.answering.tool_calls import ToolCalling
@@ -29,6 +32,8 @@ THREADS = 2
 SHORT_PROMPT = 1000
 """Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
 most of all under load, when it has to wait for its turn."""
+IDS_A_CHARACTER = 16
+"""So many ids that a client gives are looked at in the time in which one character is encoded."""
 LONG_PROMPT = 2**16
 """Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
 each other, and hold up no shorter one."""
@@ -75,18 +80,25 @@ class Prompts:
 
     def parse(self, request: Mapping[str, Any], is_given_up: IsGivenUp = lambda: False) -> Parsed:
         """The same without its grammars; blocks, and ends soon after `is_given_up` says so."""
-
-        def encode(text: str) -> list[int]:
-            if is_given_up():
-                raise BadRequest("nobody waits for it any more")
-            return self._encode(text)
-
         calls = None
         if self._calling is not None:
             request, calls = self._calling.arranged(request)
-        limits, can = self._limits, self._can
+        limits, can, encode = self._limits, self._can, self._until(is_given_up)
         parsed = parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
         return parsed if calls is None else replace(parsed, calls=calls)
+
+    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The request with ids in the place of its texts, or its chat; BadRequest as `prepare`.
+
+        All of it is checked: what `prepare` would refuse first is refused here, and first.
+        """
+
+        def checked(is_given_up: IsGivenUp) -> Mapping[str, Any]:
+            made = with_ids(request, self._limits, self._until(is_given_up), self._chat)
+            items_of(made, limits=self._limits, can=self._can)
+            return made
+
+        return await self._by_size(request, checked)
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """The ids of each text, or of a chat as the model is asked it; BadRequest says why not."""
@@ -109,7 +121,7 @@ class Prompts:
             decode = self._tokenizer.decode
             return [str(decode(each, skip_special_tokens=skip_special)) for each in ids]
 
-        return await self._by_size({"input_ids": ids}, texts)
+        return await self._by_size({"text": ids}, texts)  # an id takes as long as a character
 
     def close(self) -> None:
         """End what tries and compiles grammars."""
@@ -123,6 +135,16 @@ class Prompts:
             return work(lambda: False)
         crew = self._usual if size <= LONG_PROMPT else self._long
         return await crew.run(lambda cancel: work(cancel.is_set))
+
+    def _until(self, is_given_up: IsGivenUp) -> Encode:
+        """Encode texts for as long as somebody waits for them."""
+
+        def encode(text: str) -> list[int]:
+            if is_given_up():
+                raise BadRequest("nobody waits for it any more")
+            return self._encode(text)
+
+        return encode
 
     def _encode(self, text: str) -> list[int]:
         """The ids of a text, as upstream's tokenizer manager makes them."""
@@ -194,11 +216,13 @@ def _takes_long(request: Mapping[str, Any]) -> bool:
 
 def _size_of(request: Mapping[str, Any]) -> int:
     messages = [message["content"] for message in request.get("messages") or ()]
-    prompts = (request.get("text"), request.get("input_ids"), messages)
-    return sum(_size(prompt) for prompt in prompts)
+    prompts = (request.get("text"), messages)
+    return sum(map(_size, prompts)) + _size(request.get("input_ids")) // IDS_A_CHARACTER
 
 
 def _size(prompt: Any) -> int:
     if isinstance(prompt, list):
+        if prompt and isinstance(prompt[0], int):
+            return len(prompt)
         return len(prompt) + sum(len(each) for each in prompt if isinstance(each, str | list))
     return len(prompt) if isinstance(prompt, str) else 0

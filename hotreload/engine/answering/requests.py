@@ -60,6 +60,16 @@ def parse(
 
     This may take seconds: it encodes long texts and renders chats.
     """
+    return items_of(with_ids(request, limits, encode, chat), limits=limits, can=can)
+
+
+def with_ids(
+    request: Mapping[str, Any], limits: EngineLimits, encode: Encode, chat: Chat
+) -> Mapping[str, Any]:
+    """The request with ids in the place of texts, or of a chat; it is whole, and not yet checked.
+
+    It means the same, and says it in the engine's own schema: any client may send the like.
+    """
     for name in request:
         if name not in FIELDS:
             raise bad(cut(name), "this server has no such parameter")
@@ -69,7 +79,21 @@ def parse(
     _check_rids(request.get("rid"))
     if request.get("messages") is not None:
         request = _as_ids(request, chat, limits)
-    prompts, is_batch = _prompts(request, encode, limits)
+    text = request.get("text")
+    if (text is None) == (request.get("input_ids") is None):
+        raise bad("text, input_ids", "give one of them")
+    if text is None:
+        return request
+    ids = _encoded(text if isinstance(text, list) else [text], encode, limits)
+    rest = {name: value for name, value in request.items() if name not in PROMPTS}
+    return {**rest, "input_ids": ids if isinstance(text, list) else ids[0]}
+
+
+def items_of(request: Mapping[str, Any], *, limits: EngineLimits, can: Capabilities) -> Parsed:
+    """The items of what `with_ids` made, which are checked here; BadRequest as `parse`."""
+    ids = request["input_ids"]
+    is_batch = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
+    prompts = ids if is_batch else [ids]
     check_once = _checked_once(limits, can)
     items = tuple(
         _item(one, ids, limits, can, check_once)
@@ -80,7 +104,7 @@ def parse(
         items = tuple(_copy(item, at, can) for item in items for at in range(copies))
     _check_stops(items)
     check_logprobs(items)
-    return Parsed(items, is_batch or copies > 1, stream)
+    return Parsed(items, is_batch or copies > 1, request.get("stream") or False)
 
 
 def check_length(name: str, text: str, limits: EngineLimits) -> None:
@@ -139,26 +163,10 @@ def _one_by_one(
         yield one
 
 
-def _prompts(
-    request: Mapping[str, Any], encode: Encode, limits: EngineLimits
-) -> tuple[list[Any], bool]:
-    text: Any = request.get("text")
-    ids: Any = request.get("input_ids")
-    if (text is None) == (ids is None):
-        raise bad("text, input_ids", "give one of them")
-    if text is not None:
-        is_batch = isinstance(text, list)
-        prompts = _encoded(text if is_batch else [text], encode, limits)
-    else:
-        is_batch = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
-        prompts = list(ids) if is_batch else [ids]
-    if not prompts:
-        raise bad("text", "the batch is empty")
-    return prompts, is_batch
-
-
 def _encoded(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[list[int]]:
     """The ids of each text; every text is checked before the first is encoded."""
+    if not texts:
+        raise bad("text", "the batch is empty")
     for text in texts:
         if not isinstance(text, str):
             raise bad("text", "must be a string or a list of strings")

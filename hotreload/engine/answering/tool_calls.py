@@ -146,7 +146,7 @@ class ToolCalling:
         tools, messages = request.get("tools"), request.get("messages")
         if tools and messages is None:
             raise bad("tools", "only with messages")
-        if tools or any(_is_of_tools(each) for each in messages or ()):
+        if tools or any(is_of_tools(each) for each in messages or ()):
             self._check_shows("tools" if tools else "messages")
         if not tools:
             return request, None
@@ -256,7 +256,7 @@ def _without_begun(text: str) -> str:
     return text[: -next((size for size in sizes if text.endswith(CALL_BEGINS[:size])), 0) or None]
 
 
-def _is_of_tools(message: Mapping[str, Any]) -> bool:
+def is_of_tools(message: Mapping[str, Any]) -> bool:
     return message["role"] == "tool" or "tool_calls" in message
 
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from hotreload.behaviour.asked import Answered, Question
 from hotreload.engine.answering.answers import Answer
+from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
@@ -228,6 +229,15 @@ class OverRanks:
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """Check a request and encode its prompts; BadRequest names what is wrong."""
         return await self._own.prepare(request)
+
+    @property
+    def encodes_as(self) -> str:
+        """The name of the copy of what encodes prompts; empty if none was made."""
+        return self._own.encodes_as
+
+    async def encoder_copy(self) -> EncoderCopy | None:
+        """Make a copy of what encodes prompts: every rank's does it alike."""
+        return await self._own.encoder_copy()
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """Encode texts, or a chat by the model's template; BadRequest names what is wrong."""

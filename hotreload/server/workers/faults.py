@@ -15,6 +15,7 @@ from hotreload.errors import (
     NotServing,
     TryAgain,
 )
+from hotreload.server.asking import EncodedOtherwise
 from hotreload.server.problems import Refused
 
 FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
@@ -22,6 +23,7 @@ FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
     for kind in (
         AnswerNonfinite,
         BadRequest,
+        EncodedOtherwise,
         EngineLost,
         GenerationGone,
         HotReloadError,

@@ -4,13 +4,15 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from hotreload.errors import EngineLost, NotServing
+from hotreload.errors import EngineLost, HotReloadError, NotServing
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Begun, EngineAnswer, Inquiry
+from hotreload.server.asking import Begun, Encoded, EncodedOtherwise, EngineAnswer, Inquiry
+from hotreload.server.ports import Encoder
 from hotreload.server.workers import words
 from hotreload.server.workers.faults import as_error
 from hotreload.server.workers.pieces import stepped
@@ -30,10 +32,35 @@ class ModelElsewhere:
         self._wire = wire
         self._names = count()
         self._heard: dict[int, _Answer] = {}
+        self.encoder: Encoder | None = None
+        """None while the other side encodes all prompts itself."""
 
     @asynccontextmanager
     async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
-        """Ask; who leaves before the end is told to the other side."""
+        """Ask, with prompts that are encoded here; who leaves early is told to the other side."""
+        for each in (await self._encoded(ask), ask):
+            async with AsyncExitStack() as stack:
+                try:
+                    begun = await stack.enter_async_context(self._asked(each))
+                except EncodedOtherwise:  # the engine is another one by now
+                    continue
+                yield begun
+                return
+
+    async def _encoded(self, ask: Inquiry) -> Inquiry:
+        """The same, encoded; the other side says what is refused, as it may let nobody in."""
+        if (encoder := self.encoder) is None:
+            return ask
+        try:
+            request = await encoder.encoded(ask.request)
+        except HotReloadError as refusal:
+            return replace(ask, request={}, encoded=Encoded(encoder.name, refusal))
+        if request is None:
+            return ask
+        return replace(ask, request=dict(request), encoded=Encoded(encoder.name))
+
+    @asynccontextmanager
+    async def _asked(self, ask: Inquiry) -> AsyncIterator[Begun]:
         if self._wire.is_over:
             raise EngineLost(PROCESS_ENDED)
         name = next(self._names)

@@ -5,7 +5,8 @@ from typing import Any
 
 from hotreload.core.gate import Exactly
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Inquiry
+from hotreload.server.asking import Encoded, Inquiry
+from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
 from hotreload.types import Generation, Revision
 
 
@@ -14,7 +15,10 @@ class Word(StrEnum):
 
     # A worker tells the engine's process:
     ASK = "ask"
-    """A request to the model, and the name by which its answer is told."""
+    """A request to the model, and the name by which its answer is told.
+
+    As it came, or with ids in the place of its texts; then, by what they were made.
+    """
     LEAVE = "leave"
     """The answer of this name is of no more use."""
     FINISHED = "finished"
@@ -41,6 +45,8 @@ class Word(StrEnum):
     """The generation that is live now."""
     SETTINGS = "settings"
     """The limits that hold from now on."""
+    ENCODER = "encoder"
+    """The name of what encodes prompts from now on, and what it is made of; nothing for none."""
     PING = "ping"
     MAKE_ROOM = "make_room"
     """Close the connection that does nothing for the longest, on a unix socket or over TCP."""
@@ -58,6 +64,7 @@ def ask_fields(ask: Inquiry, now: float) -> Fields:
         "exactly": exactly and [exactly.number, exactly.fingerprint, exactly.weight_version],
         "session": ask.session,
         "may_be_heard": ask.may_be_heard,
+        "encoded": ask.encoded and _encoded_parts(ask.encoded),
     }
 
 
@@ -71,7 +78,21 @@ def ask_of(fields: Fields, now: float) -> Inquiry:
         Exactly(*exactly) if exactly is not None else None,
         fields["session"],
         fields["may_be_heard"],
+        _encoded_of(fields["encoded"]),
     )
+
+
+def _encoded_parts(encoded: Encoded) -> list[Any]:
+    return [encoded.by, encoded.refusal and as_message(encoded.refusal)]
+
+
+def _encoded_of(parts: list[Any] | None) -> Encoded | None:
+    if parts is None:
+        return None
+    by, refused = parts
+    refusal = as_error(refused) if refused is not None else None
+    assert not isinstance(refusal, FaultElsewhere), "who encodes has no fault of ours to tell"
+    return Encoded(by, refusal)
 
 
 def generation_parts(generation: Generation | None) -> list[Any] | None:

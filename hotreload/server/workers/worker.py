@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
+from hotreload.server.ports import Encoder
 from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.workers import words
 from hotreload.server.workers.handing import Handing
@@ -34,11 +35,13 @@ class Worker:
         counts: SharedNumbers,
         make_app: Callable[..., FastAPI],
         heed: Callable[[Mapping[str, Any]], None],
+        make_encoder: Callable[[str, bytes], Encoder | None],
         graces: tuple[float, float],
     ) -> None:
         """`make_app` makes the app, of a model, metrics, limits, numbers and who is live.
 
-        `heed` is called with the settings that changed while it runs.
+        `heed` is called with the settings that changed while it runs. `make_encoder` makes what
+        encodes prompts, of its name and of what the engine's process gives for it.
 
         `graces` are those of its server: the seconds until it has answered who came, once it is to
         go, and those in which a connection may be silent then.
@@ -48,6 +51,7 @@ class Worker:
         self._model = ModelElsewhere(self._wire)
         self._live: Generation | None = None
         self._heed = heed
+        self._make_encoder = make_encoder
         self._handing: Handing | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._http = HttpServer(
@@ -112,6 +116,8 @@ class Worker:
                 self._wire.tell(Word.ALIVE, number)
             case [Word.SETTINGS, fields]:
                 self._heed(fields)
+            case [Word.ENCODER, name, data]:
+                self._model.encoder = self._make_encoder(name, data) if name else None
             case [Word.MAKE_ROOM, is_local]:
                 self._http.make_room(is_local=is_local)
             case [Word.GO]:

@@ -1,0 +1,65 @@
+"""A copy of what encodes prompts, for a process that has no engine and asks ours for answers.
+
+Who is given it runs what is in it, so it goes from the engine's process to its workers, and nothing
+of the kind ever comes back.
+"""
+
+import hashlib
+import logging
+import pickle
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.answering.tool_calls import is_of_tools
+from hotreload.engine.capabilities import Capabilities, EngineLimits
+
+log = logging.getLogger("hotreload.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderCopy:
+    """Bytes of which another process makes what encodes alike, and the name of those bytes."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+def copy_of(tokenizer: Any, limits: EngineLimits, can: Capabilities) -> EncoderCopy | None:
+    """Make it; None where this tokenizer cannot be copied. It blocks, and keeps Python's lock.
+
+    Not the files that the engine read: they may be others by now.
+    """
+    try:
+        lent = copy(tokenizer)
+        # Twins that encode alike may have read other folders, and answer others at a time.
+        lent.name_or_path, lent.init_kwargs = "", {**tokenizer.init_kwargs, "name_or_path": ""}
+        parts = lent, replace(limits, at_once=1), can
+        data = pickle.dumps(parts, pickle.HIGHEST_PROTOCOL)
+    except Exception as why:  # whatever a model's own tokenizer is made of
+        log.warning("prompts.cannot_be_encoded_elsewhere", extra={"why": str(why)})
+        return None
+    return EncoderCopy(hashlib.sha256(data).hexdigest(), data)
+
+
+class CopiedEncoder:
+    """Encodes prompts as the engine does of which it is a copy."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        """The bytes are those of a copy that the engine's process made: they are run here."""
+        self.name = name
+        self._prompts = Prompts(*pickle.loads(data))
+
+    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The request with ids in the place of its texts, or of its chat; BadRequest as the engine.
+
+        None where the engine must do it: tools are its own, and ids are there already.
+        """
+        messages = request.get("messages") or ()
+        if request.get("tools") or any(map(is_of_tools, messages)):
+            return None
+        if not messages and request.get("text") is None:
+            return None
+        return await self._prompts.encoded(request)
