@@ -232,7 +232,7 @@ class FakeAnswers:
                 piece = self._with_calls(self._chunk(weights, so_far), asked)
                 piece = _without_end(piece) if is_endless else piece
                 extra = {"index": index} if asked.is_batch else {}
-                yield _cut_short(piece, one) | extra
+                yield _as_asked(_cut_short(piece, one), asked.request) | extra
             if is_last:
                 return
             await self._go_on(ended)
@@ -270,6 +270,13 @@ class FakeAnswers:
 
 def _without_end(answer: Fields) -> Fields:
     return answer | {"meta_info": answer["meta_info"] | {"finish_reason": None}}
+
+
+def _as_asked(piece: Fields, request: Mapping[str, Any]) -> Fields:
+    """The piece, of which an answer that goes on has no text if that is asked at the end."""
+    if not request.get("text_at_end") or piece["meta_info"]["finish_reason"]:
+        return piece
+    return {name: value for name, value in piece.items() if name != "text"}
 
 
 def _cut_short(answer: Fields, one: UnderWay) -> Fields:

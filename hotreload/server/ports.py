@@ -23,7 +23,8 @@ class Preparer[P](Protocol):
         """Check a request in the engine's own schema and encode its prompts, off the loop.
 
         Beside that schema it takes `messages`, a chat for the model's template, with
-        `template_args`, and `copies`, how often each prompt is to be answered. With `tools` for the
+        `template_args`, and `copies`, how often each prompt is to be answered. With `text_at_end`
+        of a stream only the last piece of each answer has its text. With `tools` for the
         template each answer has `tool_calls`: the `name` and `arguments` of each call so far, which
         is no part of its text. `tool_choice` is `auto`, `required` or, for a single call, `one`.
         BadRequest names the field at fault.
@@ -60,6 +61,18 @@ class Encoder(Protocol):
 
         All of it is checked as that engine would, whose refusals it raises.
         """
+        ...
+
+    def wordings(self, request: Mapping[str, Any]) -> "Wordings":
+        """Make what has the texts of the answers to a request that was encoded here."""
+        ...
+
+
+class Wordings(Protocol):
+    """The texts of the answers to one request, which asked the engine for theirs at the end."""
+
+    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+        """The newest piece of one of the answers, with its text."""
         ...
 
 

@@ -566,6 +566,16 @@ async def test_a_streamed_answer_grows_until_it_is_the_whole_one(engine_case: En
     assert ended(pieces[-1])["type"] == ended(whole)["type"]
 
 
+async def test_a_stream_may_have_its_text_at_its_end_alone(engine_case: EngineCase) -> None:
+    (whole,) = await answers(engine_case.engine, ASK)
+    pieces = await answers(engine_case.engine, ASK | STREAM | {"text_at_end": True})
+    assert ["text" in piece for piece in pieces] == [bool(ended(piece)) for piece in pieces]
+    assert pieces[-1]["text"] == whole["text"]
+    for before, after in pairwise(pieces):
+        made = (each["meta_info"]["completion_tokens"] for each in (before, after))
+        assert next(made) < next(made)
+
+
 async def test_each_piece_of_a_streamed_batch_says_of_which_prompt_it_is(
     engine_case: EngineCase,
 ) -> None:

@@ -117,16 +117,23 @@ async def test_it_refuses_what_the_engine_refuses_in_the_same_words(
         CHAT | {"tools": [TOOL]},
         CHAT | {"messages": [*HELLO, {"role": "tool", "content": "7"}]},
         CHAT | {"messages": [{"role": "assistant", "content": "", "tool_calls": []}, *HELLO]},
-        CHAT | {"messages": []},
-        {"input_ids": [1, 2]},
-        {"input_ids": [10**9]},
-        {},
     ],
 )
-async def test_it_leaves_to_the_engine_what_that_must_do_or_has_nothing_to_do_for(
+async def test_it_leaves_tools_to_the_engine(
     encoder: CopiedEncoder, request_body: dict[str, Any]
 ) -> None:
     assert await encoder.encoded(request_body) is None
+
+
+@pytest.mark.parametrize(
+    "request_body",
+    [CHAT | {"messages": []}, {"input_ids": [1, 2]}, {"input_ids": [10**9]}, {"input_ids": []}, {}],
+)
+async def test_it_has_nothing_to_encode_in_ids_and_leaves_their_check_to_the_engine(
+    encoder: CopiedEncoder, request_body: dict[str, Any]
+) -> None:
+    assert await encoder.encoded(request_body) is request_body
+    encoder.wordings(request_body)
 
 
 @pytest.mark.parametrize("ids", [[10**9], [-1], [2000], [1, 1.5], ["1"], [True], [2**80], b"ids"])

@@ -1,6 +1,7 @@
 """A worker encodes prompts where it can; what clients read is what they would read without."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 import tests.server.world
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.errors import BadRequest, EngineLost, NotServing
+from hotreload.server.workers import model
 from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, serving
 
 NAME = "as the first engine does"
+WORDS = ["served", "by", "step", "1"]
 ASK = {"text": "hi"}
 ENCODED = {"input_ids": [104, 105]}
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -40,6 +43,17 @@ class FakeEncoder:
         ids = [_ids_of(each) for each in text] if isinstance(text, list) else _ids_of(text)
         rest = {name: value for name, value in request.items() if name not in ("text", "messages")}
         return {**rest, "input_ids": ids}
+
+    def wordings(self, request: Mapping[str, Any]) -> "FakeWordings":
+        return FakeWordings()
+
+
+class FakeWordings:
+    """Makes as many words as there are tokens."""
+
+    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+        words = " ".join(WORDS[: piece["meta_info"]["completion_tokens"]])
+        return piece if "text" in piece else {"text": words, **piece}
 
 
 def _ids_of(text: str) -> list[int]:
@@ -78,8 +92,42 @@ async def test_the_engine_is_asked_ids_and_nothing_else_changes(
         assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
     asked = world.engine.requests
     assert [each["input_ids"] for each in asked] == [[104, 105]] * 3
+    assert [each.get("text_at_end") for each in asked] == [None, True, None]
     assert asked[0]["rid"] == "mine"
     assert asked[1]["stream"] is True
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions"])
+async def test_the_pieces_of_a_stream_have_their_texts(
+    world: World, encoder: FakeEncoder, path: str
+) -> None:
+    asked = {"text": "hi"} if path == "/generate" else {"prompt": "hi"}
+    told = []
+    for each in (encoder, None):
+        await encodes_by(world, each)
+        async with world.client() as client:
+            told.append(await events_of(client, path, asked | {"stream": True}))
+    assert told[0] == told[1]
+    assert len(told[0]) > 2
+
+
+async def test_who_reads_slowly_is_given_the_newest_text(
+    world: World, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "MOST_WAITING", 1)
+    async with world.client() as client:
+        events = await events_of(client, "/generate", ASK | {"stream": True})
+    assert events[-1]["text"] == "served by step 1"
+    for event in events:
+        tokens = event["meta_info"]["completion_tokens"]
+        assert event["text"].split() == WORDS[:tokens]
+
+
+async def events_of(client: Any, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a stream tells, but for what is another each time."""
+    told = (await client.post(path, json=body)).text.split("data: ")
+    events = [json.loads(each) for each in told if each.startswith("{")]
+    return [{k: v for k, v in event.items() if k not in ("id", "created")} for event in events]
 
 
 async def test_prompts_and_copies_are_counted_as_before(world: World, encoder: FakeEncoder) -> None:

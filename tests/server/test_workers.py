@@ -195,7 +195,7 @@ async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
         assert world.worker is not None
         worker: Any = world.worker._worker
         whole = {"within": 9.0, "at_least": 0, "exactly": None, "session": None}
-        heard = worker._model._heard[7] = _Answer()
+        heard = worker._model._heard[7] = _Answer(None)
         more = {**whole, "may_be_heard": True, **ask} if isinstance(ask, dict) and ask else ask
         worker._wire.tell(Word.ASK, 7, more)
         await turn_until(lambda: heard.is_over)

@@ -93,21 +93,21 @@ class Answers:
     async def generate(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
         """The answers as upstream forms them: whole, in a list for a batch, or piece by piece."""
         if not parsed.is_batch:
-            async with aclosing(self._answer(parsed.items[0], lane, parsed.stream)) as answers:
+            async with aclosing(self._answer(parsed.items[0], lane, parsed)) as answers:
                 async for answer in answers:
                     yield answer
         elif parsed.stream:
-            async with aclosing(self._merged(parsed.items, lane)) as answers:
+            async with aclosing(self._merged(parsed, lane)) as answers:
                 async for answer in answers:
                     yield answer
         else:
-            yield await self._all(parsed.items, lane)
+            yield await self._all(parsed, lane)
 
     async def close(self) -> None:
         """Stop hearing; answers still awaited never come."""
         self._outlet.end()
 
-    async def _answer(self, item: Item, lane: int, stream: bool) -> AsyncGenerator[Answer]:
+    async def _answer(self, item: Item, lane: int, parsed: Parsed) -> AsyncGenerator[Answer]:
         from sgl_jax.srt.managers.io_struct import GenerateReqInput
 
         rid = in_lane(lane, item.name or uuid.uuid4().hex)
@@ -116,7 +116,7 @@ class Answers:
         request = GenerateReqInput(
             input_ids=item.input_ids,
             sampling_params=item.sampling_params,
-            stream=stream,
+            stream=parsed.stream,
             rid=rid,
             **item.logprobs,
         )
@@ -124,7 +124,9 @@ class Answers:
         wording = Wording(self._manager.tokenizer, item.input_ids, item.sampling_params)
         try:
             while (piece := await self._next(pieces)) is not None:
-                answer = _for_client(piece, item.rid, wording)
+                answer = _for_client(piece, item.rid)
+                if not (parsed.text_at_end and answer["meta_info"]["finish_reason"] is None):
+                    answer = wording.worded(answer)
                 check_finite(answer)
                 if (why := self._ended_by_us.get(rid)) is not None:
                     _say_why(answer["meta_info"], why)
@@ -158,23 +160,23 @@ class Answers:
                     await state.event.wait()
         states.pop(rid, None)
 
-    async def _all(self, items: tuple[Item, ...], lane: int) -> list[Answer]:
-        tasks = [asyncio.create_task(self._whole(item, lane)) for item in items]
+    async def _all(self, parsed: Parsed, lane: int) -> list[Answer]:
+        tasks = [asyncio.create_task(self._whole(item, lane, parsed)) for item in parsed.items]
         try:
             return [await task for task in tasks]
         finally:
             await uninterrupted(all_ended(tasks))
 
-    async def _whole(self, item: Item, lane: int) -> Answer:
-        async with aclosing(self._answer(item, lane, stream=False)) as answers:
+    async def _whole(self, item: Item, lane: int, parsed: Parsed) -> Answer:
+        async with aclosing(self._answer(item, lane, parsed)) as answers:
             return await anext(answers)
 
-    async def _merged(self, items: tuple[Item, ...], lane: int) -> AsyncGenerator[Answer]:
+    async def _merged(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer]:
         """The pieces of all answers as they come, each with the index of its prompt."""
-        newest = Newest(len(items))
+        newest = Newest(len(parsed.items))
         tasks = [
-            asyncio.create_task(self._feed(self._answer(item, lane, stream=True), index, newest))
-            for index, item in enumerate(items)
+            asyncio.create_task(self._feed(self._answer(item, lane, parsed), index, newest))
+            for index, item in enumerate(parsed.items)
         ]
         try:
             async for piece in newest.pieces():
@@ -280,10 +282,9 @@ def _is_aborted(meta: dict[str, Any]) -> bool:
     return bool((meta.get("finish_reason") or {}).get("type") == "abort")
 
 
-def _for_client(piece: Answer, rid: str | None, wording: Wording) -> Answer:
-    """The piece with its text, and with the client's id, if it gave one."""
-    ids, meta = piece.get("output_ids") or [], piece["meta_info"]
+def _for_client(piece: Answer, rid: str | None) -> Answer:
+    """The tokens, with the client's id, if it gave one."""
+    meta = piece["meta_info"]
     if rid is not None:
         meta["id"] = rid
-    text = wording.text_of(ids, meta["finish_reason"]) if ids else ""
-    return {"text": text, "output_ids": ids, "meta_info": meta}
+    return {"output_ids": piece.get("output_ids") or [], "meta_info": meta}

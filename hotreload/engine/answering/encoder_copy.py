@@ -14,6 +14,7 @@ from typing import Any
 
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import is_of_tools
+from hotreload.engine.answering.wording import Wordings
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 
 log = logging.getLogger("hotreload.engine")
@@ -50,16 +51,22 @@ class CopiedEncoder:
     def __init__(self, name: str, data: bytes) -> None:
         """The bytes are those of a copy that the engine's process made: they are run here."""
         self.name = name
-        self._prompts = Prompts(*pickle.loads(data))
+        self._tokenizer, *bounds = pickle.loads(data)
+        self._prompts = Prompts(self._tokenizer, *bounds)
 
     async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The request with ids in the place of its texts, or of its chat; BadRequest as the engine.
 
-        None where the engine must do it: tools are its own, and ids are there already.
+        None where the engine must do it: tools are its own. Ids that are there already are checked
+        by the engine alone.
         """
         messages = request.get("messages") or ()
         if request.get("tools") or any(map(is_of_tools, messages)):
             return None
         if not messages and request.get("text") is None:
-            return None
+            return request
         return await self._prompts.encoded(request)
+
+    def wordings(self, request: Mapping[str, Any]) -> Wordings:
+        """Make what has the texts of the answers to a request that was encoded here."""
+        return Wordings(self._tokenizer, request)

@@ -30,6 +30,8 @@ class Parsed:
     items: tuple[Item, ...]
     is_batch: bool
     stream: bool
+    text_at_end: bool = False
+    """True if of a stream only the last piece of each answer is to have its text."""
     calls: Callable[[], Any] | None = None
     """Makes what reads the calls of tools out of an answer, if there are tools."""
 

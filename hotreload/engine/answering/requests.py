@@ -1,7 +1,8 @@
 """Checks requests in the engine's own schema before they can reach the engine.
 
 Pure: knows limits and capabilities, no engine. The server adds `messages`, `tools` and `copies`
-for OpenAI's routes. `sampling` checks how the answer is to be made.
+for OpenAI's routes, and `text_at_end` where it makes the texts of a stream. `sampling` checks how
+the answer is to be made.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ Chat = Callable[[Messages, Mapping[str, Any], Any], list[int]]
 
 CHAT_FIELDS = frozenset({"messages", "template_args", "tools", "tool_choice"})
 PROMPTS = CHAT_FIELDS | {"text", "input_ids"}
-FIELDS = PROMPTS | LOGPROBS | {"sampling_params", "stream", "rid", "copies"}
+FIELDS = PROMPTS | LOGPROBS | {"sampling_params", "stream", "rid", "copies", "text_at_end"}
 
 
 def parse(
@@ -104,7 +105,8 @@ def items_of(request: Mapping[str, Any], *, limits: EngineLimits, can: Capabilit
         items = tuple(_copy(item, at, can) for item in items for at in range(copies))
     _check_stops(items)
     check_logprobs(items)
-    return Parsed(items, is_batch or copies > 1, request.get("stream") or False)
+    stream, text_at_end = (bool(request.get(name)) for name in ("stream", "text_at_end"))
+    return Parsed(items, is_batch or copies > 1, stream, text_at_end)
 
 
 def check_length(name: str, text: str, limits: EngineLimits) -> None:

@@ -35,6 +35,11 @@ class Wording:
         self._before = list(prompt[-TOKENS_BEFORE:])
         self._text_before = self._decode(self._before)
 
+    def worded(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """A piece of the answer, in the engine's schema, with its text."""
+        ids, ended = piece["output_ids"], piece["meta_info"]["finish_reason"]
+        return {"text": self.text_of(ids, ended) if ids else "", **piece}
+
     def text_of(self, ids: Sequence[int], ended: Mapping[str, Any] | None) -> str:
         """The text of all tokens so far; of an answer that goes on, as much of it as is sure."""
         matched = ended.get("matched") if ended and self._is_trimmed else None
@@ -59,6 +64,32 @@ class Wording:
         self._settled_tokens += len(new)
         self._before = list(new[-TOKENS_BEFORE:])
         self._text_before = self._decode(self._before)
+
+
+class Wordings:
+    """The texts of all answers to a request that asked for theirs at the end alone."""
+
+    def __init__(self, tokenizer: Any, request: Mapping[str, Any]) -> None:
+        """The request has ids in the place of its texts, and is not read before it is answered."""
+        self._tokenizer = tokenizer
+        self._request = request
+        self._each: dict[int, Wording] = {}
+
+    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+        """A piece of one of the answers, with its text."""
+        if "text" in piece:
+            return piece
+        index = piece.get("index", 0)
+        if (wording := self._each.get(index)) is None:
+            wording = self._each[index] = self._wording_of(index)
+        return wording.worded(piece)
+
+    def _wording_of(self, index: int) -> Wording:
+        prompt = index // (self._request.get("copies") or 1)
+        ids, sampling = self._request["input_ids"], self._request.get("sampling_params")
+        one = ids[prompt] if isinstance(ids[0], list) else ids
+        its = sampling[prompt] if isinstance(sampling, list) else sampling
+        return Wording(self._tokenizer, one, its or {})
 
 
 def cut_at(text: str, stops: Sequence[str]) -> str:

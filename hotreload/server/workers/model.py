@@ -12,7 +12,7 @@ from typing import Any
 from hotreload.errors import EngineLost, HotReloadError, NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.asking import Begun, Encoded, EncodedOtherwise, EngineAnswer, Inquiry
-from hotreload.server.ports import Encoder
+from hotreload.server.ports import Encoder, Wordings
 from hotreload.server.workers import words
 from hotreload.server.workers.faults import as_error
 from hotreload.server.workers.pieces import stepped
@@ -38,33 +38,40 @@ class ModelElsewhere:
     @asynccontextmanager
     async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
         """Ask, with prompts that are encoded here; who leaves early is told to the other side."""
-        for each in (await self._encoded(ask), ask):
+        for each, wordings in (await self._encoded(ask), (ask, None)):
             async with AsyncExitStack() as stack:
                 try:
-                    begun = await stack.enter_async_context(self._asked(each))
+                    begun = await stack.enter_async_context(self._asked(each, wordings))
                 except EncodedOtherwise:  # the engine is another one by now
                     continue
                 yield begun
                 return
 
-    async def _encoded(self, ask: Inquiry) -> Inquiry:
-        """The same, encoded; the other side says what is refused, as it may let nobody in."""
+    async def _encoded(self, ask: Inquiry) -> tuple[Inquiry, Wordings | None]:
+        """The same, encoded, and what makes the texts of a stream's pieces, which come as tokens.
+
+        The other side says what is refused, as it may let nobody in.
+        """
         if (encoder := self.encoder) is None:
-            return ask
+            return ask, None
         try:
-            request = await encoder.encoded(ask.request)
+            given = await encoder.encoded(ask.request)
         except HotReloadError as refusal:
-            return replace(ask, request={}, encoded=Encoded(encoder.name, refusal))
-        if request is None:
-            return ask
-        return replace(ask, request=dict(request), encoded=Encoded(encoder.name))
+            return replace(ask, request={}, encoded=Encoded(encoder.name, refusal)), None
+        if given is None:
+            return ask, None
+        request, by = dict(given), Encoded(encoder.name)
+        if not request.get("stream"):
+            return replace(ask, request=request, encoded=by), None
+        request["text_at_end"] = True
+        return replace(ask, request=request, encoded=by), encoder.wordings(request)
 
     @asynccontextmanager
-    async def _asked(self, ask: Inquiry) -> AsyncIterator[Begun]:
+    async def _asked(self, ask: Inquiry, wordings: Wordings | None) -> AsyncIterator[Begun]:
         if self._wire.is_over:
             raise EngineLost(PROCESS_ENDED)
         name = next(self._names)
-        answer = self._heard[name] = _Answer()
+        answer = self._heard[name] = _Answer(wordings)
         self._wire.tell(Word.ASK, name, words.ask_fields(ask, asyncio.get_running_loop().time()))
         try:
             generation = await answer.begins()
@@ -90,7 +97,8 @@ class ModelElsewhere:
 class _Answer:
     """The part of one request's answers that was heard, and not taken yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, wordings: Wordings | None) -> None:
+        self._wordings = wordings
         self.is_over = False
         """True once no more is told."""
         self._generation: Generation | None = None
@@ -131,12 +139,17 @@ class _Answer:
     async def items(self) -> AsyncGenerator[EngineAnswer, None]:
         while True:
             while self._told:
-                yield self._taken(*self._told.popleft())
+                yield self._worded(self._taken(*self._told.popleft()))
             if self._fault is not None:
                 raise self._fault
             if self.is_over:
                 return
             await self._move()
+
+    def _worded(self, item: EngineAnswer) -> EngineAnswer:
+        if self._wordings is None or isinstance(item, list):
+            return item
+        return self._wordings.worded(item)
 
     async def _move(self) -> None:
         self._moved.clear()
