@@ -47,6 +47,7 @@ def rows_of(status: Fields) -> list[Fields]:
         *_coming(status),
         *_requests(status),
         *_replicas(status),
+        *_workers(status),
         *_chosen(status),
         *_past(status),
     ]
@@ -242,6 +243,17 @@ def _replicas(status: Fields) -> Iterator[Fields]:
         says = _serving if state == "serving" else _absent
         tone = "bad" if each["drifted"] else None if state == "serving" else TONES.get(state)
         yield _row(f"replica {each['index']}", f"{state}{says(each, status)}", tone)
+
+
+def _workers(status: Fields) -> Iterator[Fields]:
+    """Yield how many processes answer HTTP, where that is not left to the engine's own."""
+    workers = status.get("workers")
+    if not workers or not workers["wanted"]:
+        return
+    serving, wanted, lost = workers["serving"], workers["wanted"], workers["lost"]
+    words = f"{serving} serve" if serving == wanted else f"{serving} of {wanted} serve"
+    since = f", {lost} lost since the start" if lost else ""
+    yield _row("workers", f"{words}{since}", None if serving == wanted else "wait")
 
 
 def _serving(replica: Fields, status: Fields) -> str:

@@ -161,6 +161,10 @@ def _wrong(status: Fields) -> Iterator[Fields]:
         if replica["state"] == "lost" and not status["reasons"]:
             why = f"replica {replica['index']} is lost: {replica['reason']}"
             yield _finding("ReplicaLost", why)
+    workers = status.get("workers") or {"wanted": 0, "serving": 0, "lost": 0}
+    if workers["lost"] and workers["serving"] < workers["wanted"] and not status["reasons"]:
+        why = f"{workers['serving']} of {workers['wanted']} workers answer HTTP"
+        yield _finding("WorkerLost", why, "wait")
     if (loader := status.get("loader")) and not loader["trusted"]:
         why = f"our own loader is switched off: {loader['reason']}"
         yield _finding("LoaderDistrusted", why, "wait")

@@ -27,6 +27,7 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
     TroubleTold,
+    WorkerMoved,
 )
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.observe.metrics import Metrics
@@ -148,9 +149,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                 replica.observe(AnswersWithheld(NINTH, 24))
                 for _ in range(20):
                     replica.request_finished("/generate", 500, 0.1)
+                for worker in range(1, 5):
+                    replica.observe(WorkerMoved(worker, is_serving=False, why="it ended"))
                 replica.observe(BakeTold(9, NINTH.revision, Bake(BakeOutcome.CONVICTED, 1.0, 2.0)))
                 prometheus.until_fires("AnswersWithheld")
                 prometheus.until_fires("BakeConvicted")
+                prometheus.until_fires("WorkerLost")
                 prometheus.until_fires("ErrorsAnswered")
             story.before_the_loss = time.time()
             lose_the_engine(process, prometheus)
