@@ -1,11 +1,12 @@
 """`python -m tests.bench.stand_in`: the daemon, with an engine that costs next to nothing.
 
-It makes a token for each stream in every step. What that takes the process is what its front takes.
+It makes a token for each stream in every step, of prompts that it encodes as the real one does.
+What that takes the process is what its front takes.
 """
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,24 @@ if __name__ == "__main__":
     sys.meta_path.insert(0, Absent())  # before anything imports JAX
 
 from hotreload import cli
+from hotreload.engine.answering.encoder_copy import copy_of
 from hotreload.engine.answering.items import Parsed
+from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.capabilities import Capabilities, EngineLimits
+from hotreload.engine.options import EngineOptions
 from hotreload.types import Staged
 from tests.bench.named_threads import name_threads
 from tests.fake_answers import FakeParsed
 from tests.words.engine import EngineOfWords, starting_engines_of_words
 
 STEP_SECONDS = 0.002
+LIMITS = EngineLimits(vocabulary=2000, input_tokens=8000, total_tokens=8192)
+CAN = Capabilities(
+    logprobs=True,
+    grammars=False,
+    seeds=False,
+    sampling=frozenset({"temperature", "max_new_tokens", "ignore_eos", "top_p"}),
+)
 WORD = "word "
 LONGEST = 4096
 """The most tokens of an answer."""
@@ -83,6 +95,22 @@ class EngineOfTokens(EngineOfWords):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._steps = Steps()
+        self._prompts: Prompts
+
+    @classmethod
+    async def start(cls, options: EngineOptions, **terms: Any) -> "EngineOfTokens":
+        from transformers import AutoTokenizer
+
+        made = await super().start(options, **terms)
+        assert isinstance(made, EngineOfTokens)
+        tokenizer = AutoTokenizer.from_pretrained(options.model)  # type: ignore[no-untyped-call]
+        made._prompts = Prompts(tokenizer, LIMITS, CAN)
+        made.encoder = copy_of(tokenizer, LIMITS, CAN)
+        return made
+
+    async def prepare(self, request: Mapping[str, Any]) -> FakeParsed:
+        made = await self._prompts.prepare(request)
+        return FakeParsed(made.items, made.is_batch, made.stream, request=request)
 
     async def generate(
         self, prepared: Parsed, weights: Staged | None = None

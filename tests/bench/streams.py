@@ -1,4 +1,6 @@
-"""`python -m tests.bench.streams SOCKET ROUTE STREAMS ANSWERS TOKENS`: clients that cost little.
+"""`python -m tests.bench.streams SOCKET ROUTE STREAMS ANSWERS TOKENS PROMPT`: cheap clients.
+
+A prompt has so many characters, each of which is a token of a tiny model.
 
 Each stream asks again on its connection when it has an answer. Nothing of what comes is parsed but
 where events and answers end. Prints what was seen, as JSON.
@@ -12,19 +14,22 @@ from typing import Any, cast
 
 import uvloop
 
-PROMPT = "So which?"
+PROMPT = "So which? "
 ENDS_AN_EVENT, ENDS_AN_ANSWER = b"\n\n", b"\r\n0\r\n\r\n"
 LAST = len(ENDS_AN_ANSWER) - 1
 
 
-def request_of(route: str, tokens: int) -> bytes:
+def request_of(route: str, tokens: int, prompt: int) -> bytes:
     """A request for a stream of so many tokens."""
+    text = (PROMPT * (1 + prompt // len(PROMPT)))[:prompt]
     asked: dict[str, Any] = {"model": "tiny", "stream": True}
     if route == "/generate":
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        asked |= {"text": PROMPT, "sampling_params": sampling}
+        asked |= {"text": text, "sampling_params": sampling}
     else:
-        asked |= {"prompt": PROMPT, "temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+        chat = {"messages": [{"role": "user", "content": text}]}
+        asked |= chat if "chat" in route else {"prompt": text}
+        asked |= {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
     body = json.dumps(asked).encode()
     head = f"POST {route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -74,9 +79,9 @@ class Stream(asyncio.Protocol):
         self._transport.write(self._request)
 
 
-async def streamed(path: str, route: str, streams: int, answers: int, tokens: int) -> Any:
+async def streamed(path: str, request: bytes, streams: int, answers: int) -> Any:
     """What all of them saw."""
-    loop, request = asyncio.get_running_loop(), request_of(route, tokens)
+    loop = asyncio.get_running_loop()
     began = time.perf_counter()
     made = [
         await loop.create_unix_connection(lambda: Stream(request, answers), path)
@@ -92,6 +97,8 @@ async def streamed(path: str, route: str, streams: int, answers: int, tokens: in
 
 if __name__ == "__main__":
     asked_path, asked_route, *counts = sys.argv[1:]
+    asked_streams, asked_answers, asked_tokens, asked_prompt = map(int, counts)
+    sent = request_of(asked_route, asked_tokens, asked_prompt)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        told = runner.run(streamed(asked_path, asked_route, *map(int, counts)))
+        told = runner.run(streamed(asked_path, sent, asked_streams, asked_answers))
     print(json.dumps(told))

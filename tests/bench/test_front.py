@@ -2,8 +2,9 @@
 
 `make bench ARGS='-k front'` prints the tables: without workers, with one and with two. The
 processor time is that of the engine's process alone, and that of its workers beside it.
-HOTRELOAD_BENCH_BESIDE names other checkouts that have these files, as a PATH does: their daemons
-take turns with ours, so that each figure stands beside theirs of the same minute.
+HOTRELOAD_BENCH_BESIDE names other checkouts that have these files, as a PATH does: their daemons,
+with as many workers, take turns with ours, so that each figure stands beside theirs of the same
+minute.
 """
 
 import asyncio
@@ -34,12 +35,30 @@ STREAMS = (32, 128)
 WORKERS = [int(each) for each in os.environ.get("HOTRELOAD_BENCH_WORKERS", "0,1,2").split(",")]
 TOKENS = {"stand-in": 64, "real": 32}
 TOKENS_A_ROUND = 16384
+PROMPTS_A_ROUND = 1000
+PROMPT, LONG_PROMPT = 10, 2000
 KINDS = {
     "hotreload-sched": "scheduler",
     "forward_thread_": "forward",
     "tf_XLAEigen": "XLA's own",
 }
 """Threads by their names, as the kernel keeps them; the first of a process runs the loop."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How often clients ask in a round, and for what."""
+
+    route: str
+    streams: int
+    tokens: int
+    prompt: int = PROMPT
+    a_round: int = TOKENS_A_ROUND
+
+    @property
+    def answers(self) -> int:
+        """To each stream."""
+        return max(1, self.a_round // (self.streams * self.tokens))
 
 
 @dataclass(frozen=True)
@@ -71,12 +90,12 @@ def taken_by_threads(pid: int) -> dict[str, float]:
     return taken
 
 
-async def measured(process: Process, route: str, streams: int, tokens: int) -> Measured:
+async def measured(process: Process, ask: Asking) -> Measured:
     """Have clients of another process ask for a round of answers."""
-    answers = max(1, TOKENS_A_ROUND // (streams * tokens))
-    before = taken_by_threads(process.child.pid)
+    before, in_all = taken_by_threads(process.child.pid), process.cpu_seconds()
     by_workers = taken_by_workers(process.child.pid)
-    arguments = (str(process.socket), route, str(streams), str(answers), str(tokens))
+    numbers = map(str, (ask.streams, ask.answers, ask.tokens, ask.prompt))
+    arguments = (str(process.socket), ask.route, *numbers)
     asking = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.streams", *arguments, stdout=asyncio.subprocess.PIPE
     )
@@ -86,7 +105,8 @@ async def measured(process: Process, route: str, streams: int, tokens: int) -> M
         if asking.returncode is None:
             asking.kill()
     assert asking.returncode == 0, process.log.read_text()[-3000:]
-    told, made = json.loads(said), streams * answers * tokens
+    in_all = process.cpu_seconds() - in_all  # threads that have ended are no longer listed
+    told, made = json.loads(said), ask.streams * ask.answers * ask.tokens
     after = taken_by_threads(process.child.pid)
     cpu = {kind: (after[kind] - before.get(kind, 0.0)) / made * 1e3 for kind in after}
     of_workers = (taken_by_workers(process.child.pid) - by_workers) / made * 1e3
@@ -94,22 +114,22 @@ async def measured(process: Process, route: str, streams: int, tokens: int) -> M
         made / told["seconds"],
         median(told["first"]),
         1 - told["events"] / made,
-        {**cpu, "all": sum(cpu.values()), "workers": of_workers},
+        {**cpu, "all": in_all / made * 1e3, "workers": of_workers},
     )
 
 
 @contextmanager
 def daemons(folder: Path, command: str, *sets: str) -> Iterator[dict[str, Process]]:
-    """Ours, by the number of workers, and one of each other checkout."""
+    """Ours, and those of each other checkout, by the number of workers."""
     others = [Path(each) for each in BESIDE.split(":") if each]
-    places = {f"workers-{count}": (HERE, [f"server.workers={count}"]) for count in WORKERS}
-    places |= {place.name: (place, []) for place in others}
+    places = {f"workers-{count}": (HERE, count) for count in WORKERS}
+    places |= {f"{place.name}-{count}": (place, count) for place in others for count in WORKERS}
     with ExitStack() as running:
         found = {}
-        for name, (place, more) in places.items():
+        for name, (place, count) in places.items():
             (folder / name).mkdir()
-            named = "server.model_name=tiny"
-            process = Process(folder / name, *sets, *more, named, command=command)
+            more = ("server.model_name=tiny", f"server.workers={count}")
+            process = Process(folder / name, *sets, *more, command=command)
             process.drop(1)
             through = ("env", "-C", str(place), f"PYTHONPATH={place}")
             found[name] = running.enter_context(process.running(through=through))
@@ -119,18 +139,18 @@ def daemons(folder: Path, command: str, *sets: str) -> Iterator[dict[str, Proces
 
 
 def has_its_workers(process: Process) -> bool:
-    """True once all workers that there are to be serve; another checkout may know none."""
+    """True once all workers that there are to be serve."""
     workers = (process.get("/status") or {}).get("workers", {})
     return bool(workers.get("wanted") == workers.get("serving"))
 
 
-async def compared(processes: Mapping[str, Process], route: str, streams: int, tokens: int) -> None:
+async def compared(processes: Mapping[str, Process], ask: Asking) -> None:
     """Measure each in turn, after a round that does not count, and print what came of it."""
     rows: dict[str, list[Measured]] = {name: [] for name in processes}
     for _ in range(ROUNDS + 1):
         for name, process in processes.items():
-            rows[name].append(await measured(process, route, streams, tokens))
-    print(f"\n{route}, {streams} streams (medians of {ROUNDS}, and ranges)")
+            rows[name].append(await measured(process, ask))
+    print(f"\n{ask} (medians of {ROUNDS}, and ranges)")
     for name, row in rows.items():
         told(name, row[1:])
 
@@ -154,7 +174,15 @@ def told(name: str, row: list[Measured]) -> None:
 async def test_front_of_a_stand_in(tmp_path: Path, route: str) -> None:
     with daemons(tmp_path, "tests.bench.stand_in") as processes:
         for streams in STREAMS:
-            await compared(processes, route, streams, TOKENS["stand-in"])
+            await compared(processes, Asking(route, streams, TOKENS["stand-in"]))
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, LONG_PROMPT])
+async def test_front_of_prompts(tmp_path: Path, prompt: int) -> None:
+    """Each answer is one token: 1,000 of them are 1,000 prompts."""
+    with daemons(tmp_path, "tests.bench.stand_in") as processes:
+        for route in ("/generate", "/v1/chat/completions"):
+            await compared(processes, Asking(route, 8, 1, prompt, PROMPTS_A_ROUND))
 
 
 @pytest.mark.real_engine
@@ -171,4 +199,4 @@ async def test_front_of_an_engine(
     }
     written = ",".join(f"{name}={value}" for name, value in args.items())
     with daemons(tmp_path, "tests.bench.named_threads", f"engine.args={{{written}}}") as processes:
-        await compared(processes, "/generate", streams, TOKENS["real"])
+        await compared(processes, Asking("/generate", streams, TOKENS["real"]))
