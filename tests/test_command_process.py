@@ -29,7 +29,7 @@ async def python(program: str, within: float = PATIENCE) -> CommandEnd:
 def is_there(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # ended before it was opened, or read
         return False
     return state != "Z"
 

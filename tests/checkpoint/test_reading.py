@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "model.safetensors"
     path.write_bytes(CONTENT)
     yield path
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # garbage of others may go meanwhile
 
 
 class Storage:

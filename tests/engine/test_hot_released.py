@@ -42,7 +42,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("released") / "model", "policy 0")
 
 
-@pytest.fixture(scope="module", params=["overlap", "drain", "host"])
+@pytest.fixture(
+    scope="module",
+    # Pools and leaves are upstream's in each; who waits for whom, and where spares wait, is ours.
+    params=[
+        "overlap",
+        pytest.param("drain", marks=pytest.mark.alike),
+        pytest.param("host", marks=pytest.mark.alike),
+    ],
+)
 def kept(model: Path, request: pytest.FixtureRequest) -> Iterator[HotEngine]:
     terms = {
         "overlap": HotTerms(drain_timeout=60),

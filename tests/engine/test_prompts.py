@@ -45,7 +45,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def tokenizer_of(folder: Path) -> Any:
-    return AutoTokenizer.from_pretrained(folder)  # type: ignore[no-untyped-call]
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def with_template(folder: Path, template: str | None) -> Any:

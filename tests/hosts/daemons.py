@@ -15,16 +15,11 @@ from hotreload.errors import HotReloadError
 from tests.engine import real
 from tests.hosts.member import free_address
 from tests.integration.deaths import KILLED, ledger_of
-from tests.integration.process import START_SECONDS, Process
+from tests.integration.process import OF_A_RANK, START_SECONDS, Process
 from tests.integration.running import not_said_by, words
 from tests.waiting import PATIENCE
 
-ONE_DEVICE = (
-    "env",
-    "XLA_FLAGS=--xla_force_host_platform_device_count=1",
-    # What is compiled is kept for the next life, also before upstream says so.
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0",
-)
+ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 # As in `tests/hosts/test_engine.py`, whose programs are kept, too.
 ENGINE_ARGS = f"engine.args={{{','.join(f'{name}={value}' for name, value in real.ARGS.items())}}}"
 LOST = 70
@@ -68,8 +63,8 @@ class Daemons:
         for process in self.ranks:
             process.log.unlink(missing_ok=True)
         with (
-            self.leader.begun(leader, ONE_DEVICE, sets),
-            self.follower.begun(follower, ONE_DEVICE, sets),
+            self.leader.begun(leader, sets=sets),
+            self.follower.begun(follower, sets=sets),
         ):
             for process in self.ranks:
                 process.until(lambda process=process: process.get("/readyz"), START_SECONDS)
@@ -177,7 +172,9 @@ class Daemons:
 
 def _made(folder: Path, rank: int, shared: tuple[str, ...]) -> Process:
     folder.mkdir()
-    return Process(folder, f"engine.node_rank={rank}", *shared, command="tests.hosts.keeping")
+    process = Process(folder, f"engine.node_rank={rank}", *shared, command=OF_A_RANK)
+    process.environ = ONE_DEVICE
+    return process
 
 
 def good_of(process: Process) -> Good:

@@ -5,10 +5,14 @@ rank's programs have names of their own there, and all but the first's were comp
 """
 
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 from jax._src import compiler, distributed
+
+from hotreload import cli
 
 
 class AsTheFirst:
@@ -21,13 +25,20 @@ class AsTheFirst:
 
 
 def keep_what_is_compiled() -> None:
-    """Have JAX write this rank's programs into its cache, whichever rank it is."""
+    """Have JAX write this rank's programs into its cache, whichever rank it is.
+
+    All of them, also before upstream says so.
+    """
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # type: ignore[no-untyped-call]
     alike: Any = SimpleNamespace(global_state=AsTheFirst())
     compiler.distributed = alike  # type: ignore[attr-defined]
 
 
-if __name__ == "__main__":
-    from hotreload.cli import main
-
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb."""
     keep_what_is_compiled()
+    return cli.main(argv)
+
+
+if __name__ == "__main__":
     sys.exit(main())

@@ -84,12 +84,21 @@ class Zygote:
             )
         atexit.register(self._end)
 
-    def begin(self, arguments: Sequence[str], environ: dict[str, str], log: IO[bytes]) -> Forked:
+    def begin(
+        self,
+        arguments: Sequence[str],
+        environ: dict[str, str],
+        log: IO[bytes],
+        *,
+        folder: Path | None = None,
+        out: IO[bytes] | None = None,
+    ) -> Forked:
         """Fork a life that runs the command with these arguments and logs there."""
-        life = {"arguments": list(arguments), "environ": environ, "folder": str(Path.cwd())}
+        where = folder or Path.cwd()
+        life = {"arguments": list(arguments), "environ": environ, "folder": str(where)}
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            files = [its.fileno(), STDOUT, log.fileno()]
+            files = [its.fileno(), out.fileno() if out else STDOUT, log.fileno()]
             socket.send_fds(self._control, [json.dumps(life).encode()], files)
         return Forked(_number(ours), ours)
 

@@ -18,10 +18,10 @@ from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
 from tests.integration.forked import Forked, would_import_the_same, zygote_of
 from tests.integration.running import ENGINE_ARGS, client_of, words
-from tests.integration.zygote import OF_WORDS, REAL
+from tests.integration.zygote import OF_A_RANK, OF_WORDS, REAL
 from tests.waiting import PATIENCE, look_until
 
-__all__ = ["OF_WORDS", "REAL", "START_SECONDS", "Process"]
+__all__ = ["OF_A_RANK", "OF_WORDS", "REAL", "START_SECONDS", "Process"]
 
 START_SECONDS = 2 * PATIENCE
 
@@ -52,6 +52,8 @@ class Process:
             "log.format=json",
             *sets,
         ]
+        self.environ: dict[str, str] = {}
+        """Of each life, over the environment of the tests; nothing that is read at an import."""
         self.child: subprocess.Popen[bytes] | Forked
 
     def drop(self, number: int, damage: str | None = None) -> None:
@@ -92,7 +94,7 @@ class Process:
         arguments = ["serve", *(f"--set={setting}" for setting in (*self.sets, *sets))]
         if self.config.exists():
             arguments.append(f"--config={self.config}")
-        env = {**os.environ, VARIABLE: failpoints}
+        env = {**os.environ, **self.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:
             if would_import_the_same() and not through:
                 self.child = zygote_of(self.command).begin(arguments, env, log)

@@ -85,7 +85,7 @@ async def ways_of_litellm(base_url: str) -> AsyncIterator[list[Ask]]:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     yield [whole, streamed]
-    await litellm.close_litellm_async_clients()  # type: ignore[attr-defined, no-untyped-call]
+    await litellm.close_litellm_async_clients()
 
 
 @asynccontextmanager

@@ -5,12 +5,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
 
 import pytest
 
 from hotreload.tiny import write_tiny
 from tests.hub.local_hub import REPO, local_hub
+from tests.integration.forked import would_import_the_same, zygote_of
+from tests.integration.zygote import REAL
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
 
@@ -31,21 +35,39 @@ def swap(folder: Path, checkpoint: str, *more: str) -> tuple[int, list[dict[str,
     return ran.returncode, [json.loads(line) for line in ran.stdout.splitlines()], ran.stderr
 
 
-def hotreload(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hotreload.cli", *words, "--device", "cpu"]
+class Ran(NamedTuple):
+    """How a command ended, and its words."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def hotreload(folder: Path, *words: str) -> Ran:
+    """Run the command in the folder; forked, unless an import would find another world."""
+    arguments = [*words, "--device", "cpu"]
     for arg in SMALL:
-        command += ["--engine-arg", arg]
-    ran = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+        arguments += ["--engine-arg", arg]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    with TemporaryFile() as out, TemporaryFile() as err:
+        if would_import_the_same():
+            life = zygote_of(REAL).begin(arguments, environ, err, folder=folder, out=out)
+            try:
+                code = life.wait(PATIENCE)
+            finally:
+                life.kill()
+        else:
+            command = [sys.executable, "-m", REAL, *arguments]
+            streams: dict[str, Any] = {"stdout": out, "stderr": err}
+            code = subprocess.call(command, cwd=folder, env=environ, timeout=PATIENCE, **streams)
+        ran = Ran(code, all_of(out), all_of(err))
     assert "Traceback" not in ran.stderr
     return ran
+
+
+def all_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 def test_a_checkpoint_takes_the_place_of_random_weights_and_answers(folder: Path) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 Main = Callable[[Sequence[str]], int]
 MOST_BYTES = 1 << 17
-REAL, OF_WORDS = "hotreload.cli", "tests.words"
-"""The command as it is installed, and the one whose daemon has an engine of words."""
+REAL, OF_WORDS, OF_A_RANK = "hotreload.cli", "tests.words", "tests.hosts.keeping"
+"""The command as it is installed, the one whose daemon has an engine of words, and a rank's."""
 
 
 def imported(command: str) -> Main:
@@ -31,7 +31,7 @@ def imported(command: str) -> Main:
     import_module("hotreload.engine.upstream.build")._ready_upstream()
     bridge = import_module("jax._src.xla_bridge")
     assert not bridge.backends_are_initialized(), "no device outlives a fork"
-    main = import_module(REAL).main
+    main = import_module(command).main
     return main
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,24 @@ LONGEST_MESSAGE = 64 * 2**20
 ARTEFACTS = Path(__file__).parent.parent.parent / ".cache" / "artefacts" / "page"
 KEYS = {"Enter": ("\r", 13), "Tab": ("\t", 9), " ": (" ", 32)}
 
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium: apt-get install chromium"
-)
+ON_ITS_LOOP = pytest.mark.asyncio(loop_scope="module")
+"""A module has one browser, and so one loop."""
 
 Fields = dict[str, Any]
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def needs_chromium(test: Test) -> Test:
+    """Run a test on the loop of its module's browser, where there is one."""
+    why = "there is no chromium: apt-get install chromium"
+    marked: Test = ON_ITS_LOOP(pytest.mark.skipif(CHROMIUM is None, reason=why)(test))
+    return marked
 
 
 class Tab:
     """One page in the browser, what went wrong in it, and ways to look at it and type."""
 
-    def __init__(self, browser: "_Browser", session: str) -> None:
+    def __init__(self, browser: "Browser", session: str) -> None:
         self._browser = browser
         self._session = session
         self._forgiven: tuple[str, ...] = ()
@@ -104,7 +111,8 @@ class Tab:
 
     def faults(self) -> list[str]:
         """What stands in the console as an error or a warning, and exceptions nobody caught."""
-        said = [words for event in self._browser.events if (words := _fault(event)) is not None]
+        own = (each for each in self._browser.events if each.get("sessionId") == self._session)
+        said = [words for event in own if (words := _fault(event)) is not None]
         return [words for words in said if not any(part in words for part in self._forgiven)]
 
     def forgive(self, *parts: str) -> None:
@@ -124,13 +132,26 @@ def _fault(event: Fields) -> str | None:
     return None
 
 
-class _Browser:
+class Browser:
+    """The browser, which each test has a tab of."""
+
     def __init__(self, reader: asyncio.StreamReader, out: int) -> None:
         self._reader = reader
         self._out = out
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Fields]] = {}
         self.events: list[Fields] = []
+
+    @asynccontextmanager
+    async def tab(self) -> AsyncIterator[Tab]:
+        """An empty tab, gone at the end; it shares nothing: each server has another port."""
+        target = await self.call("Target.createTarget", {"url": "about:blank"})
+        attach = {**target, "flatten": True}
+        session = (await self.call("Target.attachToTarget", attach))["sessionId"]
+        try:
+            yield Tab(self, session)
+        finally:
+            await self.call("Target.closeTarget", target)
 
     async def call(self, method: str, params: Fields, session: str | None = None) -> Fields:
         number = next(self._numbers)
@@ -158,8 +179,8 @@ class _Browser:
 
 
 @asynccontextmanager
-async def chromium(profile: Path) -> AsyncIterator[Tab]:
-    """A browser with one empty tab; both are gone at the end."""
+async def chromium(profile: Path) -> AsyncIterator[Browser]:
+    """A browser, which is gone at the end."""
     theirs_in, ours_out = os.pipe()
     ours_in, theirs_out = os.pipe()
     process = await _launch(profile, theirs_in, theirs_out)
@@ -169,13 +190,10 @@ async def chromium(profile: Path) -> AsyncIterator[Tab]:
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(ours_in, "rb", 0)
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    browser = _Browser(reader, ours_out)
+    browser = Browser(reader, ours_out)
     reading = asyncio.create_task(browser.read())
     try:
-        target = await browser.call("Target.createTarget", {"url": "about:blank"})
-        attach = {**target, "flatten": True}
-        session = (await browser.call("Target.attachToTarget", attach))["sessionId"]
-        yield Tab(browser, session)
+        yield browser
     finally:
         reading.cancel()
         os.killpg(process.pid, signal.SIGKILL)  # its renderers too

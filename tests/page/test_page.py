@@ -50,7 +50,7 @@ from tests.fake_answers import FOR_EVER
 from tests.observe.test_replicas import BOTH, lost
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import OWN
-from tests.page.chromium import Tab, needs_chromium
+from tests.page.chromium import ON_ITS_LOOP, Tab, needs_chromium
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 from tests.waiting import PATIENCE
 
@@ -70,6 +70,7 @@ async def opened(tab: Tab, world: World) -> Tab:
 # --- without a browser -------------------------------------------------------------------
 
 
+@ON_ITS_LOOP
 async def test_the_page_is_on_the_socket_too_and_under_a_strict_policy(world: World) -> None:
     async with world.client() as client:
         front = await client.get("/")
@@ -84,6 +85,7 @@ async def test_the_page_is_on_the_socket_too_and_under_a_strict_policy(world: Wo
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
+@ON_ITS_LOOP
 @pytest.mark.parametrize(
     "name", ["nothing.js", "..%2Fstatus_page.py", "%2e%2e/status_page.py", "index"]
 )
@@ -107,6 +109,7 @@ def test_each_module_is_sound_javascript(file: Path) -> None:
     subprocess.run(command, input=file.read_bytes(), check=True)
 
 
+@ON_ITS_LOOP
 async def test_leaves_are_told_with_what_was_before_them(world: World) -> None:
     world.go_live(Generation(2, SECOND.revision, "fp-2", 1.7e9, {"lm_head": 12, "model.embed": 7}))
     async with world.client() as client:

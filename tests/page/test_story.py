@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.integration.process import Process
 from tests.integration.running import words
@@ -44,7 +45,7 @@ class Seen:
         return await self.tab.text("#answer")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def seen(tmp_path: Path, tab: Tab) -> AsyncIterator[Seen]:
     """A daemon that is just booting, and the page that waits for it."""
     port = free_port()

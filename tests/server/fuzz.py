@@ -82,7 +82,7 @@ def fuzz(
         session.headers.update(headers or {})
         seen: dict[str, set[int]] = {}
         for result in schema.get_all_operations():
-            operation = result.ok()  # type: ignore[union-attr]
+            operation = result.ok()
             if operation.path != ENDLESS and operation.path.startswith(only):
                 statuses = seen.setdefault(f"{operation.method.upper()} {operation.path}", set())
                 _ask(operation.as_strategy(), session, base, examples, statuses)

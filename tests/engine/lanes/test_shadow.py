@@ -51,7 +51,10 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
 
 
 @pytest_asyncio.fixture(
-    loop_scope="module", scope="module", params=["a pool as large", "a small pool"]
+    loop_scope="module",
+    scope="module",
+    # The small one has programs of its own, and so all that an engine may make different.
+    params=[pytest.param("a pool as large", marks=pytest.mark.alike), "a small pool"],
 )
 async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
     """Weights are proven in a pool like the one that serves, or in one just large enough."""
