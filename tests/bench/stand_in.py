@@ -103,7 +103,7 @@ class EngineOfTokens(EngineOfWords):
 
         made = await super().start(options, **terms)
         assert isinstance(made, EngineOfTokens)
-        tokenizer = AutoTokenizer.from_pretrained(options.model)  # type: ignore[no-untyped-call]
+        tokenizer = AutoTokenizer.from_pretrained(options.model)
         made._prompts = Prompts(tokenizer, LIMITS, CAN)
         made.encoder = copy_of(tokenizer, LIMITS, CAN)
         return made

@@ -20,7 +20,7 @@ FULL = {"type": "length", "length": 9}
 @cache
 def tokenizer() -> PreTrainedTokenizerFast:
     """Each byte is a token of its own, as with models that write a character in several tokens."""
-    return PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer())  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=tiny_tokenizer())
 
 
 def ids_of(text: str) -> list[int]:
