@@ -211,7 +211,8 @@ class Answers:
         states, batch.output_ids = self._manager.rid_to_state, []
         told = zip(batch.rids, batch.decode_ids, batch.completion_tokens, strict=True)
         for rid, ids, count in told:
-            known = len(states[rid].output_ids) if rid in states else 0
+            state = states.get(rid)
+            known = len(state.output_ids) if state is not None else 0
             batch.output_ids.append(ids[len(ids) - (count - known) :])
 
     def _wake_all(self) -> None:
