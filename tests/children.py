@@ -1,5 +1,7 @@
 """The processes that another one has begun."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -13,6 +15,16 @@ def workers_below(pid: int) -> list[int]:
     """Those that answer HTTP for it."""
     lines = {child: _read(Path(f"/proc/{child}/cmdline")) for child in children_of(pid)}
     return [child for child, line in lines.items() if b"worker_process" in line]
+
+
+def sockets_of(pid: int) -> int:
+    """How many it has open; of one that ends meanwhile, those that were seen."""
+    found = 0
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return found
 
 
 def _read(of_a_process: Path) -> bytes:

@@ -5,14 +5,13 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.children import workers_below
+from tests.children import sockets_of, workers_below
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import client_of
 from tests.waiting import PATIENCE, look_until
@@ -50,20 +49,10 @@ def pids_of(process: Process) -> list[int]:
 
 def by_worker(process: Process, asking: httpx.Client) -> int:
     """Ask on this connection, and say which process has it then."""
-    before = {pid: sockets(pid) for pid in pids_of(process)}
+    before = {pid: sockets_of(pid) for pid in pids_of(process)}
     asking.post("/generate", json={"text": "hi"}).raise_for_status()
-    (has_it,) = (pid for pid, count in before.items() if sockets(pid) > count)
+    (has_it,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
     return has_it
-
-
-def sockets(pid: int) -> int:
-    """How many it has open; of one that ends meanwhile, those that were seen."""
-    found = 0
-    with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
-                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return found
 
 
 async def asked(process: Process, count: int = 1, **fields: Any) -> list[httpx.Response]:

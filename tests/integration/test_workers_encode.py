@@ -1,11 +1,13 @@
 """Workers of the real engine encode its prompts, and swap after swap goes on beneath them."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pytest
 import pytest_asyncio
@@ -13,11 +15,13 @@ import pytest_asyncio
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.errors import BadRequest
 from hotreload.events import Event, WorkerMoved
+from hotreload.life import kept_worker
 from hotreload.server.asking import Encoded, Inquiry
 from hotreload.server.problems import problem_of
 from hotreload.types import Outcome
-from tests.children import workers_below
+from tests.children import sockets_of, workers_below
 from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks
+from tests.waiting import turn_until
 
 pytestmark = [*one_daemon_marks(), pytest.mark.timeout(180)]
 
@@ -111,6 +115,59 @@ async def test_an_id_that_no_tokenizer_makes_does_not_reach_the_engine(
     assert len(asked_of_the_engine) == 4
 
 
+ENDLESS = {"temperature": 0, "max_new_tokens": 200, "ignore_eos": True}
+BODY = json.dumps({"text": "hi", "stream": True, "sampling_params": ENDLESS}).encode()
+HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+POINTS = {
+    "half a head": (HEAD[:30], b""),
+    "half a body": (HEAD + BODY[:20], b""),
+    "held at the gate": (HEAD + BODY, b""),
+    "in the middle of its answer": (HEAD + BODY, b"data: "),
+}
+"""What was sent of a request when its worker is lost, and what was read of the answer."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch, point: str, how: signal.Signals
+) -> None:
+    counts = running.daemon.workers.counts
+    await running.until(lambda: all_serve(running))
+    (sent, read), gate = POINTS[point], running.daemon.entrance
+    before = {pid: sockets_of(pid) for pid in workers_below(os.getpid())}
+    async with running.client() as client:
+        if point == "held at the gate":
+            await client.post("/pause_generation", json={"mode": "in_place"})
+        reader, writer = await asyncio.open_unix_connection(running.socket)
+        writer.write(sent)
+        if read:
+            await reader.readuntil(read)
+        await turn_until(lambda: has_begun(point, before, gate))
+        (its_own,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
+        with monkeypatch.context() as sooner:
+            sooner.setattr(kept_worker, "PING_SECONDS", 0.05)
+            os.kill(its_own, how)
+            with suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            await turn_until(lambda: its_own not in workers_below(os.getpid()))
+        if point == "held at the gate":
+            await client.post("/continue_generation", json={})
+        await running.until(lambda: gate.inside == 0 and counts.running.total == 0)
+        answer = await client.post("/generate", json={"text": "hi", "sampling_params": FEW})
+    assert answer.status_code == 200
+
+
+def has_begun(point: str, before: Mapping[int, int], gate: Any) -> bool:
+    """True once the request has come as far as the point says."""
+    if point == "held at the gate":
+        return bool(gate.held)
+    if point == "in the middle of its answer":
+        return bool(gate.inside)
+    return any(sockets_of(pid) > count for pid, count in before.items())
+
+
 async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own_clients_alone(
     running: Running,
 ) -> None:
@@ -129,6 +186,15 @@ async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own
 
 
 BROKEN_OFF = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectError"}
+
+
+def all_serve(running: Running) -> bool:
+    moves = [1 if event.is_serving else -1 for event in running.happened if is_move(event)]
+    return sum(moves) == WORKERS
+
+
+def is_move(event: Event) -> TypeGuard[WorkerMoved]:
+    return isinstance(event, WorkerMoved)
 
 
 def serves(event: Event) -> bool:
