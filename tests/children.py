@@ -1,5 +1,6 @@
 """The processes that another one has begun."""
 
+import os
 from pathlib import Path
 
 
@@ -13,6 +14,12 @@ def workers_below(pid: int) -> list[int]:
     """Those that answer HTTP for it."""
     lines = {child: _read(Path(f"/proc/{child}/cmdline")) for child in children_of(pid)}
     return [child for child, line in lines.items() if b"worker_process" in line]
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Seconds of the processor that a process has taken, with its threads that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(of_a_process: Path) -> bytes:
