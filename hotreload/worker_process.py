@@ -13,6 +13,7 @@ from typing import Any
 
 import uvloop
 
+from hotreload.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
@@ -65,3 +66,5 @@ def _made_encoder(name: str, data: bytes) -> Encoder | None:
     except Exception as fault:  # code of the model's own, say: the engine's process has it
         log.warning("worker.cannot_encode", exc_info=fault)
         return None
+    finally:
+        give_back()  # of a large tokenizer 50 MB that it took to read it

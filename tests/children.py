@@ -27,6 +27,12 @@ def sockets_of(pid: int) -> int:
     return found
 
 
+def cpu_seconds_of(pid: int) -> float:
+    """Seconds of the processor that a process has taken, with its threads that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _read(of_a_process: Path) -> bytes:
     """What the kernel tells; nothing where the thread or process has ended since it was found."""
     try:

@@ -39,9 +39,14 @@ def prompts_of(request: Mapping[str, Any]) -> Any:
     return request.get("text") or request.get("input_ids")
 
 
+def are_one(prompts: Any) -> bool:
+    """Whether it is a text, the ids of one, or nothing that a real engine would take."""
+    return not isinstance(prompts, list) or not isinstance(next(iter(prompts), 0), str | list)
+
+
 def parsed(request: Mapping[str, Any]) -> FakeParsed:
     prompts, copies = prompts_of(request), request.get("copies", 1)
-    is_batch = (isinstance(prompts, list) and not isinstance(prompts[0], int)) or copies > 1
+    is_batch = not are_one(prompts) or copies > 1
     return FakeParsed((), is_batch, bool(request.get("stream")), request=request)
 
 
@@ -200,7 +205,7 @@ class FakeAnswers:
         self, asked: FakeParsed, one: UnderWay
     ) -> AsyncGenerator[Fields | list[Fields]]:
         prompts, weights = prompts_of(asked.request), one.weights
-        count = asked.request.get("copies", 1) * count_prompts(prompts)
+        count = asked.request.get("copies", 1) * max(1, count_prompts(prompts))
         if self.swaps_ahead:
             self.swaps_ahead -= 1
             self.swap()

@@ -15,6 +15,7 @@ FACTS = {
     "checkpoint.formats",
     "checkpoint.never_loaded",
     "files",
+    "heap",
     "hub_names",
     "mount_table",
     "owned_args",

@@ -22,7 +22,7 @@ import pytest
 
 from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median
-from tests.children import workers_below
+from tests.children import cpu_seconds_of, workers_below
 from tests.integration.process import Process
 from tests.waiting import PATIENCE
 
@@ -77,7 +77,7 @@ class Measured:
 
 def taken_by_workers(pid: int) -> float:
     """Seconds of processor time that the workers of a process have taken."""
-    return sum(sum(taken_by_threads(worker).values()) for worker in workers_below(pid))
+    return sum(map(cpu_seconds_of, workers_below(pid)))
 
 
 def taken_by_threads(pid: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
+from tests.children import cpu_seconds_of
 from tests.integration.forked import Forked, would_import_the_same, zygote_of
 from tests.integration.running import ENGINE_ARGS, client_of, words
 from tests.integration.zygote import OF_A_RANK, OF_WORDS, REAL
@@ -134,8 +135,7 @@ class Process:
         return [line for line in lines if line["event"] == event]
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds_of(self.child.pid)
 
     def stop(self) -> int:
         self.child.send_signal(signal.SIGTERM)

@@ -138,7 +138,8 @@ async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
     before = {pid: sockets_of(pid) for pid in workers_below(os.getpid())}
     async with running.client() as client:
         if point == "held at the gate":
-            await client.post("/pause_generation", json={"mode": "in_place"})
+            paused = await client.post("/pause_generation", json={"mode": "in_place"})
+            assert paused.is_success, paused.text
         reader, writer = await asyncio.open_unix_connection(running.socket)
         writer.write(sent)
         if read:

@@ -85,11 +85,12 @@ async def test_of_no_token_nothing_is_told_but_the_prompt(
 async def test_a_stop_string_in_the_prompt_ends_nothing(
     world: World, client: openai.AsyncOpenAI
 ) -> None:
+    world.engine.words = ["served", "by"]  # an engine cuts off the stop itself
     world.engine.end = {"type": "stop", "matched": "step"}
     answer = await client.completions.create(
         model="model", prompt="a step ", echo=True, stop=["step"]
     )
-    assert answer.choices[0].text == "a step served by "
+    assert answer.choices[0].text == "a step served by"
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,6 @@ def check_ids(name: str, ids: Any, vocabulary: int, most: int | None = None) -> 
         raise bad(name, "must be a list of token ids, at least one")
     if most is not None and len(ids) > most:
         raise bad(name, f"{len(ids)} ids are too many, there may be {most}")
-    # All at once, as prompts are long and nearly all are good; one by one to name the bad one.
-    if set(map(type, ids)) == {int} and 0 <= min(ids) and max(ids) < vocabulary:
-        return
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary:
             raise bad(name, f"{shown(token)} is no token id (0 to {vocabulary - 1})")

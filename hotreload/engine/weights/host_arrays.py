@@ -1,6 +1,5 @@
 """Arrays in host memory: how to get at those that are there, and how to turn them quickly."""
 
-import ctypes
 from typing import Any
 
 import jax
@@ -18,16 +17,6 @@ def fresh(size: int) -> Array:
     held = np.empty(size + ALIGNED, np.uint8)
     begin = -held.ctypes.data % ALIGNED
     return held[begin : begin + size]
-
-
-def give_back() -> None:
-    """Return to the system what was freed: glibc keeps most of it, for others it may never have.
-
-    It takes milliseconds and no GIL. Other C libraries have no such call, and need none.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def is_on_host(leaf: jax.Array | Array) -> bool:
