@@ -116,7 +116,7 @@ def test_as_root_ci_demands_a_real_systemd_only_where_one_can_be_booted(tmp_path
 def test_ci_fails_when_an_installation_beside_the_checks_does(tmp_path: Path) -> None:
     runner = Runner(tmp_path, uid=1000)
     runner.add("apt-get", "exit 1")
-    runner.add("make", '[ "$1" != setup ]')
+    runner.add("make", '[ "$*" != "setup ENGINE=0.1" ]')
     with pytest.raises(subprocess.CalledProcessError):
         runner.run()
 

@@ -116,7 +116,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("arch", ["qwen3", "qwen2"])
+@pytest.mark.parametrize("arch", ["qwen3", pytest.param("qwen2", marks=pytest.mark.alike)])
 @pytest.mark.parametrize("odd", ODD)
 async def test_heads_are_made_as_upstreams_loader_makes_them(
     tmp_path: Path, arch: str, odd: str

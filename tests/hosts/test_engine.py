@@ -96,7 +96,7 @@ def test_nothing_is_flipped_when_one_rank_does_not_come(both: Pair) -> None:
     both.leader.does("patience", PATIENCE)
 
 
-FLIPS = 6
+FLIPS = 4
 
 
 def test_reloads_under_load_mix_no_answer_and_both_ranks_say_the_same(both: Pair) -> None:

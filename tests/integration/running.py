@@ -180,12 +180,18 @@ class Asked(Protocol):
     def client(self) -> AbstractAsyncContextManager[httpx.AsyncClient]: ...
 
 
+PAUSE = 0.05
+"""For clients beside what takes its time: those that never pause keep all processors busy."""
+
+
 @dataclass
 class Load:
     """Clients in a closed loop, every third of them streaming; keeps what each was told."""
 
     running: Asked
     clients: int = 16
+    pause: float = 0.0
+    """Seconds between an answer and the next request."""
     answers: list[tuple[int, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -210,6 +216,7 @@ class Load:
                     self.answers.append(await ask(client, next(prompts)))
                 except Exception as failure:
                     self.failures.append(f"{type(failure).__name__}: {failure}")
+                await asyncio.sleep(self.pause)
 
     async def _whole(self, client: httpx.AsyncClient, prompt: str) -> tuple[int, str]:
         answer = await client.post("/generate", json=request_for(prompt))

@@ -276,6 +276,7 @@ def test_a_restart_under_32_clients_loses_no_request(service: Service) -> None:
     assert service.pid() != before
 
 
+@pytest.mark.at_night
 def test_with_workers_it_loses_none_either(service: Service) -> None:
     def serving() -> int:
         return int(service.daemon.get("/status")["workers"]["serving"])
