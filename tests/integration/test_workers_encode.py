@@ -115,60 +115,6 @@ async def test_an_id_that_no_tokenizer_makes_does_not_reach_the_engine(
     assert len(asked_of_the_engine) == 4
 
 
-ENDLESS = {"temperature": 0, "max_new_tokens": 200, "ignore_eos": True}
-BODY = json.dumps({"text": "hi", "stream": True, "sampling_params": ENDLESS}).encode()
-HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY)
-POINTS = {
-    "half a head": (HEAD[:30], b""),
-    "half a body": (HEAD + BODY[:20], b""),
-    "held at the gate": (HEAD + BODY, b""),
-    "in the middle of its answer": (HEAD + BODY, b"data: "),
-}
-"""What was sent of a request when its worker is lost, and what was read of the answer."""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("point", POINTS)
-async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
-    running: Running, monkeypatch: pytest.MonkeyPatch, point: str, how: signal.Signals
-) -> None:
-    counts = running.daemon.workers.counts
-    await running.until(lambda: all_serve(running))
-    (sent, read), gate = POINTS[point], running.daemon.entrance
-    before = {pid: sockets_of(pid) for pid in workers_below(os.getpid())}
-    async with running.client() as client:
-        if point == "held at the gate":
-            paused = await client.post("/pause_generation", json={"mode": "in_place"})
-            assert paused.is_success, paused.text
-        reader, writer = await asyncio.open_unix_connection(running.socket)
-        writer.write(sent)
-        if read:
-            await reader.readuntil(read)
-        await turn_until(lambda: has_begun(point, before, gate))
-        (its_own,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
-        with monkeypatch.context() as sooner:
-            sooner.setattr(kept_worker, "PING_SECONDS", 0.05)
-            os.kill(its_own, how)
-            with suppress(ConnectionResetError):
-                await reader.read()
-            writer.close()
-            await turn_until(lambda: its_own not in workers_below(os.getpid()))
-        if point == "held at the gate":
-            await client.post("/continue_generation", json={})
-        await running.until(lambda: gate.inside == 0 and counts.running.total == 0)
-        answer = await client.post("/generate", json={"text": "hi", "sampling_params": FEW})
-    assert answer.status_code == 200
-
-
-def has_begun(point: str, before: Mapping[int, int], gate: Any) -> bool:
-    """True once the request has come as far as the point says."""
-    if point == "held at the gate":
-        return bool(gate.held)
-    if point == "in the middle of its answer":
-        return bool(gate.inside)
-    return any(sockets_of(pid) > count for pid, count in before.items())
-
-
 async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own_clients_alone(
     running: Running,
 ) -> None:
@@ -187,6 +133,61 @@ async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own
 
 
 BROKEN_OFF = {"ReadError", "RemoteProtocolError", "WriteError", "ConnectError"}
+
+
+ENDLESS = {"temperature": 0, "max_new_tokens": 200, "ignore_eos": True}
+BODY = json.dumps({"text": "hi", "stream": True, "sampling_params": ENDLESS}).encode()
+HEAD = b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+POINTS = {
+    "half a head": (HEAD[:30], b""),
+    "half a body": (HEAD + BODY[:20], b""),
+    "while a pause holds it": (HEAD + BODY, b""),
+    "in the middle of its answer": (HEAD + BODY, b"data: "),
+}
+"""What was sent of a request when its worker is lost, and what was read of the answer."""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch, point: str, how: signal.Signals
+) -> None:
+    monkeypatch.setattr(kept_worker, "LONGEST_PAUSE", 0.0)
+    counts = running.daemon.workers.counts
+    await running.until(lambda: all_serve(running))
+    (sent, read), gate = POINTS[point], running.daemon.entrance
+    before = {pid: sockets_of(pid) for pid in workers_below(os.getpid())}
+    async with running.client() as client:
+        if point == "while a pause holds it":
+            paused = await client.post("/pause_generation", json={"mode": "in_place"})
+            assert paused.is_success, paused.text
+        reader, writer = await asyncio.open_unix_connection(running.socket)
+        writer.write(sent)
+        if read:
+            await reader.readuntil(read)
+        await turn_until(lambda: has_begun(point, before, gate))
+        (its_own,) = (pid for pid, count in before.items() if sockets_of(pid) > count)
+        with monkeypatch.context() as sooner:
+            sooner.setattr(kept_worker, "PING_SECONDS", 0.05)
+            os.kill(its_own, how)
+            with suppress(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            await turn_until(lambda: its_own not in workers_below(os.getpid()))
+        if point == "while a pause holds it":
+            await client.post("/continue_generation", json={})
+        await running.until(lambda: gate.inside == 0 and counts.running.total == 0)
+        answer = await client.post("/generate", json={"text": "hi", "sampling_params": FEW})
+    assert answer.status_code == 200
+
+
+def has_begun(point: str, before: Mapping[int, int], gate: Any) -> bool:
+    """True once the request has come as far as the point says."""
+    if point == "while a pause holds it":
+        return bool(gate.pause.held)
+    if point == "in the middle of its answer":
+        return bool(gate.inside)
+    return any(sockets_of(pid) > count for pid, count in before.items())
 
 
 def all_serve(running: Running) -> bool:
