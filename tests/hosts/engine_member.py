@@ -1,26 +1,27 @@
-"""One of two real processes that hold one engine together; does what lines on its input ask.
+"""One of two real processes that hold one engine together; does what lines that it reads ask.
 
-Run as a program it is that process; `pair` starts two. What they answer goes through a pipe of its
-own: Gloo writes to the standard output.
+`main` is what runs in that process; `pair` forks two. What they are asked and answer goes through
+pipes with names: Gloo writes to the standard output.
 """
 
 import asyncio
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hotreload.hosts.steps import in_step
+from tests.hosts.daemons import ONE_DEVICE
 from tests.hosts.member import free_address
+from tests.integration.forked import zygote_of
+from tests.integration.zygote import ENGINE_OF_A_RANK
 
 PATIENCE = 240.0
 OPENED = 100
@@ -28,6 +29,11 @@ OPENED = 100
 SECRET = "a-secret-of-these-two-processes-alone"
 STEPS = 3
 """How many checkpoints there are; the engine starts from the first."""
+
+
+def pipes_of(root: Path, rank: int) -> tuple[Path, Path]:
+    """What a rank is asked through, and what it answers through."""
+    return root / f"questions{rank}", root / f"answers{rank}"
 
 
 class Refused(Exception):
@@ -38,39 +44,38 @@ class Rank:
     """One of the two processes, as a test asks it."""
 
     def __init__(self, address: str, rank: int, root: Path, ended: ExitStack) -> None:
-        reads, writes = os.pipe()
-        command = [sys.executable, "-m", "tests.hosts.engine_member", address, str(rank)]
-        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-        self.process = subprocess.Popen(
-            [*command, str(root), str(writes)],
-            env={**os.environ, **flags, "JAX_PLATFORMS": "cpu"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=ended.enter_context((root / f"rank{rank}.log").open("w")),
-            pass_fds=[writes],
-            text=True,
-        )
-        ended.enter_context(self.process)
+        questions, answers = pipes_of(root, rank)
+        for pipe in (questions, answers):
+            os.mkfifo(pipe)
+        # Open for both: to write alone it would have to be read already.
+        self._questions = ended.enter_context(questions.open("r+b", buffering=0))
+        with (root / f"rank{rank}.log").open("wb") as log, open(os.devnull, "wb") as nowhere:
+            self.process = zygote_of(ENGINE_OF_A_RANK).begin(
+                ENGINE_OF_A_RANK,
+                [address, str(rank), str(root)],
+                {**os.environ, **ONE_DEVICE},
+                log,
+                out=nowhere,
+            )
+        ended.callback(self.process.wait)
         ended.callback(self.process.kill)
-        os.close(writes)
         self._numbers = count()
         self._asked: dict[int, Future[Any]] = {}
-        threading.Thread(target=self._read, args=[reads], daemon=True).start()
+        threading.Thread(target=self._read, args=[answers], daemon=True).start()
 
     def ask(self, name: str, *about: Any) -> Future[Any]:
         """Ask it to do something; others can be asked before that is done."""
         number, answer = next(self._numbers), Future[Any]()
         self._asked[number] = answer
-        assert self.process.stdin is not None
-        print(json.dumps([number, name, *about]), file=self.process.stdin, flush=True)
+        self._questions.write(f"{json.dumps([number, name, *about])}\n".encode())
         return answer
 
     def does(self, name: str, *about: Any) -> Any:
         """What comes of it; Refused when it failed."""
         return self.ask(name, *about).result(PATIENCE)
 
-    def _read(self, reads: int) -> None:
-        with os.fdopen(reads) as answers:
+    def _read(self, pipe: Path) -> None:
+        with pipe.open() as answers:
             for line in answers:
                 number, fault, value = json.loads(line)
                 if fault is None:
@@ -305,7 +310,9 @@ class Doing:
         return bool(await self._leading.checksums() != self._leading.live.leaves)
 
 
-async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], None]) -> None:
+async def _run(
+    address: str, rank: int, root: Path, questions: IO[str], told: Callable[[list[Any]], None]
+) -> None:
     from hotreload.hosts.engine.joined import Joined
     from hotreload.hosts.upstream.joining import Ranks
     from tests.engine import real
@@ -314,7 +321,7 @@ async def _run(address: str, rank: int, root: Path, told: Callable[[list[Any]], 
     joined = await Joined.join(Ranks(rank, 2, address, SECRET), within=120)
     doing, tasks = Doing(joined, root, checkpoints), set()
     step = "start"
-    async for number, name, *about in _lines():
+    async for number, name, *about in _lines(questions):
         if name == "step":
             step, work = about[0], asyncio.sleep(0)
         else:
@@ -332,24 +339,22 @@ async def _told(number: int, work: Awaitable[Any], told: Callable[[list[Any]], N
         told([number, f"{type(fault).__name__}: {fault}", None])
 
 
-async def _lines() -> Any:
-    while line := await asyncio.to_thread(sys.stdin.readline):
+async def _lines(questions: IO[str]) -> Any:
+    while line := await asyncio.to_thread(questions.readline):
         yield json.loads(line)
 
 
-def main(address: str, rank: str, root: str, writes: str) -> None:
-    """Hold this rank's part until the input ends."""
+def main(arguments: Sequence[str]) -> None:
+    """Hold this rank's part until nobody can ask any more."""
     from tests.hosts.keeping import keep_what_is_compiled
 
+    address, rank, root = arguments[0], int(arguments[1]), Path(arguments[2])
     keep_what_is_compiled()
-    with os.fdopen(int(writes), "w") as answers:
+    reads, writes = pipes_of(root, rank)
+    with reads.open() as questions, writes.open("w") as answers:
 
         def told(said: list[Any]) -> None:
             print(json.dumps(said), file=answers, flush=True)
 
-        asyncio.run(_run(address, int(rank), Path(root), told))
+        asyncio.run(_run(address, rank, root, questions, told))
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

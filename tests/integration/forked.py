@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from hotreload.sources.hub.client import TURNED_OFF
+from tests.integration.zygote import OF_WORDS, REAL
 
 READ_AT_IMPORT = ("HF_", "JAX_", "PYTHON", "TF_")
 """How the names of variables begin that are read before a fork."""
@@ -72,13 +73,13 @@ class Forked:
 
 
 class Zygote:
-    """The process that is forked."""
+    """The process that is forked: one for engines of words, and one for all others."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, kind: str) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.zygote", command, str(its.fileno())],
+                [sys.executable, "-m", "tests.integration.zygote", kind, str(its.fileno())],
                 pass_fds=[its.fileno()],
                 env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **ONE_THREAD},
             )
@@ -86,6 +87,7 @@ class Zygote:
 
     def begin(
         self,
+        command: str,
         arguments: Sequence[str],
         environ: dict[str, str],
         log: IO[bytes],
@@ -94,8 +96,12 @@ class Zygote:
         out: IO[bytes] | None = None,
     ) -> Forked:
         """Fork a life that runs the command with these arguments and logs there."""
-        where = folder or Path.cwd()
-        life = {"arguments": list(arguments), "environ": environ, "folder": str(where)}
+        life = {
+            "command": command,
+            "arguments": list(arguments),
+            "environ": environ,
+            "folder": str(folder or Path.cwd()),
+        }
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             files = [its.fileno(), out.fileno() if out else STDOUT, log.fileno()]
@@ -107,10 +113,14 @@ class Zygote:
         self._process.wait()
 
 
-@cache
 def zygote_of(command: str) -> Zygote:
     """The one of this process of tests; it begins in the environment of before the first test."""
-    return Zygote(command)
+    return _zygote(OF_WORDS if command == OF_WORDS else REAL)
+
+
+@cache
+def _zygote(kind: str) -> Zygote:
+    return Zygote(kind)
 
 
 def would_import_the_same() -> bool:

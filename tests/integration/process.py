@@ -98,7 +98,7 @@ class Process:
         env = {**os.environ, **self.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:
             if would_import_the_same() and not through:
-                self.child = zygote_of(self.command).begin(arguments, env, log)
+                self.child = zygote_of(self.command).begin(self.command, arguments, env, log)
                 return
             command = [*through, sys.executable, "-m", self.command]
             self.child = subprocess.Popen([*command, *arguments], stderr=log, env=env)

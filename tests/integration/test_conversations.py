@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.integration.running import (
-    PAUSE,
     Load,
     Running,
     mixed,
@@ -85,7 +84,7 @@ async def test_every_turn_of_a_conversation_is_answered_by_one_fingerprint_or_re
     running: Running,
 ) -> None:
     talks = Talks(running)
-    async with asyncio.TaskGroup() as tasks, Load(running, 4, PAUSE).on() as load:
+    async with asyncio.TaskGroup() as tasks, Load(running, clients=4).on() as load:
         for number in range(6):
             tasks.create_task(talks.client(number))
         for number in range(2, 2 + FLIPS):

@@ -15,7 +15,6 @@ from hotreload.events import PhaseEntered, Waiting
 from hotreload.sources import directory
 from hotreload.types import Attempt, Outcome, Phase
 from tests.integration.running import (
-    PAUSE,
     PROMPTS,
     Load,
     Running,
@@ -100,7 +99,7 @@ async def test_a_hung_read_ends_the_attempt_and_nothing_else(
 ) -> None:
     number = 10 * (1 + list(PHASES).index(phase))
     folder, live = running.checkpoints / f"step_{number}", running.live
-    async with Load(running, 4, PAUSE).on() as load:
+    async with Load(running, 4).on() as load:
         with hanging_in(running, mount, phase, folder):
             running.drop(number)
             await running.until(lambda: len(attempts_at(running, folder)) >= 2)

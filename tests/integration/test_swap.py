@@ -51,7 +51,7 @@ def hotreload(folder: Path, *words: str) -> Ran:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     with TemporaryFile() as out, TemporaryFile() as err:
         if would_import_the_same():
-            life = zygote_of(REAL).begin(arguments, environ, err, folder=folder, out=out)
+            life = zygote_of(REAL).begin(REAL, arguments, environ, err, folder=folder, out=out)
             try:
                 code = life.wait(PATIENCE)
             finally:

@@ -19,24 +19,34 @@ Main = Callable[[Sequence[str]], int]
 MOST_BYTES = 1 << 17
 REAL, OF_WORDS, OF_A_RANK = "hotreload.cli", "tests.words", "tests.hosts.keeping"
 """The command as it is installed, the one whose daemon has an engine of words, and a rank's."""
+ENGINE_OF_A_RANK = "tests.hosts.engine_member"
+"""A rank's part of an engine alone."""
 
 
-def imported(command: str) -> Main:
-    """The command, once all is imported that its daemon imports before it looks for a device."""
-    if command == OF_WORDS:
-        main: Main = import_module("tests.words.command").main  # first: it keeps JAX away
+def import_all(*, of_words: bool) -> None:
+    """Import what a daemon imports before it looks for a device."""
+    if of_words:
+        main_of(OF_WORDS)  # first: it keeps JAX away
         import_module("hotreload.daemon")
-        return main
+        return
     import_module("hotreload.daemon")
     import_module("hotreload.engine.upstream.build")._ready_upstream()
     bridge = import_module("jax._src.xla_bridge")
     assert not bridge.backends_are_initialized(), "no device outlives a fork"
-    main = import_module(command).main
+    main_of(REAL)
+
+
+def main_of(command: str) -> Main:
+    """What runs when the command is."""
+    main: Main = import_module("tests.words.command" if command == OF_WORDS else command).main
     return main
 
 
 def next_life(control: socket.socket) -> list[str] | None:
-    """Fork for each request. In a life: its arguments; here, when nobody asks any more: None."""
+    """Fork for each request.
+
+    In a life: its command and its arguments; here, when nobody asks any more: None.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a keeper that has ended is forgotten
     while True:
         request, files, *_ = socket.recv_fds(control, MOST_BYTES, 3)
@@ -52,7 +62,7 @@ def next_life(control: socket.socket) -> list[str] | None:
 
 
 def _kept(life: dict[str, Any], channel: int, out: int, err: int) -> list[str]:
-    """In a life: its arguments. Its keeper, which the zygote forked, tells its pid and its end."""
+    """In a life: what it runs. Its keeper, which the zygote forked, tells its pid and its end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
         os.write(channel, b"%d" % pid)
@@ -66,13 +76,13 @@ def _kept(life: dict[str, Any], channel: int, out: int, err: int) -> list[str]:
     os.environ.clear()
     os.environ.update(life["environ"])
     os.chdir(life["folder"])
-    return list(life["arguments"])
+    return [life["command"], *life["arguments"]]
 
 
 if __name__ == "__main__":
-    main = imported(sys.argv[1])
+    import_all(of_words=sys.argv[1] == OF_WORDS)
     gc.collect()
     gc.freeze()  # no life looks for garbage in what was imported, nor copies it for that
-    arguments = next_life(socket.socket(fileno=int(sys.argv[2])))
-    if arguments is not None:
-        sys.exit(main(arguments))
+    run = next_life(socket.socket(fileno=int(sys.argv[2])))
+    if run is not None:
+        sys.exit(main_of(run[0])(run[1:]))
