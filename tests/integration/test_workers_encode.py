@@ -147,6 +147,7 @@ POINTS = {
 """What was sent of a request when its worker is lost, and what was read of the answer."""
 
 
+@pytest.mark.alike
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("point", POINTS)
 async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
