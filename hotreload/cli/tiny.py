@@ -99,6 +99,8 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the checkpoint, and say what it is and what to do with it."""
+    # Before numpy is there: its matrices are small, and more threads wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hotreload.tiny import SAY_DEFAULT, write_tiny
 
     if args.say and args.trained is not None:
