@@ -211,7 +211,6 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
 @pytest.mark.parametrize(
     ("more", "param", "words"),
     [
-        ({"stop": "x", "stop_token_ids": [3]}, "stop_token_ids", "not together with stop"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
         ({"verbosity": "low"}, "verbosity", "leave it out"),
         ({"logit_bias": {"1": 5}}, "logit_bias", "leave it out"),

@@ -87,7 +87,6 @@ async def test_what_is_asked_of_an_answer_reaches_the_engine_in_its_words(tmp_pa
         "max_new_tokens": 9,
         "sampling_seed": 5,
         "stop": ["x"],
-        "no_stop_trim": True,
         "repetition_penalty": 1.1,
         "regex": "a+",
     }

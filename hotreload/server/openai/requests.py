@@ -121,13 +121,6 @@ def _common(fields: Fields) -> Fields:
     sampling = {theirs: fields[ours] for ours, (theirs, _) in SAMPLING.items() if ours in fields}
     if "sampling_seed" in sampling:
         sampling["sampling_seed"] %= 2**31  # OpenAI's seeds have 64 bits, the engine's 31
-    if "stop" in sampling:
-        if sampling.get("stop_token_ids"):  # what is not trimmed would show the token's text
-            raise BadRequest(
-                "stop_token_ids: not together with stop; give one of them", param="stop_token_ids"
-            )
-        # The engine cuts at a stop string only within its last piece; an answer form cuts exactly.
-        sampling["no_stop_trim"] = True
     request: Fields = {"sampling_params": sampling, "stream": fields.get("stream", False)}
     if fields.get("n", 1) > 1:
         request["copies"] = fields["n"]
