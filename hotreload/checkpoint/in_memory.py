@@ -69,10 +69,11 @@ class InMemory:
         """BadRequest names what is no array of numpy or JAX; `called` are names of the caller's."""
         self.called = called
         self.is_unread = is_unread
-        """True where the checks leave the values to who takes the arrays over on their devices."""
+        """True where the checks leave the values to who takes the arrays over where they lie."""
         for name, array in tensors.items():
             _check_array(name, plain(array))
         self._arrays = sorted(tensors.items(), key=lambda item: (_dtype_of(item[1]), item[0]))
+        self._at = {name: at for at, (name, _) in enumerate(self._arrays)}
         self.header = _header(self._arrays)
         """As a file has it behind the eight bytes that say how long it is."""
         self.start = len(self.header).to_bytes(8, "little") + self.header
@@ -112,6 +113,20 @@ class InMemory:
     def places(self) -> dict[str, Mapping[int, int]]:
         """The place of each that is held in a stack, by the axes that stack."""
         return {n: each.places for n, each in self._arrays if isinstance(each, Arranged)}
+
+    def bytes_of(self, name: str) -> Bytes:
+        """The bytes of a tensor as a file has them; Changed where it cannot be read any more."""
+        return _bytes_of(*self.array(self._at[name]))
+
+    @property
+    def are_on_devices(self) -> bool:
+        """Say if all are arrays of JAX that lie on accelerators."""
+        return all(is_on_device(plain(array)) for _, array in self._arrays)
+
+    @property
+    def are_on_host(self) -> bool:
+        """Say if all are arrays of JAX, each in the memory of one CPU."""
+        return all(_is_on_host(plain(array)) for _, array in self._arrays)
 
     @property
     def are_within_reach(self) -> bool:
@@ -185,17 +200,26 @@ def _is_of_jax(array: Any) -> bool:
     return hasattr(array.dtype, "itemsize") and not str(array.dtype).startswith("key<")
 
 
-def are_on_devices(tensors: Mapping[Any, Any]) -> bool:
-    """Say if there are any, all of them arrays of JAX, and none in host memory."""
-    return bool(tensors) and all(is_on_device(plain(array)) for array in tensors.values())
+def never_change(tensors: Mapping[Any, Any]) -> bool:
+    """Say if there are any, all of them arrays of JAX, and all still there."""
+    return bool(tensors) and all(map(_is_there, map(plain, tensors.values())))
+
+
+def _is_there(array: Any) -> bool:
+    is_ours = isinstance(array, np.ndarray | np.generic)
+    return not is_ours and _is_of_jax(array) and not array.is_deleted()
 
 
 def is_on_device(array: Any) -> bool:
     """Say if it is an array of JAX that lies on accelerators."""
-    is_ours = isinstance(array, np.ndarray | np.generic)
-    if is_ours or not _is_of_jax(array) or array.is_deleted():
+    return _is_there(array) and all(device.platform != "cpu" for device in array.devices())
+
+
+def _is_on_host(array: Any) -> bool:
+    """Say if it is an array of JAX whose memory is the host's: numpy sees it as it lies."""
+    if not _is_there(array) or len(array.devices()) > 1:
         return False
-    return all(device.platform != "cpu" for device in array.devices())
+    return all(device.platform == "cpu" for device in array.devices())
 
 
 def _dtype_of(array: Any) -> str:
@@ -238,8 +262,7 @@ def _on_host(array: Any) -> np.ndarray[Any, Any]:
     memory of the one device is the host's.
     """
     given = plain(array)
-    devices = given.devices()
-    if len(devices) == 1 and all(device.platform == "cpu" for device in devices):
+    if _is_on_host(given):
         return np.asarray(of_stack(array, np.asarray(given)))
     if not is_within_reach(array):
         return np.asarray(of_stack(array, np.asarray(given.copy())))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from hotreload.checkpoint.in_memory import are_on_devices
+from hotreload.checkpoint.in_memory import never_change
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.replica import Replica
 from hotreload.engine.options import RANDOM_WEIGHTS
@@ -42,11 +42,11 @@ class NewWeights:
         return await self._stage_checked(checkpoint, since)
 
     async def _unread(self, given: GivenWeights, name: str, *, complete: bool) -> Checkpoint | None:
-        """Arrays that the engine takes from where they lie, and judges there; None for others.
+        """Arrays that the engine takes from where they lie, and judges itself; None for others.
 
         What cannot pass is read, too: then all is told that is wrong with it.
         """
-        if not isinstance(given, Mapping) or not are_on_devices(given):
+        if not isinstance(given, Mapping) or not never_change(given):
             return None
         with suppress(CheckpointRejected):
             unread = await self.checks.check(given, name, complete=complete, is_unread=True)

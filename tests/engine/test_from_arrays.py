@@ -1,4 +1,4 @@
-"""What compiled programs make of arrays on devices is what the host makes of the same bytes."""
+"""Arrays of JAX become, where they lie, what files of the same bytes become."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.in_memory import InMemory
 from hotreload.engine.weights.comparing import change_of, same_bits
 from hotreload.engine.weights.from_arrays import (
+    Borrower,
     Copier,
     InDoubt,
     _part,
@@ -71,7 +72,7 @@ def checked(arrays: Mapping[str, Any], *, is_unread: bool, is_part: bool = False
 
 
 def made_by(kind: Any, parts: Parts, live: Any, arrays: Arrays, *, is_part: bool = False) -> Made:
-    checkpoint = checked(arrays, is_unread=kind is Copier, is_part=is_part)
+    checkpoint = checked(arrays, is_unread=kind is not Reader, is_part=is_part)
     reader = kind(checkpoint, threading.Event(), lambda size: None)
     (made,) = reader.made([(parts, live)])
     reader.close()
@@ -92,6 +93,12 @@ def place(request: pytest.FixtureRequest) -> Any:
     kinds = {"one device": None, "two": AxisType.Auto}
     kind = kinds.get(request.param, AxisType.Explicit)
     return one_device() if kind is None else split(kind)
+
+
+@pytest.fixture(params=[Copier, Borrower])
+def kind(request: pytest.FixtureRequest) -> Any:
+    """Of an accelerator's arrays, and of those in the host's memory."""
+    return request.param
 
 
 def live_for(parts: Parts, place: Any, dtype: Any = BF16) -> Any:
@@ -116,22 +123,25 @@ def check_same(ours: Made, theirs: Made, live: Any) -> None:
     assert signature(ours.leaf) == signature(live)
     assert ours.one.sums == theirs.one.sums
     assert ours.one.rms == pytest.approx(theirs.one.rms, rel=1e-3)
-    assert ours.change == pytest.approx(change_of(theirs.leaf, live), rel=1e-3)
+    if ours.change is not None:  # else the loader finds out
+        assert ours.change == pytest.approx(change_of(theirs.leaf, live), rel=1e-3)
 
 
 @pytest.mark.parametrize("how", RULES)
-def test_each_leaf_is_what_the_host_makes_of_the_same_bytes(how: str, place: Any) -> None:
+def test_each_leaf_is_what_is_made_of_a_file_of_the_same_bytes(
+    how: str, place: Any, kind: Any
+) -> None:
     parts, arrays = RULES[how], arrays_for(RULES[how])
     live = live_for(parts, place)
-    ours = made_by(Copier, parts, live, on_devices(arrays))
+    ours = made_by(kind, parts, live, on_devices(arrays))
     check_same(ours, made_by(Reader, parts, live, arrays), live)
 
 
-def test_an_expert_that_is_left_out_stays_as_it_is_live(place: Any) -> None:
+def test_an_expert_that_is_left_out_stays_as_it_is_live(place: Any, kind: Any) -> None:
     parts = RULES["of experts"]
     arrays = {"2": arrays_for(parts)["2"]}
     live = live_for(parts, place)
-    ours = made_by(Copier, parts, live, on_devices(arrays), is_part=True)
+    ours = made_by(kind, parts, live, on_devices(arrays), is_part=True)
     check_same(ours, made_by(Reader, parts, live, arrays, is_part=True), live)
     assert np.array_equal(np.asarray(ours.leaf)[0], np.asarray(live)[0])
 
@@ -152,13 +162,15 @@ def each_arranged(arrays: Arrays, spelt: str, factor: float = 1.0) -> Arrays:
 
 
 @pytest.mark.parametrize("how", ARRANGED)
-def test_arrays_that_have_their_axes_otherwise_are_arranged_there(how: str, place: Any) -> None:
+def test_arrays_that_have_their_axes_otherwise_are_arranged_there(
+    how: str, place: Any, kind: Any
+) -> None:
     parts, spelt, shape = ARRANGED[how]
     live = live_for(parts, place)
     arrays = {part.tensor: any_values(shape, seed) for seed, part in enumerate(parts)}
     ours, theirs = (
-        made_by(kind, parts, live, each_arranged(held, spelt))
-        for kind, held in ((Copier, on_devices(arrays)), (Reader, arrays))
+        made_by(maker, parts, live, each_arranged(held, spelt))
+        for maker, held in ((kind, on_devices(arrays)), (Reader, arrays))
     )
     check_same(ours, theirs, live)
 
@@ -191,11 +203,11 @@ def test_each_tensor_of_a_stack_is_taken_out_by_one_program(place: Any) -> None:
 
 
 @pytest.mark.parametrize("dtypes", [(np.float32, BF16), (np.float32, np.float32)])
-def test_float32s_are_rounded_as_the_host_rounds_them(dtypes: tuple[Any, Any]) -> None:
+def test_float32s_are_rounded_as_the_host_rounds_them(dtypes: tuple[Any, Any], kind: Any) -> None:
     given, served = dtypes
     parts = RULES["turned"]
     arrays, live = arrays_for(parts, given), live_for(parts, one_device(), served)
-    ours = made_by(Copier, parts, live, on_devices(arrays))
+    ours = made_by(kind, parts, live, on_devices(arrays))
     check_same(ours, made_by(Reader, parts, live, arrays), live)
 
 
@@ -209,39 +221,40 @@ def test_every_float32_has_the_bfloat16_that_the_host_gives_it() -> None:
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_values_that_may_be_no_numbers_are_left_to_the_host(value: str) -> None:
+def test_values_that_may_be_no_numbers_are_left_to_a_look_at_each(value: str, kind: Any) -> None:
     parts = RULES["turned"]
     arrays = {"a": np.ones((6, 4), BF16)}
     arrays["a"][5, 3] = float(value)
     with pytest.raises(InDoubt):
-        made_by(Copier, parts, live_for(parts, one_device()), on_devices(arrays))
+        made_by(kind, parts, live_for(parts, one_device()), on_devices(arrays))
 
 
-def test_a_set_without_values_is_left_to_the_host() -> None:
+def test_a_set_without_values_is_left_to_a_look_at_each(kind: Any) -> None:
     parts = RULES["turned"]
     arrays = on_devices({"a": np.zeros((6, 4), BF16)})
-    one = made_by(Copier, parts, live_for(parts, one_device()), arrays).one
+    one = made_by(kind, parts, live_for(parts, one_device()), arrays).one
     with pytest.raises(InDoubt):
         check_not_empty(checked(arrays, is_unread=True), gathered({"leaf": one}))
     check_not_empty(checked(arrays, is_unread=True, is_part=True), gathered({"leaf": one}))
 
 
-def test_nothing_of_a_leaf_is_the_memory_of_the_array_it_was_made_of() -> None:
-    parts = RULES["as it is"]
-    array = jax.device_put(any_values((4, 6), 0), one_device())
-    wanted = np.array(array)
-    made = made_by(Copier, parts, live_for(parts, one_device()), {"a": array})
+@pytest.mark.parametrize("how", ["as it is", "turned"])
+def test_nothing_of_a_leaf_is_the_memory_of_the_array_it_was_made_of(how: str, kind: Any) -> None:
+    parts = RULES[how]
+    values = any_values(parts[0].rule.shape, 0)
+    array = jax.device_put(values, one_device())
+    made = made_by(kind, parts, live_for(parts, one_device()), {"a": array})
     assert made.leaf.unsafe_buffer_pointer() != array.unsafe_buffer_pointer()
     jax.jit(lambda given: given * 0, donate_argnums=0)(array)
-    assert np.array_equal(np.asarray(made.leaf), wanted)
+    assert np.array_equal(np.asarray(made.leaf), parts[0].rule.applied(values))
 
 
-def test_an_array_that_was_deleted_meanwhile_is_named() -> None:
+def test_an_array_that_was_deleted_meanwhile_is_named(kind: Any) -> None:
     parts = RULES["turned"]
     live, arrays = live_for(parts, one_device()), on_devices(arrays_for(parts))
-    reader = Copier(checked(arrays, is_unread=True), threading.Event(), lambda size: None)
+    reader = kind(checked(arrays, is_unread=True), threading.Event(), lambda size: None)
     arrays["a"].delete()
-    with pytest.raises(CheckpointChanged, match="a cannot be read: it was deleted or donated"):
+    with pytest.raises(CheckpointChanged, match=r"a cannot be read: .*(was|been) deleted"):
         reader.made([(parts, live)])
 
 

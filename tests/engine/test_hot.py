@@ -29,7 +29,7 @@ from hotreload.tiny.weights import hand_built
 from hotreload.types import Loading
 from tests.docs.pages import PAGES, blocks
 from tests.engine import real
-from tests.hot.on_accelerators import forbid_reading, take_for_accelerators
+from tests.hot.on_accelerators import forbid_hashing, forbid_reading, take_for_accelerators
 
 pytestmark = pytest.mark.real_engine
 
@@ -325,18 +325,24 @@ def test_a_part_is_refused_where_upstreams_loader_loads(
         hot.update(part_of(81))
 
 
-# --- arrays that lie on devices ---------------------------------------------------------------
+# --- arrays of JAX ----------------------------------------------------------------------------
+
+
+ACCELERATORS, HOST = "on accelerators", "in the host's memory"
+
+
+@pytest.fixture(params=[ACCELERATORS, HOST])
+def lying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where arrays lie: the engine takes its CPU for an accelerator, or for what it is."""
+    if request.param == ACCELERATORS:
+        take_for_accelerators(monkeypatch)
+    return str(request.param)
 
 
 @pytest.fixture
-def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the engine take its CPU for an accelerator."""
-    take_for_accelerators(monkeypatch)
-
-
-@pytest.fixture
-def never_read(on_device: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    forbid_reading(monkeypatch)
+def never_read(lying: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have arrays be taken from where they lie: on accelerators nobody sees a value of them."""
+    (forbid_reading if lying == ACCELERATORS else forbid_hashing)(monkeypatch)
 
 
 def checksums(hot: HotEngine) -> Mapping[str, int]:
@@ -351,8 +357,12 @@ def how_of(hot: HotEngine, tensors: Tensors) -> Loading:
         return staged.loading
 
 
-@pytest.mark.parametrize("held", [of_jax, over_two_devices])
-def test_arrays_on_devices_make_what_a_file_would_and_are_never_read(
+@pytest.mark.parametrize(
+    ("lying", "held"),
+    [(ACCELERATORS, of_jax), (ACCELERATORS, over_two_devices), (HOST, of_jax)],
+    indirect=["lying"],
+)
+def test_arrays_make_what_a_file_would_from_where_they_lie(
     hot: HotEngine, never_read: None, held: Any
 ) -> None:
     hot.update(of_jax(saying(70)))
@@ -400,7 +410,7 @@ def test_parts_that_nobody_read_are_told_apart(hot: HotEngine, never_read: None)
 
 
 def test_what_was_never_read_is_not_taken_for_what_is_read_later(
-    hot: HotEngine, on_device: None
+    hot: HotEngine, lying: str
 ) -> None:
     hot.update(saying(80))
     hot.update(of_jax(part_of(82)))
@@ -413,8 +423,8 @@ def test_what_was_never_read_is_not_taken_for_what_is_read_later(
 
 
 @pytest.mark.parametrize("code", BAD)
-def test_what_is_unfit_on_devices_is_refused_in_the_same_words(
-    hot: HotEngine, on_device: None, code: str
+def test_what_is_unfit_where_it_lies_is_refused_in_the_same_words(
+    hot: HotEngine, lying: str, code: str
 ) -> None:
     tensors, kind = BAD[code]
     told = []
@@ -427,7 +437,7 @@ def test_what_is_unfit_on_devices_is_refused_in_the_same_words(
     assert hot.staged is None
 
 
-def test_a_trainers_float32_on_devices_is_cast_there(
+def test_a_trainers_float32_is_cast_where_it_lies(
     hot: HotEngine, never_read: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hot.update(of_jax(saying(66)))
@@ -438,7 +448,7 @@ def test_a_trainers_float32_on_devices_is_cast_there(
     assert (checksums(hot), said(hot)) == (hot.generation.leaves, "policy 67")
 
 
-def test_an_array_that_was_donated_before_is_named(hot: HotEngine, on_device: None) -> None:
+def test_an_array_that_was_donated_before_is_named(hot: HotEngine, lying: str) -> None:
     arrays = of_jax(saying(68))
     arrays[NORM].delete()
     with pytest.raises(CheckpointChanged, match=r"model\.norm\.weight cannot be read"):

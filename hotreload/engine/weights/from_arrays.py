@@ -1,7 +1,8 @@
-"""Makes leaves of arrays that lie on devices, by compiled programs: only figures come to the host.
+"""Makes leaves of arrays of JAX where they lie: on accelerators, or in the host's memory.
 
 Every leaf is a copy: who gave the arrays may delete them, donate them or overwrite them afterwards.
-Arrays on accelerators never change while they are read, so what is measured of one is the leaf's.
+Arrays of JAX never change while they are read, so what is measured of one is the leaf's. On
+accelerators compiled programs make them, and only figures come to the host.
 """
 
 import math
@@ -20,12 +21,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hotreload.checkpoint.reading import Cancelled, Changed
 from hotreload.engine.weights.comparing import change_by, figures_of_change
 from hotreload.engine.weights.host_arrays import is_on_host
-from hotreload.engine.weights.leaf_rules import Ingredient, Ingredients, Rule
+from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients, Rule
 from hotreload.engine.weights.leaves import freely_split
-from hotreload.engine.weights.measuring import Figures, Measured, figures_of, one_of
+from hotreload.engine.weights.measuring import Figures, Measured, One, figures_of, one_of
 from hotreload.engine.weights.on_device import split_like
 from hotreload.engine.weights.opening import words_for
-from hotreload.engine.weights.own import DTYPES, Made, Recipe
+from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe, batches, kept
 from hotreload.errors import TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint
 
@@ -40,11 +41,36 @@ _UNSIGNED = {2: jnp.uint16, 4: jnp.uint32}
 
 
 class InDoubt(TryAgain):
-    """Figures of a device do not tell if these values are good; a look from the host does."""
+    """Figures alone do not tell if these values are good; a look at each of them does."""
+
+
+class Borrower(Reader):
+    """Makes leaves of arrays in the host's memory, read where they lie; belongs to one thread."""
+
+    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """The leaves that these arrays make, each placed like its live one; InDoubt of NaN."""
+        made = super().made(recipes)
+        for (parts, _), each in zip(recipes, made, strict=True):
+            _check_finite(parts, each.one)
+        return made
+
+    def owned(self, part: Ingredient) -> Array:
+        """A copy of the tensor, which a leaf may keep."""
+        return kept(self.lent(part))
+
+    def lent(self, part: Ingredient) -> Array:
+        """The tensor as the file would have it, in the caller's own memory where it lies so."""
+        if self._cancel.is_set():
+            raise Cancelled
+        with words_for(IN_MEMORY):
+            self._lent = self._checkpoint.memory.bytes_of(part.tensor)
+        self._told(len(self._lent))
+        tensor: Array = self._lent.view(self._stored(part)).reshape(part.rule.shape)
+        return tensor
 
 
 class Copier:
-    """Makes leaves of the arrays of one checkpoint; belongs to one thread."""
+    """Makes leaves of arrays on accelerators, there; belongs to one thread."""
 
     def __init__(
         self, checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None]
@@ -94,8 +120,7 @@ class Copier:
         self, parts: Sequence[Ingredient], leaf: jax.Array, measured: Sequence[Figures], change: Any
     ) -> Made:
         one = one_of(parts, measured)
-        if not math.isfinite(one.rms):
-            raise InDoubt(f"{parts[0].tensor} may hold NaN or infinities")
+        _check_finite(parts, one)
         for part in parts:
             if part.tensor in self._arrays:
                 self._told(self._arrays[part.tensor].dtype.itemsize * math.prod(part.rule.shape))
@@ -112,6 +137,18 @@ class Copier:
             raise Changed(f"{gone[0]} cannot be read: it was deleted or donated") from fault
 
 
+def _check_finite(parts: Sequence[Ingredient], one: One) -> None:
+    if not math.isfinite(one.rms):
+        raise InDoubt(f"{parts[0].tensor} may hold NaN or infinities")
+
+
+def maker_of(checkpoint: Checkpoint) -> tuple[type[Reader | Copier], Callable[..., Any]]:
+    """Tell who makes the leaves of a checkpoint, and how its places are divided among threads."""
+    if not checkpoint.is_unread:
+        return Reader, batches
+    return (Borrower, batches) if checkpoint.memory.are_on_host else (Copier, groups)
+
+
 def groups(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
     """Divide the places of a set into those that are made together."""
     group, size = list[int](), 0
@@ -125,17 +162,20 @@ def groups(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
         yield group
 
 
-def are_made_on_devices(
+def are_taken_unread(
     checkpoint: Checkpoint, parts: Ingredients, leaves: Mapping[str, jax.Array | None]
 ) -> bool:
-    """Say if the programs here make what the own loader would make of these arrays.
+    """Say if what is made of these arrays where they lie is what is made of them once read.
 
     A leaf whose memory was given back is None: like that nothing can be placed.
     """
     stored = {name: DTYPES.get(spec.dtype) for name, spec in checkpoint.tensors.items()}
     memory = checkpoint.memory
-    are_of_jax = all(isinstance(array, jax.Array) for array in memory.by_name().values())
-    return (are_of_jax and memory.are_within_reach) and all(
+    if not all(isinstance(array, jax.Array) for array in memory.by_name().values()):
+        return False
+    if memory.are_on_host:
+        return None not in leaves.values()
+    return (memory.are_on_devices and memory.are_within_reach) and all(
         _is_made_on_device(leaf, [stored[p.tensor] for p in parts[path] if p.tensor in stored])
         for path, leaf in leaves.items()
     )

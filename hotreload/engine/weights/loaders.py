@@ -20,9 +20,9 @@ from hotreload.engine.weights.bytes_read import Count, ToldBytes
 from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
 from hotreload.engine.weights.from_arrays import (
     Copier,
-    are_made_on_devices,
+    are_taken_unread,
     check_not_empty,
-    groups,
+    maker_of,
 )
 from hotreload.engine.weights.headroom import check_headroom, size_of
 from hotreload.engine.weights.host_arrays import copied_to_host
@@ -30,7 +30,7 @@ from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.on_device import there_twice
-from hotreload.engine.weights.own import Made, Reader, Recipe, batches, why_not_by_rules
+from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.rereading import check_again
 from hotreload.engine.weights.upstream_loading import load_upstream
@@ -128,10 +128,10 @@ class Loaders:
             or self._not_for_us(checkpoint) is not None
         ):
             return
-        places, make = self._layout.places, Reader.made
+        places = self._layout.places
         try:
             for at, ours, _ in self._made(
-                checkpoint, places, made, make, cancel=cancel, told=lambda size: None
+                checkpoint, places, made, _placed_by, cancel=cancel, told=lambda size: None
             ):
                 if not same_bits(ours.leaf, made.leaves[at]):
                     self._distrust(checkpoint, self._layout.paths[at])
@@ -159,11 +159,11 @@ class Loaders:
             )
 
     def takes_unread(self, checkpoint: Checkpoint, live: Weights) -> bool:
-        """Say if arrays that lie on devices can be taken over there."""
+        """Say if arrays of JAX can be taken over from where they lie."""
         if self.why_not_ours(checkpoint) is not None:
             return False
         leaves = self._layout.named(live.leaves)
-        return are_made_on_devices(checkpoint, self._plan.parts, leaves)
+        return are_taken_unread(checkpoint, self._plan.parts, leaves)
 
     def _beside(
         self,
@@ -182,9 +182,8 @@ class Loaders:
             check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
-            make = Copier.made if checkpoint.is_unread else Reader.made
             for at, made, change in self._made(
-                checkpoint, fresh, live, make, cancel=cancel, told=count
+                checkpoint, fresh, live, _placed_by, cancel=cancel, told=count
             ):
                 if checkpoint.is_unread and not change and same_bits(made.leaf, live.leaves[at]):
                     made.leaf = live.leaves[at]
@@ -309,7 +308,7 @@ class Loaders:
         told: ToldBytes,
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
-        maker, divided = (Copier, groups) if checkpoint.is_unread else (Reader, batches)
+        maker, divided = maker_of(checkpoint)
 
         @contextmanager
         def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
@@ -337,3 +336,8 @@ class Loaders:
         if one.sums == live.measured.sums[path]:
             return 0.0
         return change_of(leaf, live.leaves[self._layout.place_of(path)]) if known is None else known
+
+
+def _placed_by(maker: Reader | Copier, recipes: Sequence[Recipe]) -> list[Made]:
+    """The leaves that it makes, each placed like its live one."""
+    return maker.made(recipes)

@@ -71,6 +71,8 @@ class Reader:
         self._told = told
         self._files: dict[str, Readable] = {}
         self._scratch = fresh(0)
+        self._lent = self._scratch
+        """Memory that no leaf may take over: the next tensor is read into it."""
 
     def made(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The leaves that these tensors make, each placed like its live one; several at once."""
@@ -86,7 +88,7 @@ class Reader:
         made = []
         for parts, live in recipes:
             array, tally = self.array(parts, live)
-            made.append(Made(_kept(array), tally.one))
+            made.append(Made(kept(array), tally.one))
         return made
 
     def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
@@ -94,12 +96,11 @@ class Reader:
         if given == [*parts] and all(pays_on_device(live, self._stored(part)) for part in parts):
             return self._on_device(parts, live)
         array, tally = self.array(parts, live)
-        if len(live.devices()) > 1 and np.may_share_memory(array, self._scratch):
-            array = _kept(array)  # each of them may take its part over
+        if len(live.devices()) > 1 and np.may_share_memory(array, self._lent):
+            array = kept(array)  # each of them may take its part over
         leaf = _placed([array], [live])[0].block_until_ready()
-        if len(live.devices()) == 1 and is_within(leaf, self._scratch):
-            # It took the memory over, and the next tensor would be read into it.
-            leaf = _placed([_kept(array)], [live])[0].block_until_ready()
+        if len(live.devices()) == 1 and is_within(leaf, self._lent):
+            leaf = _placed([kept(array)], [live])[0].block_until_ready()
         return Made(leaf, tally.one)
 
     def _on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
@@ -109,7 +110,7 @@ class Reader:
         """
         if parts[0].expert is not None:
             return self._stacked(parts, live)
-        part, tensor = parts[0], self._in_scratch(parts[0])
+        part, tensor = parts[0], self.lent(parts[0])
         if part.rule.moves_nothing and tensor.dtype == live.dtype:
             leaf, figures = kept_as_it_is(tensor, live)
         else:
@@ -119,7 +120,7 @@ class Reader:
     def _stacked(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, figures = empty_stack(live), []
         for part in parts:
-            stack, of_part = stacked(stack, put(self._in_scratch(part), part, live), part, live)
+            stack, of_part = stacked(stack, put(self.lent(part), part, live), part, live)
             figures.append(jax.device_get(of_part))
         return Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
 
@@ -156,18 +157,22 @@ class Reader:
     def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
         """Make what a part becomes; it is measured as in the file, before anything turns it."""
         is_kept = part.rule.moves_nothing and part.expert is None and self._stored(part) == dtype
-        tensor = self._whole(part, fresh) if is_kept else self._in_scratch(part)
+        tensor = self.owned(part) if is_kept else self.lent(part)
         tensor = tensor if tensor.dtype == dtype else tensor.astype(dtype)
         tally.add(part.tensor, tensor)
         made: Array = part.rule.applied(tensor)
         return made
 
-    def _stored(self, part: Ingredient) -> Any:
-        return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
+    def owned(self, part: Ingredient) -> Array:
+        """The tensor as the file has it, in memory that a leaf may keep."""
+        return self._whole(part, fresh)
 
-    def _in_scratch(self, part: Ingredient) -> Array:
+    def lent(self, part: Ingredient) -> Array:
         """The tensor as the file has it; the next one overwrites it."""
         return self._whole(part, self._room)
+
+    def _stored(self, part: Ingredient) -> Any:
+        return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
 
     def _whole(self, part: Ingredient, memory_of: Callable[[int], Array]) -> Array:
         held = self._checkpoint.held[part.tensor]
@@ -179,8 +184,8 @@ class Reader:
     def _room(self, size: int) -> Array:
         """Memory for tensors that the leaf does not keep, one after the other."""
         if len(self._scratch) < size:
-            self._scratch = fresh(0)  # free it before there is more of it
-            self._scratch = fresh(size)
+            self._scratch = self._lent = fresh(0)  # free it before there is more of it
+            self._scratch = self._lent = fresh(size)
         return self._scratch[:size]
 
     def _read(self, tensor: str, held: TensorBytes, memory: Array) -> None:
@@ -238,7 +243,7 @@ def _placed_like(array: Array, live: jax.Array) -> jax.Array:
     return jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
 
 
-def _kept(array: Array) -> Array:
+def kept(array: Array) -> Array:
     """The same in memory that the leaf made of it may keep."""
     copy = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = in_order(array)
