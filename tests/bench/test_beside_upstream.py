@@ -1,7 +1,8 @@
 """What it costs to be served by us instead of by upstream's own server of the same engine.
 
-Both run at once, and one is stopped while the other is measured by upstream's benchmark. So each
-figure stands beside one that was taken a moment before or after it.
+All run at once, ours by each number of workers, and all but one are stopped while that one is
+measured by upstream's benchmark. So each figure stands beside one that was taken a moment before or
+after it.
 """
 
 import asyncio
@@ -10,9 +11,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +25,7 @@ import pytest
 from hotreload.engine.versions import installed
 from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median, noise
+from tests.bench.test_front import has_its_workers
 from tests.integration.openai_clients import free_address
 from tests.integration.process import START_SECONDS, Process
 from tests.integration.upstreams_benchmark import benchmarked
@@ -30,7 +34,7 @@ from tests.waiting import look_until
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
 PAIRS = int(os.environ.get("HOTRELOAD_BENCH_PAIRS", "4"))
-CLIENTS = (8, 32, 128)
+WORKERS = [int(each) for each in os.environ.get("HOTRELOAD_BENCH_WORKERS", "0,1").split(",")]
 TOKENS = 32
 CHECKPOINT_EVERY = 10.0
 SHORTEST = 128 if installed("sglang-jax") == "0.0.2" else 64
@@ -42,9 +46,17 @@ SHAPES = {
         "context_length": SHORTEST,
         "max_running_requests": 128,
     },
+    "steps of 10 ms": {
+        "max_total_tokens": 25 * SHORTEST,
+        "context_length": SHORTEST,
+        "max_running_requests": 32,
+    },
 }
-FEWEST_PROMPTS = {"slow steps": 24, "quick steps": 96}
-ROUNDS_OF_PROMPTS = {"slow steps": 1, "quick steps": 3}
+FEWEST_TOKENS = {"slow steps": (1.0,), "quick steps": (1.0,), "steps of 10 ms": (1.0, 0.25)}
+"""Of answers, as shares of the most: who all end together all ask again together."""
+CLIENTS = {"slow steps": (8, 32, 128), "quick steps": (8, 32, 128), "steps of 10 ms": (32,)}
+FEWEST_PROMPTS = {"slow steps": 24, "quick steps": 96, "steps of 10 ms": 300}
+ROUNDS_OF_PROMPTS = {"slow steps": 1, "quick steps": 3, "steps of 10 ms": 3}
 """How often each client asks at least; a step of the slow kind takes a tenth of a second."""
 
 
@@ -89,24 +101,26 @@ def _cpu_seconds(pid: int) -> int:
 
 
 @contextmanager
-def ours(folder: Path, shape: dict[str, int]) -> Iterator[tuple[Server, Process]]:
-    (folder / "ours").mkdir()
+def ours(folder: Path, shape: dict[str, int], workers: int) -> Iterator[tuple[Server, Process]]:
+    folder.mkdir()
     args = ",".join(f"{name}={value}" for name, value in shape.items())
     address = free_address()
     process = Process(
-        folder / "ours",
+        folder,
         f"engine.args={{{args}}}",
         f"server.tcp={address}",
+        f"server.workers={workers}",
         "server.model_name=tiny",
     )
     process.drop(1)
-    (folder / "tiny").symlink_to(process.checkpoints / "step_1")
     with process.running():
+        process.until(partial(has_its_workers, process))
         yield Server(f"http://{address}", process.child.pid), process
 
 
 @contextmanager
-def upstreams(folder: Path, shape: dict[str, int]) -> Iterator[Server]:
+def upstreams(folder: Path, shape: dict[str, int], live: Path) -> Iterator[Server]:
+    (folder / "tiny").symlink_to(live)
     address = free_address()
     host, port = address.split(":")
     wanted = {"model-path": folder / "tiny", "served-model-name": "tiny", "device": "cpu"}
@@ -140,7 +154,21 @@ def _end_of(log: str) -> str:
     return Path(log).read_text()[-3000:]
 
 
-async def measured(folder: Path, server: Server, shape: str, clients: int) -> Measured:
+@dataclass(frozen=True)
+class Asked:
+    """What the benchmark's clients ask for."""
+
+    shape: str
+    clients: int
+    fewest: float
+
+    def __str__(self) -> str:
+        fewest = round(TOKENS * self.fewest)
+        tokens = f"{fewest} to {TOKENS}" if fewest < TOKENS else str(TOKENS)
+        return f"{self.shape}, {self.clients} clients, answers of {tokens} tokens"
+
+
+async def measured(folder: Path, server: Server, asked: Asked) -> Measured:
     before = server.cpu_seconds()
     told = await benchmarked(
         folder,
@@ -149,10 +177,12 @@ async def measured(folder: Path, server: Server, shape: str, clients: int) -> Me
         dataset_name="random-ids",
         random_input_len=8,
         random_output_len=TOKENS,
-        random_range_ratio=1,
-        num_prompts=max(FEWEST_PROMPTS[shape], ROUNDS_OF_PROMPTS[shape] * clients),
-        max_concurrency=clients,
-        seed=clients,
+        random_range_ratio=asked.fewest,
+        num_prompts=max(
+            FEWEST_PROMPTS[asked.shape], ROUNDS_OF_PROMPTS[asked.shape] * asked.clients
+        ),
+        max_concurrency=asked.clients,
+        seed=asked.clients,
     )
     assert set(told["errors"]) == {""}
     cpu = (server.cpu_seconds() - before) / sum(told["output_lens"])
@@ -182,34 +212,67 @@ async def test_served_by_us_or_by_upstreams_own_server(
     tmp_path: Path, shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
-    with (
-        ours(tmp_path, SHAPES[shape]) as (own, process),
-        upstreams(tmp_path, SHAPES[shape]) as other,
-    ):
+    with ExitStack() as running:
+        own = {
+            f"{workers} workers": running.enter_context(
+                ours(tmp_path / f"ours_{workers}", SHAPES[shape], workers)
+            )
+            for workers in WORKERS
+        }
+        _, first = next(iter(own.values()))
+        other = running.enter_context(
+            upstreams(tmp_path, SHAPES[shape], first.checkpoints / "step_1")
+        )
         numbers = itertools.count(2)
-        for clients in CLIENTS:
-            rows: dict[str, list[Measured]] = {"upstream": [], "ours": [], "with checkpoints": []}
-            for _ in range(PAIRS + 1):
-                own.send(signal.SIGSTOP)
-                rows["upstream"].append(await measured(tmp_path, other, shape, clients))
-                own.send(signal.SIGCONT)
-                other.send(signal.SIGSTOP)
-                rows["ours"].append(await measured(tmp_path, own, shape, clients))
+        for clients, fewest in itertools.product(CLIENTS[shape], FEWEST_TOKENS[shape]):
+            asked = Asked(shape, clients, fewest)
+            rows = await compared(tmp_path, other, own, asked, numbers)
+            told({name: row[1:] for name, row in rows.items()}, str(asked))
+
+
+async def compared(
+    folder: Path,
+    other: Server,
+    own: dict[str, tuple[Server, Process]],
+    asked: Asked,
+    numbers: Iterator[int],
+) -> dict[str, list[Measured]]:
+    """Each in turn, the others stopped, after a round that does not count."""
+    everybody = [other, *(server for server, _ in own.values())]
+    rows: dict[str, list[Measured]] = defaultdict(list)
+    for _ in range(PAIRS + 1):
+        with alone(other, everybody):
+            rows["upstream"].append(await measured(folder, other, asked))
+        for name, (server, process) in own.items():
+            with alone(server, everybody):
+                rows[name].append(await measured(folder, server, asked))
                 async with checkpoints(process, numbers):
-                    rows["with checkpoints"].append(await measured(tmp_path, own, shape, clients))
-                other.send(signal.SIGCONT)
-            told({name: row[1:] for name, row in rows.items()}, f"{shape}, {clients} clients")
+                    with_checkpoints = await measured(folder, server, asked)
+                rows[f"{name}, checkpoints"].append(with_checkpoints)
+    return rows
+
+
+@contextmanager
+def alone(server: Server, everybody: list[Server]) -> Iterator[None]:
+    """Have all others stopped meanwhile."""
+    others = [each for each in everybody if each is not server]
+    for each in others:
+        each.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in others:
+            each.send(signal.SIGCONT)
 
 
 def told(rows: dict[str, list[Measured]], title: str) -> None:
     """Print the medians, and beside them the median of the ratios to upstream's of each round."""
     print(f"\n{title} (medians of {PAIRS}; beside them times upstream's, and its noise)")
     for index, name in enumerate(("tokens/s", "first p50 ms", "first p99 ms", "CPU ms a token")):
-        line = f"  {name:<15} upstream {median([row[index] for row in rows['upstream']]):8.1f}"
-        for who in ("ours", "with checkpoints"):
-            values: list[Any] = [row[index] for row in rows[who]]
+        for who, row in rows.items():
+            values: list[Any] = [each[index] for each in row]
             pairs = zip(values, rows["upstream"], strict=True)
             ratios = [value / theirs[index] for value, theirs in pairs]
             spread = noise(ratios) if len(ratios) > 1 else 0.0
-            line += f"   {who} {median(values):8.1f} {median(ratios):5.2f}x ±{spread:.2f}"
-        print(line)
+            line = f"{median(values):8.1f} {median(ratios):5.2f}x ±{spread:.2f}"
+            print(f"  {name:<15}{who:<24}{line}")

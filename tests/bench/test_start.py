@@ -5,12 +5,14 @@ imports, the checks, reading and building, and the first answer; ours are probed
 once it has asked its own first question, as the bare one is with its first answer.
 """
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import pytest
 from hotreload.tiny import write_tiny
 from tests.bench import checkpoints
 from tests.bench.bare_engine import ONE_DEVICE
-from tests.bench.figures import median
+from tests.bench.figures import median, p99
 from tests.integration.process import START_SECONDS, Process
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
@@ -67,13 +69,24 @@ class Daemon(Process):
         super().__init__(folder, *sets)
         self.checkpoints.mkdir(parents=True, exist_ok=True)
 
-    def first_answer(self) -> tuple[float, float, dict[str, Any]]:
-        """Seconds from exec until it is ready, and to it, and what the log says they went into."""
+    @contextmanager
+    def executed(self) -> Iterator[None]:
+        """A program of its own, from when it is ready to the end of the block."""
         self.log.unlink(missing_ok=True)
-        began = time.monotonic()
         self.start(through=("/usr/bin/env",))
         try:
             self.until(lambda: self.get("/readyz") is not None, START_SECONDS)
+            yield
+            assert self.stop() == 0
+        finally:
+            if self.child.poll() is None:
+                self.child.kill()
+            self.child.wait()
+
+    def first_answer(self) -> tuple[float, float, dict[str, Any]]:
+        """Seconds from exec until it is ready, and to it, and what the log says they went into."""
+        began = time.monotonic()
+        with self.executed():
             ready = time.monotonic() - began
             self.ask(max_new_tokens=1)
             taken = time.monotonic() - began
@@ -81,11 +94,6 @@ class Daemon(Process):
             (told,), (engine,) = self.said("boot.answers"), self.said("engine.started")
             if engine["loader"] == "upstream":  # later starts are to know that ours may be trusted
                 self.until(lambda: self.said("loader.trusted"), START_SECONDS)
-            assert self.stop() == 0
-        finally:
-            if self.child.poll() is None:
-                self.child.kill()
-            self.child.wait()
         building = {f"building: {who}": took for who, took in engine["start_seconds"].items()}
         return ready, taken, {**told, "loader": engine["loader"], **building}
 
@@ -125,6 +133,42 @@ def print_rows(size: str, rows: list[Seconds], phases: list[dict[str, Any]]) -> 
 
 def spread(values: list[float]) -> str:
     return f"{median(values):7.2f} ({min(values):.2f}-{max(values):.2f})"
+
+
+async def test_what_a_client_notices_of_warming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One streams from when it is ready: while further sizes are compiled, and as long after."""
+    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
+    daemon = Daemon(tmp_path, MODELS["tiny"](tmp_path / "model"))
+    print("\nbetween two tokens while a start warms, beside the same client afterwards")
+    for at, cache in enumerate(("nothing compiled", *["all compiled"] * 3)):
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+        with daemon.executed():
+            beside = await gaps_until(daemon, lambda gaps: bool(daemon.said("boot.warmed")))
+            after = await gaps_until(daemon, lambda gaps: len(gaps) >= len(beside))  # noqa: B023
+            (warmed,) = daemon.said("boot.warmed")
+        print(f"  {at}: {cache}, {warmed['sizes']} sizes in {warmed['seconds']:.1f} s", end="")
+        for name, of in (("median", median), ("99 %", p99), ("longest", max)):
+            ms = of(beside) * 1e3
+            print(f"   {name} {ms:6.1f} ms {of(beside) / of(after):5.2f}x", end="")
+        print(f"   ({len(beside)} tokens)")
+
+
+async def gaps_until(
+    daemon: Daemon, is_enough: Callable[[list[float]], bool], tokens: int = 100
+) -> list[float]:
+    """Seconds between the tokens of answers, one after the other, until these are enough."""
+    sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+    asked = {"text": "Who?", "sampling_params": sampling, "stream": True}
+    gaps: list[float] = []
+    async with daemon.client() as client:
+        while not gaps or not is_enough(gaps):
+            async with client.stream("POST", "/generate", json=asked) as answer:
+                lines = answer.aiter_lines()
+                came = [time.perf_counter() async for line in lines if line.startswith("data: {")]
+            gaps += [after - before for before, after in itertools.pairwise(came)]
+    return gaps
 
 
 OTHERS, OTHERS_SIZE = 2000, 500_000

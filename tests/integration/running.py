@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from hotreload.daemon import Daemon
 from hotreload.engine.sglang import SglangEngine
-from hotreload.events import AttemptFinished, GenerationLive
+from hotreload.events import AttemptFinished, Event, GenerationLive, WorkerMoved
 from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
@@ -36,18 +36,31 @@ def one_daemon_marks() -> list[pytest.MarkDecorator]:
     return [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
-def one_daemon(*sets: str) -> Any:
-    """The fixture `running` of such a module: a daemon that serves step 1 when its tests begin."""
+def one_daemon(*sets: str, workers: Sequence[int] = ()) -> Any:
+    """The fixture `running` of such a module: a daemon that serves step 1 when its tests begin.
 
-    @pytest_asyncio.fixture(scope="module", loop_scope="module")
-    async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
-        running = Running(tmp_path_factory.mktemp("daemon"), *sets)
+    Its tests run with each of these numbers of workers in turn, once all of them serve.
+    """
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module", params=workers or None)
+    async def running(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> AsyncIterator[Running]:
+        wanted = getattr(request, "param", 0)
+        more = (*sets, f"server.workers={wanted}") if workers else sets
+        running = Running(tmp_path_factory.mktemp("daemon"), *more)
         running.drop(1)
         async with running.serving():
+            await running.until(lambda: sum(map(serves, running.happened)) >= wanted)
             yield running
         assert running.exit_code == 0
 
     return running
+
+
+def serves(event: Event) -> bool:
+    """True of the event that tells of a worker that has begun to serve."""
+    return isinstance(event, WorkerMoved) and event.is_serving
 
 
 class Running(Witness):

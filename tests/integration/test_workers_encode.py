@@ -20,7 +20,7 @@ from hotreload.server.asking import Encoded, Inquiry
 from hotreload.server.problems import problem_of
 from hotreload.types import Outcome
 from tests.children import sockets_of, workers_below
-from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks
+from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks, serves
 from tests.waiting import turn_until
 
 pytestmark = [*one_daemon_marks(), pytest.mark.timeout(180)]
@@ -198,7 +198,3 @@ def all_serve(running: Running) -> bool:
 
 def is_move(event: Event) -> TypeGuard[WorkerMoved]:
     return isinstance(event, WorkerMoved)
-
-
-def serves(event: Event) -> bool:
-    return isinstance(event, WorkerMoved) and event.is_serving

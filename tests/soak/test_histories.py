@@ -1,6 +1,6 @@
 """Minutes of random faults, and then everything that was seen is judged.
 
-The daemon's lives go by overlap and by draining in turn.
+The daemon's lives go by overlap and by draining in turn, half of the minutes through workers.
 HOTRELOAD_SOAK_MINUTES says how long, HOTRELOAD_SOAK_SEED which plan.
 """
 
@@ -34,6 +34,10 @@ def test_killed_twenty_times_at_random_it_comes_back_each_time(
     judged(tmp_path, SEED, repeat(BY_NAME["kill -9 at random"], 20), show_last)
 
 
-def test_minutes_of_faults_and_nothing_wrong_in_them(tmp_path: Path, show_last: Show) -> None:
-    print(f"\nseed {SEED} (HOTRELOAD_SOAK_SEED)")
-    judged(tmp_path, SEED, for_minutes(chosen(SEED), MINUTES), show_last)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_minutes_of_faults_and_nothing_wrong_in_them(
+    tmp_path: Path, show_last: Show, workers: int
+) -> None:
+    print(f"\nseed {SEED} (HOTRELOAD_SOAK_SEED), {workers} workers")
+    kinds = for_minutes(chosen(SEED), MINUTES / 2)
+    judged(tmp_path, SEED, kinds, show_last, sets=[f"server.workers={workers}"])
