@@ -4,7 +4,6 @@ Of several hosts rank 0 lives it; `hosts.life.follow` is what the others do inst
 """
 
 import asyncio
-import gc
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -26,6 +25,7 @@ from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
+from hotreload.heap import collect_as_usual
 from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
@@ -110,7 +110,7 @@ class ServingLife:
             try:
                 async with importing_meanwhile():
                     await self._start.run()
-                gc.freeze()  # the start's objects stay for good: spare them every later collection
+                collect_as_usual()
                 async with asyncio.TaskGroup() as tasks:
                     for name, run in self._lasting.items():
                         tasks.create_task(run(), name=name)

@@ -11,6 +11,8 @@ import gc
 import threading
 from collections.abc import Callable
 
+from hotreload.heap import collects_seldom
+
 _changing = threading.Lock()
 _running: set[int] = set()
 
@@ -19,7 +21,8 @@ def freeze(engine: object) -> None:
     """Freeze what is there, now that this engine has started."""
     with _changing:
         _running.add(id(engine))
-        gc.collect()
+        if not collects_seldom():  # in a program that is not ours there may be anything
+            gc.collect()
         gc.freeze()
 
 

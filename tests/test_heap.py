@@ -1,0 +1,58 @@
+"""While a process starts Python hardly looks for garbage, and once it serves as everywhere."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotreload import cli
+from hotreload.engine.upstream import frozen
+from hotreload.heap import collect_as_usual, collect_seldom, collects_seldom
+from tests.integration.running import Running
+from tests.waiting import turn_until
+from tests.words.engine import starting_engines_of_words
+
+
+@pytest.fixture(autouse=True)
+def as_usual() -> Iterator[None]:
+    usual = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*usual)
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def of_no_more_use() -> weakref.ref[Circle]:
+    return weakref.ref(Circle())
+
+
+def test_serve_hardly_looks_from_its_first_import_on(tmp_path: Path) -> None:
+    assert cli.main(["serve", "--config", str(tmp_path / "gone")]) == 78
+    assert collects_seldom()
+
+
+async def test_who_serves_looks_as_usual(tmp_path: Path) -> None:
+    collect_seldom()
+    with starting_engines_of_words():
+        running = Running(tmp_path)
+        running.drop(1)
+        async with running.serving():
+            await turn_until(lambda: not collects_seldom())
+
+
+def test_an_engine_looks_through_a_program_that_is_not_ours() -> None:
+    collect_seldom()
+    left = of_no_more_use()
+    frozen.freeze(self := object())
+    assert left() is not None
+    collect_as_usual()
+    gc.unfreeze()
+    frozen.freeze(self)
+    assert left() is None
+    frozen.thaw(self, None)
