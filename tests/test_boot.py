@@ -25,7 +25,7 @@ from hotreload.errors import (
     EngineLost,
     ProbeFailed,
 )
-from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting
+from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting, Warming
 from hotreload.life import boot, first_switch, mounts
 from hotreload.life.boot import Start
 from hotreload.life.first_switch import FirstSwitch
@@ -108,6 +108,7 @@ class Starting:
         """What began answers now, and what it is owed is asked of it."""
         replicas: Any = [SimpleNamespace(engine=self.serves)]
         asking = asyncio.create_task(self.doubt.run(replicas, lambda: 0.05))
+        self.doubt.observe(Warming(0, 0, 0, is_over=True))
         try:
             yield
         finally:

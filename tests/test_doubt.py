@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
-from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold
+from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold, Warming
 from hotreload.life.start_troubles import Doubt
 from hotreload.types import Attempt, Outcome, Revision
 from tests.fakes import HANG, FakeEngine, Steps
@@ -91,6 +91,21 @@ async def test_an_engine_that_is_lost_is_left_to_those_who_look_after_it(world: 
     await turn_until(lambda: not world.steps.faults["probe"])
     world.doubt.observe(OTHER_PROBES)
     await turn_until(lambda: world.says is None)
+
+
+async def test_whole_answers_are_asked_for_once_what_clients_need_is_compiled() -> None:
+    """With a client's one of them makes a batch of a size that nothing was compiled for yet."""
+    world = World()
+    world.doubt.whether(LIVE)
+    world.doubt._is_told = False
+    running = asyncio.create_task(world.run())
+    world.doubt.observe(Warming(0, 1, 2))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not world.steps.entered["probe"].is_set()
+    world.doubt.observe(Warming(0, 2, 2, is_over=True))
+    await world.steps.entered["probe"].wait()
+    running.cancel()
 
 
 @pytest.mark.parametrize(

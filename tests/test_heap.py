@@ -9,7 +9,7 @@ import pytest
 
 from hotreload import cli
 from hotreload.engine.upstream import frozen
-from hotreload.heap import collect_as_usual, collect_seldom, collects_seldom
+from hotreload.heap import SELDOM, STARTING, collect_seldom, keep_what_is_there
 from tests.integration.running import Running
 from tests.waiting import turn_until
 from tests.words.engine import starting_engines_of_words
@@ -19,6 +19,7 @@ from tests.words.engine import starting_engines_of_words
 def as_usual() -> Iterator[None]:
     usual = gc.get_threshold()
     yield
+    keep_what_is_there(STARTING)
     gc.unfreeze()
     gc.set_threshold(*usual)
 
@@ -34,24 +35,25 @@ def of_no_more_use() -> weakref.ref[Circle]:
 
 def test_serve_hardly_looks_from_its_first_import_on(tmp_path: Path) -> None:
     assert cli.main(["serve", "--config", str(tmp_path / "gone")]) == 78
-    assert collects_seldom()
+    assert gc.get_threshold() == SELDOM
 
 
 async def test_who_serves_looks_as_usual(tmp_path: Path) -> None:
-    collect_seldom()
+    usual = gc.get_threshold()
+    collect_seldom(STARTING)
     with starting_engines_of_words():
         running = Running(tmp_path)
         running.drop(1)
         async with running.serving():
-            await turn_until(lambda: not collects_seldom())
+            await turn_until(lambda: gc.get_threshold() == usual)
 
 
 def test_an_engine_looks_through_a_program_that_is_not_ours() -> None:
-    collect_seldom()
+    collect_seldom(STARTING)
     left = of_no_more_use()
     frozen.freeze(self := object())
     assert left() is not None
-    collect_as_usual()
+    keep_what_is_there(STARTING)
     gc.unfreeze()
     frozen.freeze(self)
     assert left() is None

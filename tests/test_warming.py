@@ -1,6 +1,7 @@
 """What is compiled for the first batches of each size; the engine here notes what it is asked."""
 
 import asyncio
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import Event, PhaseEntered, Progress
 from hotreload.events import Warming as Told
+from hotreload.heap import SELDOM
 from hotreload.life.running import RunningEngine
 from hotreload.life.warming import Batch, batches, compile_behind, warm
 from hotreload.types import Generation, Phase, Revision
@@ -171,10 +173,21 @@ async def test_beside_its_answers_it_compiles_for_each_size_and_asks_nothing() -
     assert behind.told == [*far, Told(3, 3, 3, is_over=True)]
 
 
-async def test_off_it_compiles_for_nothing_and_says_nothing() -> None:
+async def test_off_it_compiles_for_nothing_and_says_that_this_is_over() -> None:
     behind = Behind()
     await behind.run(most=0)
-    assert (behind.engine.compiled, behind.told) == ([], [])
+    assert (behind.engine.compiled, behind.told) == ([], [Told(3, 0, 0, is_over=True)])
+
+
+async def test_what_is_compiled_stays_and_meanwhile_hardly_any_garbage_is_looked_for() -> None:
+    behind, usual = Behind(), gc.get_threshold()
+    behind.steps.faults["compile"] = HANG
+    running = asyncio.create_task(behind.run())
+    await behind.steps.entered["compile"].wait()
+    assert gc.get_threshold() == SELDOM != usual
+    running.cancel()
+    await asyncio.wait({running})
+    assert gc.get_threshold() == usual
 
 
 async def test_no_size_is_begun_after_its_time() -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from operator import attrgetter
 
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.giving_way import short_turns, yield_processors
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.rehearsal import Rehearsal
 from hotreload.threads import in_thread
@@ -56,7 +57,7 @@ class Ahead:
     async def compile_for(self, size: BatchSize) -> None:
         """Compile for a size, unless that is done; those under way go on."""
         assert self._rehearsal is not None, "there are no sizes where there is none"
-        work = partial(self._rehearsal.compile_for, size)
+        work = partial(_compiled, self._rehearsal, size)
         name = "compiling for a size of batches"
         async with self._one_at_a_time:
             if size not in self._done:
@@ -78,6 +79,16 @@ class Ahead:
     def drop_references(self) -> None:
         """Hold nothing of the engine any more: it ends."""
         self._rehearsal = None
+
+
+def _compiled(rehearsal: Rehearsal, size: BatchSize) -> None:
+    """Compile in a thread of its own, which leaves processors and Python's lock to who serves.
+
+    Most of it is Python's: JAX traces the model, whatever its cache holds.
+    """
+    yield_processors()
+    with short_turns():
+        rehearsal.compile_for(size)
 
 
 def _small_first(sizes: Iterable[BatchSize]) -> list[BatchSize]:

@@ -25,7 +25,7 @@ from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
-from hotreload.heap import collect_as_usual
+from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
@@ -110,7 +110,7 @@ class ServingLife:
             try:
                 async with importing_meanwhile():
                     await self._start.run()
-                collect_as_usual()
+                keep_what_is_there(STARTING)
                 async with asyncio.TaskGroup() as tasks:
                     for name, run in self._lasting.items():
                         tasks.create_task(run(), name=name)

@@ -17,7 +17,15 @@ from hotreload.core.ports import Source
 from hotreload.core.probing import FIRST_ANSWER_SECONDS, verdict_of
 from hotreload.core.replica import Replica
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
-from hotreload.events import AttemptFinished, Event, OperatorAsked, Publish, SettingsRead, Waiting
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    OperatorAsked,
+    Publish,
+    SettingsRead,
+    Waiting,
+    Warming,
+)
 from hotreload.json_fields import iso
 from hotreload.life.running import RunningEngine
 from hotreload.life.whereabouts import Absent, files_in, source_has
@@ -43,9 +51,11 @@ class Doubt:
         self._is_told = False
 
     def whether(self, live: PastGeneration) -> None:
-        """Ask these weights for whole answers, too, once they serve: they began to answer well."""
+        """Ask these weights for whole answers, too: they began to answer well.
+
+        Once the start has compiled: with a client's such an answer makes a batch of two.
+        """
         self._of = live
-        self._asked.set()
 
     def of(self, live: PastGeneration, verdict: CheckpointRejected) -> None:
         """These weights answer, in spite of what the probes say."""
@@ -60,6 +70,8 @@ class Doubt:
         """Ask again when the probes are others, and no more when other weights are live."""
         match event:
             case SettingsRead(changed) if "[[probe]]" in changed:
+                self._asked.set()
+            case Warming(is_over=True) if not self._is_told:
                 self._asked.set()
             case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
                 self._end()

@@ -18,6 +18,7 @@ from hotreload.core.replica import Replica
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import Publish, Warming
+from hotreload.heap import collect_seldom, keep_what_is_there
 from hotreload.life.running import RunningEngine
 from hotreload.types import HowFar, Phase
 
@@ -48,9 +49,8 @@ async def compile_behind(
     """
     engine = replica.engine
     sizes = engine.sizes_to_compile(most, LONGEST)
-    if not sizes:
-        return
-    done, spent = 0, 0.0
+    done, spent, maker = 0, 0.0, f"warming {replica.index}"
+    collect_seldom(maker)  # JAX traces a model for each size, and keeps all of it
     try:
         while done < len(sizes) and spent < within:
             publish(Warming(replica.index, done, len(sizes)))
@@ -63,9 +63,11 @@ async def compile_behind(
                 break
             done, spent = done + 1, spent + time.monotonic() - began
     finally:
+        keep_what_is_there(maker)
         publish(Warming(replica.index, done, len(sizes), is_over=True))
-    told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3), "replica": replica.index}
-    log.info("boot.warmed", extra=told)
+    if sizes:
+        told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3)}
+        log.info("boot.warmed", extra={**told, "replica": replica.index})
 
 
 async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import defaultdict
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,15 @@ import pytest
 from hotreload.engine.weights.quiet import Quiet
 from hotreload.tiny import write_tiny
 from tests.bench import plots
-from tests.bench.checkpoints import HALF_A_GB, model, with_layers_changed
+from tests.bench.checkpoints import HALF_A_GB, Shape, model, with_layers_changed
 from tests.bench.figures import median, p99
-from tests.bench.test_staging import engine_of, timed
+from tests.bench.test_staging import FLIP, engine_of, flip_there_and_back, timed
 from tests.engine import real
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
 ROUNDS = 5
+LITTLE, MOST_SETS, STAGED = Shape(6), 6, "staging"
 LAYERS_CHANGED = (1, 5, 10, 20)
 THREADS = (1, 2)
 GENERATIONS, CLIENTS_OF_ALL = (1, 2, 3, 4, 6), 12
@@ -67,6 +69,29 @@ async def test_growth_by_threads(tmp_path: Path) -> None:
         print(f"{threads:16} {spread(values)}")
     rows = {f"{threads} threads": median(values) for threads, values in took.items()}
     plots.bars("growth-threads", "Staging 0.64 GB, by threads", rows, "s")
+
+
+async def test_growth_by_sets(tmp_path: Path) -> None:
+    """One more set beside so many, none of which shares a leaf with another."""
+    async with engine_of(tmp_path, LITTLE) as engine:
+        made = [real.checked(model(tmp_path / f"{n}", LITTLE, n)) for n in range(1, MOST_SETS + 1)]
+        kinds = {n: defaultdict[str, list[float]](list) for n in range(2, MOST_SETS + 1)}
+        held: dict[int, float] = {}
+        for _ in range(ROUNDS):
+            beside = list[Any]()
+            for count, took in kinds.items():
+                staged = await timed(took[STAGED], engine.stage, made[count - 1])
+                held[count] = await real.device_bytes() / 1e6
+                await flip_there_and_back(engine, staged, took)
+                beside.append(staged)
+            for each in beside:
+                await engine.release(each)
+    print(f"\n{made[0].bytes / 1e6:.0f} MB more, by how many sets there are then")
+    for count, took in kinds.items():
+        flip = f"{median(took[FLIP]) * 1e3:.2f} ms"
+        print(f"{count:4} staging {spread(took[STAGED])}   flip {flip}   {held[count]:.0f} MB")
+    points = [(float(count), median(took[STAGED])) for count, took in kinds.items()]
+    plots.lines("growth-sets", "Staging 0.2 GB, by sets with it", "sets", "s", {"": points})
 
 
 class Long:

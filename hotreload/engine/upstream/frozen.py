@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Callable
 
-from hotreload.heap import collects_seldom
+from hotreload.heap import is_starting
 
 _changing = threading.Lock()
 _running: set[int] = set()
@@ -21,7 +21,7 @@ def freeze(engine: object) -> None:
     """Freeze what is there, now that this engine has started."""
     with _changing:
         _running.add(id(engine))
-        if not collects_seldom():  # in a program that is not ours there may be anything
+        if not is_starting():  # in a program that is not ours there may be anything
             gc.collect()
         gc.freeze()
 

@@ -4,18 +4,17 @@ They may starve: after a while one thread of usual priority joins them.
 """
 
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-SWITCH_INTERVAL = 0.0005
-"""Each return from a blocking call waits for the GIL, up to this long; Python's own is 5 ms."""
+from hotreload.engine.giving_way import short_turns
+
 LOOK_EVERY = 0.25
 """Seconds between two looks if the threads starve."""
 
@@ -45,40 +44,10 @@ def done_quietly[J, R](
     """
     crew = _Crew(deque(jobs), worker)
     try:
-        with _SWITCHES.short():
+        with short_turns():
             yield from crew.results(quiet)
     finally:
         crew.end()
-
-
-class _Switches:
-    """Changes how long a thread keeps the GIL: short while anybody works quietly, then as before.
-
-    The process has one such interval, and engines that load at the same time end one by one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._at_work = 0
-        self._usual = 0.0
-
-    @contextmanager
-    def short(self) -> Iterator[None]:
-        with self._lock:
-            if not self._at_work:
-                self._usual = sys.getswitchinterval()
-                sys.setswitchinterval(min(self._usual, SWITCH_INTERVAL))
-            self._at_work += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._at_work -= 1
-                if not self._at_work:
-                    sys.setswitchinterval(self._usual)
-
-
-_SWITCHES = _Switches()
 
 
 class _Crew[J, R]:

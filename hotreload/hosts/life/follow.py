@@ -20,7 +20,7 @@ from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Publish
-from hotreload.heap import collect_as_usual
+from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -149,7 +149,7 @@ class Follow(Following[RankEngine]):
         self._started()
         self.take_over(engine)
         self._is_built.set()
-        collect_as_usual()
+        keep_what_is_there(STARTING)
         model = self._settings.engine.model
         state = self._settings.state.directory
         await keep_model(model or checkpoint.path, state, is_configured=model is not None)
