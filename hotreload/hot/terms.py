@@ -42,7 +42,7 @@ class HotTerms:
     """Time that the loading may take."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
     shadow_share: float = DAEMONS_SHARES.shadow
-    """Part of its turns in which what is proven computes while others are answered."""
+    """Steps of what is proven for each step of what is answered meanwhile."""
     fading_share: float = DAEMONS_SHARES.fading
     """The least part of their turns in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout

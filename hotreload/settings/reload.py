@@ -91,9 +91,9 @@ class ReloadSettings(SettingsTable):
     )
     shadow_share: PartOfTurns = Field(
         default=DEFAULT_SHARES.shadow,
-        description="In which part of its turns a checkpoint that is being proven computes a step, "
-        "while clients are answered; 0.05 to 1. At 0.25 it is one step beside four of the live "
-        "weights: the less, the faster tokens come meanwhile, and the longer the probe takes. "
+        description="How many steps a checkpoint that is being proven computes for each step of "
+        "clients' answers, of whatever generations; 0.05 to 1. At 0.25 it is one beside four of "
+        "theirs: the less, the faster tokens come meanwhile, and the longer the probe takes. "
         "While nobody is answered it computes in every turn. For mode = 'overlap'.",
     )
     fading_share: PartOfTurns = Field(

@@ -17,7 +17,10 @@ FINEST = 1000
 
 
 class Resting:
-    """Lets the lane of the live weights launch in each of its turns, and others in a share."""
+    """Lets the lane of the live weights launch in each of its turns, and others in a share.
+
+    What is proven has its share of the clients' steps, in however many lanes those are.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,14 @@ class Resting:
     def _share(self, lane: Lane, lanes: Sequence[Lane]) -> Fraction:
         """The part of its turns in which it launches; all, if nobody else has anything to do."""
         serving = [each for each in lanes if not each.has_own_pool]
-        if lane.has_own_pool:
-            return self._shadow if any(map(self._has_work, serving)) else WHOLE
+        if not lane.has_own_pool:
+            return self._share_of_serving(lane, serving)
+        at_work = filter(self._has_work, serving)
+        steps = sum((self._share_of_serving(each, serving) for each in at_work), Fraction(0))
+        # A share of the clients' steps, of which a round has one for each lane that does not rest.
+        return min(WHOLE, self._shadow * steps) if steps else WHOLE
+
+    def _share_of_serving(self, lane: Lane, serving: Sequence[Lane]) -> Fraction:
         if lane is self.live:
             return WHOLE
         own, most = self._running(lane), max(map(self._running, serving))

@@ -119,10 +119,18 @@ def test_weights_that_are_proven_launch_in_their_share_of_the_turns(
     assert loop.is_strict
 
 
-def test_the_share_is_one_of_all_rounds_however_many_lanes_are_in_each() -> None:
-    loop = Loop("abs", shadow=0.25, fading=1.0)
-    assert "abababab" + "s" in loop.rounds(12)
-    assert loop.rounds(100).count("s") == 25
+def test_the_share_is_one_of_the_clients_steps_however_many_generations_take_them() -> None:
+    two, five = (Loop(f"{lanes}s", shadow=0.25, fading=1.0) for lanes in ("ab", "abcde"))
+    assert "ababsababs" in two.rounds(12)
+    assert two.rounds(100).count("s") == 50
+    assert "abcdesabcdes" in five.rounds(12)
+    assert five.rounds(100).count("s") == 100
+    resting = Loop("abs", shadow=0.25, fading=0.05)
+    resting.answers.update(a=8, b=2)
+    resting.rounds(10)
+    launched = resting.rounds(160)
+    assert (launched.count("b"), launched.count("s")) == (40, 50)
+    assert all(loop.is_strict for loop in (two, five, resting))
 
 
 def test_while_nobody_is_answered_they_launch_in_every_turn() -> None:
