@@ -34,6 +34,10 @@ from tests.integration.test_hostile_clients import REASONED
 GENERATE = "/generate"
 NOT_NOW = {"booting", "stopping", "swapping", "too_many_held", "too_many_requests", "not_ready"}
 """The codes of a 503 that a client may get from a daemon that is whole."""
+GONE_ALREADY = "engine_lost"
+"""The code by which a worker tells its clients that its daemon is there no more."""
+NOTICED_WITHIN = 5.0
+"""Seconds after which it is written down at the latest that a failpoint has ended a life."""
 ADMIN_REFUSALS = {400, 409, 422, 503, 504}
 
 
@@ -148,7 +152,7 @@ def _wrong_refusal(request: Request) -> str | None:
         return None if "min_generation" in request.asked else "none was asked for"
     if status == 409 and is_gone(request):
         return None if request.session else "it belonged to no conversation"
-    return None if status == 503 and code in NOT_NOW else "not documented"
+    return None if status == 503 and code in {*NOT_NOW, GONE_ALREADY} else "not documented"
 
 
 def _untimely(request: Request, life: Life | None, ready: float) -> str | None:
@@ -156,10 +160,18 @@ def _untimely(request: Request, life: Life | None, ready: float) -> str | None:
     code = request.fields["code"]
     if life is None:
         return "nobody was there"
+    if code == GONE_ALREADY:
+        return None if _was_ending(life, request.end) else "its daemon was there"
     if code == "booting" and request.start > ready:
         return "it had started"
     is_told = life.told == "stop" and life.told_at is not None and request.end >= life.told_at
     return "nobody told it to stop" if code == "stopping" and not is_told else None
+
+
+def _was_ending(life: Life, moment: float) -> bool:
+    if not life.was_killed or life.ended is None:
+        return False
+    return moment >= (life.ended - NOTICED_WITHIN if life.told_at is None else life.told_at)
 
 
 def _ready_at(record: Record, life: Life) -> float:

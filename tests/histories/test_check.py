@@ -369,6 +369,13 @@ def test_a_conversation_may_go_on_beside_newer_weights_and_hear_that_they_ended(
     assert not went_on_beside_newer(whole())
 
 
+def test_who_is_under_way_when_it_is_killed_may_hear_that_from_its_worker() -> None:
+    record = whole()
+    record.requests.append(refusal(50, "/generate", 503, "engine_lost"))
+    record.requests.sort(key=lambda each: each.end)
+    assert violations(record) == []
+
+
 def test_that_two_answered_at_once_is_seen() -> None:
     record = whole()
     assert answered_side_by_side(record)
