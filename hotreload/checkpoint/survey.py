@@ -241,6 +241,9 @@ class _Surveyor:
         header, size = self._headers.get(file.name), size_words(file.identity.size)
         if header is None:
             return f"{shown_name(file.name)}: {size} written, no whole header yet"
+        missing = header.file_size - file.identity.size
+        if missing > 0 and size == size_words(header.file_size):
+            return f"{shown_name(file.name)}: {size} written, {missing} bytes are missing"
         return f"{shown_name(file.name)}: {size} of {size_words(header.file_size)} written"
 
     def _look_at_end(self, file: ServingFile) -> None:

@@ -101,6 +101,9 @@ def test_files_that_are_ignored_are_noted_in_few_words(tmp_path: Path) -> None:
 def test_a_shard_being_written_says_how_far_it_is(tmp_path: Path) -> None:
     shard = checkpoint(tmp_path) / "model.safetensors"
     whole = shard.stat().st_size
+    os.truncate(shard, whole - 10)
+    words = "model.safetensors: 18.8 kB written, 10 bytes are missing"
+    assert survey(tmp_path).waiting_for == words
     os.truncate(shard, whole // 2)
     looked = survey(tmp_path)
     assert looked.waiting_for == "model.safetensors: 9.4 kB of 18.8 kB written"
