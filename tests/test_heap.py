@@ -9,6 +9,7 @@ import pytest
 
 from hotreload import cli
 from hotreload.engine.upstream import frozen
+from hotreload.errors import ConfigError
 from hotreload.heap import SELDOM, STARTING, collect_seldom, keep_what_is_there
 from tests.integration.running import Running
 from tests.waiting import turn_until
@@ -33,9 +34,16 @@ def of_no_more_use() -> weakref.ref[Circle]:
     return weakref.ref(Circle())
 
 
-def test_serve_hardly_looks_from_its_first_import_on(tmp_path: Path) -> None:
-    assert cli.main(["serve", "--config", str(tmp_path / "gone")]) == 78
-    assert gc.get_threshold() == SELDOM
+def test_serve_hardly_looks_from_its_first_import_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, usual = [], gc.get_threshold()
+
+    def no_settings(*args: object) -> Path:
+        seen.append(gc.get_threshold())
+        raise ConfigError("there are none")
+
+    monkeypatch.setattr("hotreload.settings.load.config_file", no_settings)
+    assert cli.main(["serve"]) == 78
+    assert (seen, gc.get_threshold()) == ([SELDOM], usual)
 
 
 async def test_who_serves_looks_as_usual(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped; the exit code says why it ended."""
+    from hotreload.heap import STARTING, collect_seldom, keep_what_is_there
+
+    collect_seldom(STARTING)  # first: what is imported from here on makes most of what stays
     from hotreload.errors import ConfigError
 
     try:
@@ -73,12 +76,11 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as fault:
         _turn_away(fault)
         raise
+    finally:
+        keep_what_is_there(STARTING)  # of a start that came to nothing
 
 
 def _run(args: argparse.Namespace) -> int:
-    from hotreload.heap import STARTING, collect_seldom
-
-    collect_seldom(STARTING)  # first: what is imported from here on makes most of what stays
     # Late: client verbs are in the same parser, and must start quickly.
     import asyncio
 
