@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 LITTLE = 10
-"""Niceness that leaves a tenth of a processor where others want it. One that has Python's lock and
-no processor at all keeps it from everybody: with idle priority tokens waited half as long again."""
+"""Niceness that leaves a tenth of a processor where others want it. Tracing has Python's lock most
+of the time: with idle priority, and so no processor, it kept that from clients for longer."""
 SWITCH_INTERVAL = 0.0005
 """Each return from a blocking call waits for the lock, up to this long; Python's own is 5 ms."""
 

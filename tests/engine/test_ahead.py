@@ -4,6 +4,8 @@ The rehearsal here compiles nothing; the real one is tried in tests/engine/test_
 """
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import pytest
 
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.giving_way import LITTLE, SWITCH_INTERVAL
 
 SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
 ONE, TWO, PROMPT = (
@@ -28,6 +31,8 @@ class Noted:
     def __init__(self) -> None:
         self.compiled: list[BatchSize] = []
         self.pools: list[Any] = []
+        self.ways: list[tuple[float, int]] = []
+        """How long the compiling thread kept Python's lock, and its niceness."""
         self.fault: Exception | None = None
         self.may_go_on = threading.Event()
         self.may_go_on.set()
@@ -41,9 +46,14 @@ class Noted:
 
     def compile_for(self, size: BatchSize) -> None:
         self.may_go_on.wait()
+        self.ways.append((sys.getswitchinterval(), niceness(threading.get_native_id())))
         if self.fault is not None:
             raise self.fault
         self.compiled.append(size)
+
+
+def niceness(thread: int = 0) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
 
 
 def ahead_of(rehearsal: Any) -> Ahead:
@@ -77,6 +87,15 @@ async def test_each_size_is_compiled_for_once_however_many_ask_at_once() -> None
     await asyncio.gather(*asked)
     await ahead.compile_for(ONE)
     assert noted.compiled == [ONE]
+
+
+async def test_who_compiles_leaves_processors_and_the_lock_to_those_who_are_served() -> None:
+    usual, noted = (sys.getswitchinterval(), niceness()), Noted()
+    await ahead_of(noted).compile_for(ONE)
+    ((interval, nice),) = noted.ways
+    assert interval <= SWITCH_INTERVAL * 1.01 < usual[0]  # the system counts microseconds
+    assert nice == max(LITTLE, usual[1])
+    assert (sys.getswitchinterval(), niceness()) == usual
 
 
 async def test_who_stages_waits_for_what_weights_are_proven_with_and_for_nothing_else() -> None:
