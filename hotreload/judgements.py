@@ -85,6 +85,21 @@ class RightAnswers:
 
 
 @dataclass(frozen=True, slots=True)
+class BothAnswers:
+    """The answers of live and new weights to one prompt; each text is cut where it is long."""
+
+    prompt: str
+    live: str
+    new: str
+    why: str
+    """The figure by which they differ."""
+
+    def __str__(self) -> str:
+        both = f"live {self.live!r}, new {self.new!r}"
+        return f"{self.prompt!r}: {both if self.live != self.new else f'the same, {self.live!r}'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Behaviour:
     """Differences between what new weights answered and what the live ones did.
 
@@ -119,8 +134,8 @@ class Behaviour:
     """Of new to live weights, on texts that are nobody's answer."""
     entropy: float | None = None
     live_entropy: float | None = None
-    worst: tuple[str, ...] = ()
-    """The prompts that were answered most differently, with both answers."""
+    worst: tuple[BothAnswers, ...] = ()
+    """The answers that differ most; never those to a client's prompt."""
     right_answers: RightAnswers | None = None
     """None where no answer was expected."""
     seconds: float = 0.0

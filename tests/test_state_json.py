@@ -3,11 +3,12 @@
 import json
 import math
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
+from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.types import Attempt, By, Generation, Loading, Outcome, Phase, Reason, Revision
 
@@ -60,6 +61,19 @@ def test_an_attempt_from_before_loading_was_told_is_read() -> None:
     memory = json.loads(to_json(ledger))
     del memory["history"][0]["loading"], memory["checksum"]
     assert from_json(json.dumps(memory).encode()).history == ledger.history
+
+
+def test_answers_that_an_older_version_wrote_as_words_are_left_out() -> None:
+    found = Behaviour(6, 90, 0.75, 1.0, 3, 1.25, 0, 0, 0, 0, 0, 0)
+    worst = (BothAnswers("?", "yes", "no", "agreement: 0 of 1 tokens are alike"),)
+    ledger, told = Ledger(), replace(found, worst=worst)
+    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, behaviour=told))
+    ledger.history.append(Attempt(B, Outcome.LIVE, None, {}, 0.0, 7.0, 2))
+    assert from_json(to_json(ledger)) == ledger
+    older = json.loads(to_json(ledger)) | {"version": 8}
+    older["history"][0]["behaviour"]["worst"] = ["'?': live 'yes', new 'no'"]
+    del older["checksum"]
+    assert from_json(json.dumps(older).encode()).history[0].behaviour == found
 
 
 ODD_PATHS = [

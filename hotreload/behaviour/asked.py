@@ -90,4 +90,9 @@ class Answered:
 
 def quoted(text: str) -> str:
     """The text in quotes, cut where it is long."""
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    return repr(cut(text, SHOWN))
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or so many of its characters and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}…"

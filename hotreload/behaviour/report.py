@@ -9,13 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from hotreload.behaviour.asked import Answered, Expected, quoted
-from hotreload.judgements import Behaviour
+from hotreload.behaviour.asked import Answered, Expected, cut
+from hotreload.judgements import Behaviour, BothAnswers
 
 REPEATS = 0.5
 """An answer repeats itself where fewer of its pairs of tokens than that part are unlike others."""
 FEWEST = 6
 """Tokens below which no answer is said to repeat itself."""
+SHOWN_EACH = 130
+"""Characters that are kept of a prompt, and of each answer, that differ most: the history keeps
+many attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def report_of(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
         perplexity_ratio=_perplexity_ratio(read),
         entropy=_entropy([pair.along for pair in pairs]),
         live_entropy=_entropy(live),
-        worst=tuple(map(_words, sorted(pairs, key=_by_difference)[:3])),
+        worst=tuple(map(_both, sorted(pairs, key=_by_difference)[:3])),
     )
 
 
@@ -155,11 +158,18 @@ def _by_difference(pair: Pair) -> tuple[float, float]:
     return pair.agreement, -math.fsum(_kls(iter([(pair.live, pair.along)])))
 
 
-def _words(pair: Pair) -> str:
-    prompt, live = quoted(pair.prompt), quoted(pair.live.text)
-    if pair.agreement == 1:
-        return f"{prompt}: the same, {live}"
-    return f"{prompt}: live {live}, new {quoted(pair.new.text)}"
+def _both(pair: Pair) -> BothAnswers:
+    prompt, live = cut(pair.prompt, SHOWN_EACH), cut(pair.live.text, SHOWN_EACH)
+    return BothAnswers(prompt, live, cut(pair.new.text, SHOWN_EACH), _why(pair))
+
+
+def _why(pair: Pair) -> str:
+    """Say by which figure the answers differ."""
+    if pair.agreement < 1:
+        longer = max(len(pair.live.tokens), len(pair.new.tokens))
+        return f"agreement: {pair.in_common} of {longer} tokens are alike"
+    kl = [*_kls(iter([(pair.live, pair.along)]))]
+    return f"mean_kl: {_mean(kl):.3g} along the same answer" if kl else "the same answer"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -186,7 +186,7 @@ def report_text(
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),
         ("B", f"{plain(args.new)}, fingerprint {found.new}{same}"),
         ("B beside A", behaviour_text(behaviour_fields(found.behaviour))),
-        ("differ most", "\n".join(found.behaviour.worst)),
+        ("differ most", "\n".join(map(str, found.behaviour.worst))),
     ]
     if fault is not None:
         rows.append(("limits", painted(f"refused: {fault}", "bad")))

@@ -119,9 +119,8 @@ def check_limits(found: Behaviour, limits: BehaviourLimits) -> None:
     broken = [*breaches(found, limits)]
     if broken:
         lost = found.right_answers.lost if found.right_answers else ()
-        raise BehaviourRejected(
-            f"[behaviour.limits] {'; '.join(broken)}", findings=[*broken, *lost, *found.worst]
-        )
+        findings = [*broken, *lost, *map(str, found.worst)]
+        raise BehaviourRejected(f"[behaviour.limits] {'; '.join(broken)}", findings=findings)
 
 
 def breaches(found: Behaviour, limits: BehaviourLimits) -> Iterator[str]:

@@ -21,7 +21,7 @@ from hotreload.core.ledger import (
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 8
+VERSION = 9
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -110,6 +110,13 @@ def _from_7(memory: dict[str, Any]) -> dict[str, Any]:
     return memory  # only attempts have bakes
 
 
+def _from_8(memory: dict[str, Any]) -> dict[str, Any]:
+    for attempt in memory["history"]:
+        if behaviour := attempt.get("behaviour"):
+            behaviour["worst"] = []  # they were words, not answers
+    return memory
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
@@ -118,6 +125,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     5: _from_5,
     6: _from_6,
     7: _from_7,
+    8: _from_8,
 }
 """For each older version, how to turn its data into the next version's."""
 
@@ -140,6 +148,8 @@ def _loaded(text: str) -> dict[str, Any]:
         memory = _migrated(json.loads(text))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("its history holds no attempts") from None
     known = text.rpartition(_CHECKSUM)[0]
     if memory.get("checksum", _checksum(known)) != _checksum(known):
         raise ValueError("its checksum is not that of what it holds")

@@ -221,9 +221,10 @@ SHAPES: Mapping[str, Schema] = {
         **dict.fromkeys(("agreement", "same_first", "seconds"), A_NUMBER),
         **dict.fromkeys(("length_ratio", *_DIVERGENCES), _MAYBE_NUMBER),
         first_difference=MAYBE_INTEGER,
-        worst=a_list(PLAIN_TEXT),
+        worst=a_list(named("BothAnswers")),
         right_answers=either(named("RightAnswers"), {"type": "null"}),
     ),
+    "BothAnswers": an_object(dict.fromkeys(("prompt", "live", "new", "why"), PLAIN_TEXT)),
     "RightAnswers": an_object(
         dict.fromkeys(("expected", "right", "live_right", "better", "worse"), AN_INTEGER),
         p_worse=A_NUMBER,

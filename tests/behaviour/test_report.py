@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.built_in import questions, texts
 from hotreload.behaviour.report import BothRead, Pair, kl_of, report_of
+from hotreload.judgements import BothAnswers
 
 SURE, UNSURE = math.log(0.9), math.log(0.05)
 
@@ -55,7 +56,16 @@ def test_each_difference_is_told() -> None:
     assert found.same_top is not None
     assert found.same_top < 1
     assert found.perplexity_ratio is None
-    assert found.worst[0].startswith("'?': live '1 2', new '7'")
+    assert found.worst[0] == BothAnswers("?", "1 2", "7", "agreement: 0 of 2 tokens are alike")
+    assert str(found.worst[0]) == "'?': live '1 2', new '7'"
+    assert found.worst[2].why == "mean_kl: 0 along the same answer"
+
+
+def test_of_answers_that_differ_most_a_history_keeps_little() -> None:
+    long = replace(pair([1], [2]), prompt="x" * 5000)
+    kept = report_of([replace(long, live=replace(long.live, text="y" * 5000))] * 9, []).worst
+    assert len(kept) == 3
+    assert all(len(each.prompt + each.live + each.new) <= 400 for each in kept)
 
 
 def test_empty_endless_and_repeating_answers_are_counted_on_both_sides() -> None:

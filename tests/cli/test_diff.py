@@ -9,7 +9,7 @@ from hotreload.cli.diff import Steps, fault_text, report_fields, report_text
 from hotreload.core.comparing import check_limits
 from hotreload.core.rules import BehaviourLimits
 from hotreload.errors import CheckpointIncompatible, HotReloadError
-from hotreload.judgements import Behaviour
+from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.library import Compared
 
 ASKED = argparse.Namespace(live="./live", new="./next")
@@ -32,7 +32,10 @@ BEHAVIOUR = Behaviour(
     noise_kl=0.001,
     noise_same_top=1.0,
     perplexity_ratio=1.5,
-    worst=("'1, 2,': live 'three', new 'four'", "'Once': live 'upon', new 'a'"),
+    worst=(
+        BothAnswers("1, 2,", "three", "four", "agreement: 0 of 1 tokens are alike"),
+        BothAnswers("Once", "upon", "a", "agreement: 0 of 1 tokens are alike"),
+    ),
 )
 FOUND = Compared("aaaa1111", "bbbb2222", BEHAVIOUR)
 SENTENCE = (

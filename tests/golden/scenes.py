@@ -7,7 +7,7 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
-from hotreload.judgements import Bake, BakeOutcome, Behaviour, HearingNow, SignalCount
+from hotreload.judgements import Bake, BakeOutcome, Behaviour, BothAnswers, HearingNow, SignalCount
 from hotreload.listed import Listed, Standing
 from hotreload.types import (
     NOISY,
@@ -62,7 +62,7 @@ COMPARED = Behaviour(
     *(6, 90, 0.75, 1.0, 3, 1.25, 0, 1, 0, 0, 0, 0),
     mean_kl=0.25,
     noise_kl=0.0,
-    worst=("'?': live 'served by step 1', new 'served by step 2'",),
+    worst=(BothAnswers("?", "served by step 1", "served by step 2", "agreement: 3 of 4"),),
     seconds=1.5,
     heard=20,
     heard_tokens=512,
