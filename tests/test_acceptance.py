@@ -55,6 +55,22 @@ BAD = {
         "[source]\npattern = 'step_[9-0]*'",
         "[source] pattern: 'step_[9-0]*' fits no folder",
     ),
+    "a range that does not end": (
+        "[source]\npattern = '['",
+        "[source] pattern: '[': no ']' ends what '[' begins; write [0-9] for a digit, or '[[]' if",
+    ),
+    "a range that does not end after one that does": (
+        "[source]\npattern = 'step_[0-9]*_[!]x'",
+        "no ']' ends what '[' begins; write [0-9] for a digit, or 'step_[0-9]*_[[]!]x' if",
+    ),
+    "a range that does not end in what is downloaded": (
+        f"{HUB}allow = ['*.safetensors[']",
+        "[source] allow: '*.safetensors[': no ']' ends what '[' begins",
+    ),
+    "a range that does not end in names of tensors": (
+        "[checks]\nextra_tensors = ['*.inv_freq', '*[0']",
+        "[checks] extra_tensors: '*[0': no ']' ends what '[' begins",
+    ),
     "a pattern of another place": ("[source]\npattern = '/srv/*'", "'/srv/*' fits no folder"),
     "a pattern of the folder above": ("[source]\npattern = '../a'", "'../a' fits no folder"),
     "no path": ("[engine]\nmodel = 5", "[engine] model: 5 is no path: write it in quotes"),
@@ -213,7 +229,7 @@ def test_what_can_be_met_is_taken(tmp_path: Path) -> None:
 max_drift = 1
 [source]
 path = 'state/c'
-pattern = 'runs/*/step_[0-9]*'
+pattern = 'runs/*/step_[0-9]*[!]x][]][[]]'
 [state]
 directory = 'state'
 [engine]

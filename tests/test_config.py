@@ -393,6 +393,19 @@ def test_what_check_config_prints_can_be_loaded_again(
     assert again == load(file, [], {}).settings
 
 
+def test_check_config_takes_its_file_as_other_verbs_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD)
+    assert check(str(file)) == 0
+    alone = capsys.readouterr()
+    assert check("--config", str(file)) == 0
+    assert capsys.readouterr() == alone
+    assert check("--config", str(tmp_path / "none.toml"), "--quiet") == 78
+    assert "none.toml" in capsys.readouterr().err
+
+
 def test_check_config_speaks_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.toml"
     file.write_text(GOOD)

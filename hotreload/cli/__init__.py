@@ -189,14 +189,8 @@ def _without_a_verb(verbs: ParserOfVerb, argv: Sequence[str]) -> str:
 def _unknown(name: str, verb: argparse.ArgumentParser, unknown: Sequence[str]) -> str:
     first, options = unknown[0], verb._option_string_actions
     option = first.partition("=")[0]
-    if option == "--config" and _takes_a_file(verb):
-        return f"{option}: write the file alone: hotreload {name} FILE"
     if not first.startswith("-") and "--config" in options and first.endswith(".toml"):
         return f"{first}: write hotreload {name} --config {shlex.quote(first)}"
     near = did_you_mean(option, options) if first.startswith("-") else ""
     hint = near or f"; `hotreload {name} --help` tells what it takes"
     return f"{name} takes no {option if near else first!r}{hint}"
-
-
-def _takes_a_file(verb: argparse.ArgumentParser) -> bool:
-    return any(action.dest == "file" for action in verb._get_positional_actions())

@@ -39,7 +39,9 @@ def add(verbs: Any) -> None:
         description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
+    which.add_argument("--config", type=Path, metavar="FILE", help="the same")
     parser.add_argument(
         "--set",
         action="append",
@@ -64,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.defaults:
         print(config.default_toml(), end="")
         return 0
-    file = config.config_file(args.file, os.environ)
+    file = config.config_file(args.file or args.config, os.environ)
     if file is None:
         where = f"no FILE given and no {config.DEFAULT_FILE}"
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)

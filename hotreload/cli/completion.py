@@ -4,18 +4,41 @@ shtab writes it from the parsers each time, so it knows what this version knows.
 """
 
 import argparse
+import re
 from functools import partial
 from typing import Any
 
-SHELLS = ("bash", "zsh", "fish")
+PLACES = {
+    "bash": ("~/.local/share/bash-completion/completions", "hotreload"),
+    "zsh": ("~/.zfunc", "_hotreload"),
+    "fish": ("~/.config/fish/completions", "hotreload.fish"),
+}
+"""The folder in which each shell looks, and the name that the script has there."""
+SHELLS = tuple(PLACES)
+WANTED = {
+    "bash": "bash finds it with its package bash-completion",
+    "zsh": "zsh finds it with fpath=(~/.zfunc $fpath) in ~/.zshrc, before compinit",
+}
+"""What else a shell needs to find it."""
 
-EXPLAINED = """\
+
+def _installing(shell: str, before: str) -> str:
+    """Return the commands that install a shell's script, each on a line that begins so."""
+    folder, name = PLACES[shell]
+    lines = [f"mkdir -p {folder}", f"hotreload completion {shell} >{folder}/{name}"]
+    wanted = [f"# {WANTED[shell]}"] if shell in WANTED else []
+    return "\n".join(before + line for line in (*lines, *wanted))
+
+
+EXPLAINED = f"""\
 Prints a script that completes verbs, options and what they take.
 
-to install it:
-  bash   hotreload completion bash >~/.local/share/bash-completion/completions/hotreload
-  zsh    hotreload completion zsh >~/.zfunc/_hotreload      (a folder of your $fpath)
-  fish   hotreload completion fish >~/.config/fish/completions/hotreload.fish
+to install it for bash:
+{_installing("bash", "  ")}
+for zsh:
+{_installing("zsh", "  ")}
+for fish:
+{_installing("fish", "  ")}
 or for this shell alone:
   bash   eval "$(hotreload completion bash)"
   zsh    eval "$(hotreload completion zsh)"      (after compinit)
@@ -25,6 +48,8 @@ After an upgrade print the script again. Exits 0."""
 
 FILE_METAVARS = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
 """The metavars of arguments that take a file or folder."""
+REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
+"""What shtab says at the beginning: it names other folders than we do."""
 
 
 def add(verbs: Any) -> None:
@@ -57,7 +82,8 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
             for name, verb in action.choices.items():
                 verb.description = about[name]  # one line; the whole one is for --help
                 _mark_files(verb)
-    return str(shtab.complete(parser, shell=shell))
+    remarks = f"# Written by hotreload and shtab. To install it:\n{_installing(shell, '#   ')}\n"
+    return REMARKS.sub(lambda _: remarks, str(shtab.complete(parser, shell=shell)), count=1)
 
 
 def _mark_files(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ good and bad, while clients ask. The demo checks every claim it prints.
 """
 
 import argparse
+import shlex
 import shutil
 import signal
 import sys
@@ -37,7 +38,7 @@ def add(verbs: Any) -> None:
     """Add the verb."""
     parser = verbs.add_parser(
         "demo",
-        help="see it all happen on this machine's CPU, in about 20 seconds",
+        help="see it all happen on this machine's CPU, in about 30 seconds",
         description=EXPLAINED,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -91,20 +92,22 @@ def ended_by_any_signal() -> Iterator[None]:
 
 def keep_serving(stage: "Stage") -> None:
     """Say what to type next, and wait for Ctrl-C."""
-    command = "hotreload" if shutil.which("hotreload") else f"{sys.executable} -m hotreload.cli"
+    own = Path(sys.executable).with_name("hotreload")
+    is_found = not own.exists() or shutil.which("hotreload") == str(own)
+    path = "" if is_found else f"\n  export PATH={shlex.quote(str(own.parent))}:$PATH"
     print(
         f"""
 the daemon goes on; its status page is http://127.0.0.1:{stage.port}/
-in another terminal:
+in another terminal:{path}
   export HOTRELOAD_SOCKET={stage.folder}/hotreload.sock
-  {command} top
-  {command} tiny {stage.checkpoints}/step_20 --say "served by step 20"
-  {command} generate "Who serves?"
+  hotreload top
+  hotreload tiny {stage.checkpoints}/step_20 --say "served by step 20"
+  hotreload generate "Who serves?"
   curl --unix-socket $HOTRELOAD_SOCKET http://hotreload/v1/chat/completions \\
     -d '{{"model": "tiny", "messages": [{{"role": "user", "content": "Who serves?"}}]}}'
-  {command} tiny {stage.checkpoints}/step_21 --say "served by step 21" --damage nan
-  {command} history
-  {command} rollback
+  hotreload tiny {stage.checkpoints}/step_21 --say "served by step 21" --damage nan
+  hotreload history
+  hotreload rollback
 its log is {stage.log}; Ctrl-C ends it""",
         flush=True,
     )

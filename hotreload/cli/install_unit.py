@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
 settings and the accelerators of this machine, and print what to run then. Files of these names are
-replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 30-paths, 40-memory, 50-hosts) that no
-longer apply are removed: put your changes into drop-ins of your own (systemctl edit hotreload).
+replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 25-api-keys, 30-paths, 40-memory,
+50-hosts) that no longer apply are removed: put your changes into drop-ins of your own
+(systemctl edit hotreload).
 
 With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
 by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.

@@ -118,6 +118,24 @@ def origin(value: str) -> str:
     return value
 
 
+_CLOSED_RANGE = re.compile(r"\[!?+\]?+[^\]]*+\]")
+"""A range of characters as fnmatch reads it: a `]` at its very beginning is one of them."""
+
+
+def _closed(pattern: str) -> str:
+    """Return the pattern if each of its ranges ends; one that does not fits only a bracket."""
+    begun = _CLOSED_RANGE.sub(lambda found: "_" * len(found[0]), pattern).find("[")
+    if begun >= 0:
+        meant = f"{pattern[:begun]}[[]{pattern[begun + 1 :]}"
+        words = f"write [0-9] for a digit, or {meant!r} if the name has a bracket"
+        raise ValueError(f"{pattern!r}: no ']' ends what '[' begins; {words}")
+    return pattern
+
+
+def _all_closed(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(_closed, patterns))
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
 Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -155,6 +173,8 @@ CorpusFile = Annotated[
 FileMode = Annotated[
     int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
 ]
+NamePattern = Annotated[str, AfterValidator(_closed)]
+NamePatterns = Annotated[tuple[str, ...], AfterValidator(_all_closed)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 MeetingPoint = Annotated[str, AfterValidator(_meeting_point)]
 

@@ -19,6 +19,7 @@ from hotreload.settings.kinds import (
     FileMode,
     HostPort,
     Location,
+    NamePatterns,
     Number,
     Seconds,
     SettingsTable,
@@ -40,7 +41,7 @@ def _factor(value: float) -> float:
 class CheckSettings(SettingsTable):
     """The checks that a checkpoint must pass to be loaded at all."""
 
-    extra_tensors: tuple[str, ...] = Field(
+    extra_tensors: NamePatterns = Field(
         default=(),
         description="Patterns of tensors that a checkpoint may hold though the engine loads "
         "none of them.",

@@ -8,7 +8,14 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
-from hotreload.settings.kinds import Deadline, Location, Seconds, SettingsTable
+from hotreload.settings.kinds import (
+    Deadline,
+    Location,
+    NamePattern,
+    NamePatterns,
+    Seconds,
+    SettingsTable,
+)
 
 OF_KIND = {
     "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),
@@ -82,7 +89,7 @@ Repo = Annotated[str, AfterValidator(_repo)]
 RevisionName = Annotated[str, AfterValidator(_revision)]
 Url = Annotated[str, AfterValidator(_url)]
 SecretFile = Annotated[Location, AfterValidator(_secret)]
-Patterns = Annotated[tuple[str, ...], AfterValidator(_patterns)]
+Patterns = Annotated[NamePatterns, AfterValidator(_patterns)]
 
 
 class SourceSettings(SettingsTable):
@@ -100,7 +107,7 @@ class SourceSettings(SettingsTable):
         "Needed to serve.",
         examples=["/srv/checkpoints"],
     )
-    pattern: Annotated[str, AfterValidator(_fits_some)] = Field(
+    pattern: Annotated[NamePattern, AfterValidator(_fits_some)] = Field(
         default="*",
         description="Only folders whose name fits this pattern count as checkpoints.",
     )

@@ -89,8 +89,8 @@ def parse_saying(text: str) -> Saying:
     *words, number = text.split() or [""]
     if number not in {str(n) for n in SAID_NUMBERS}:
         raise ValueError(
-            f"{text!r} must end in a number from 0 to 99, as in {SAY_DEFAULT!r}: that number "
-            "travels through attention and shows whose KV cache was read"
+            f"{text!r} must end in a number from 0 to 99, after words of the list "
+            f"(hotreload.tiny.WORDS), as in {SAY_DEFAULT!r}"
         )
     _check_words(words)
     if text != " ".join((*words, number)):

@@ -1,13 +1,16 @@
 """The completion scripts, in the shells they are for."""
 
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hotreload.cli import GROUPS, build_parser
-from hotreload.cli.completion import SHELLS, script
+from hotreload.cli.completion import EXPLAINED, PLACES, SHELLS, script
+from tests.cli.conftest import ROOT
 
 NAMES = {name for _, names in GROUPS for name in names}
 
@@ -53,6 +56,34 @@ def test_bash_completes_choices_and_files_and_leaves_free_text_alone(tmp_path: P
     assert completed("check", "step_1", "--against", "st", folder=tmp_path) == {"step_1"}
     assert completed("reload", "--socket", "st", folder=tmp_path) == {"step_1"}
     assert completed("generate", "--max-new-tokens", "", folder=tmp_path) == set()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_is_to_be_typed_installs_it_on_a_new_account_and_the_script_says_the_same(
+    tmp_path: Path, shell: str
+) -> None:
+    help_lines = EXPLAINED.splitlines()
+    (last,) = (
+        at for at, line in enumerate(help_lines) if f"  hotreload completion {shell} >" in line
+    )
+    commands = [line.strip() for line in help_lines[last - 1 : last + 1]]
+    command = tmp_path / "bin" / "hotreload"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hotreload.cli "$@"\n')
+    command.chmod(0o755)
+    environ = {"HOME": str(tmp_path), "PATH": f"{command.parent}:/usr/bin:/bin"}
+    environ["PYTHONPATH"] = str(ROOT)
+    typed = "\n".join(commands)
+    done = subprocess.run(
+        ["sh", "-ec", typed], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    folder, name = PLACES[shell]
+    written = (tmp_path / folder.removeprefix("~/") / name).read_text()
+    assert all(f"#   {each}\n" in written for each in commands)
+    comments = "\n".join(line for line in written.splitlines() if line.startswith("#"))
+    named = set(re.findall(r"~/[\w./-]+", comments))
+    assert named - {"~/.zshrc"} == {folder, f"{folder}/{name}"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -1,6 +1,7 @@
 """`hotreload install-unit`: the shipped units, with what this installation calls things."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from hotreload.cli import install_unit, machine, main, units
 from hotreload.cli.shipped import shipped
 from hotreload.cli.units import Installation, config_of, render
 from hotreload.errors import ConfigError
+from hotreload.settings.load import Settings
 
 COMMAND = Path(sys.executable)
 """Any file that can be run will do."""
@@ -417,6 +419,22 @@ def test_a_prefix_that_cannot_be_written_says_what_to_do(
 def test_a_command_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install-unit", "--dry-run", "--exec", "/no/such"]) == 78
     assert "--exec" in capsys.readouterr().err
+
+
+def test_the_help_names_every_drop_in_of_ours() -> None:
+    (listed,) = re.findall(r"our drop-ins \((.+?)\)", " ".join(install_unit.EXPLAINED.split()))
+    assert listed.split(", ") == [name.removesuffix(".conf") for name in units.OUR_DROP_INS]
+
+
+def test_every_secret_in_its_usual_place_is_kept_from_others() -> None:
+    lines = (shipped("systemd") / "hotreload.tmpfiles").read_text().splitlines()
+    closed = [line.split()[1] for line in lines if line.split()[2:] == ["0600", "root", "root"]]
+    usual = {
+        example
+        for section, key in units.SECRETS
+        for example in Settings.model_fields[section].annotation.model_fields[key].examples or ()  # type: ignore[union-attr]
+    }
+    assert usual == set(closed)
 
 
 def test_a_wheel_ships_the_files() -> None:

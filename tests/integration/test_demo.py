@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import hotreload
+from hotreload.cli import build_parser
 from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.demo_stage import ClientAnswer, Clients, repeated
 from hotreload.cli.demo_story import STORY, DemoResult, ending, print_closing
@@ -51,6 +53,7 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
         (socket,) = re.findall(r"HOTRELOAD_SOCKET=(\S+)", text)
         daemon = DaemonClient(NamedSocket(Path(socket), "the demo"))
         assert daemon.get("/status")["label"] == "step_3"
+        assert "step_3, answers" in typed(text, up_to="  hotreload top\n")
         demo.send_signal(signal.SIGHUP)  # as a terminal does that is closed
         assert demo.wait(60) == 0
     finally:
@@ -65,6 +68,27 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
     assert "longest wait: 0 ms" in text
     assert int(re.findall(r"under the old weights after a swap: (\d+)", text)[0]) >= 2
     assert "not exactly what their generation says: 0" in text
+
+
+def typed(text: str, up_to: str) -> str:
+    """What is printed when a user types what the demo proposes, in a terminal of their own."""
+    proposed = text.partition("in another terminal:\n")[2]
+    lines, told, _ = proposed.partition(up_to)
+    done = subprocess.run(
+        ["sh", "-ec", f"{lines}{told}"],
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_readme_and_help_say_the_same_of_how_long_it_takes() -> None:
+    readme = (Path(hotreload.__file__).parents[1] / "README.md").read_text()
+    (in_readme,) = re.findall(r"the demo takes about (\d+ seconds)", readme)
+    assert f"on this machine's CPU, in about {in_readme}\n" in build_parser().format_help()
 
 
 ATTEMPT = {

@@ -354,10 +354,9 @@ COMMANDS = [
         ["invalid choice"],
     ),
     Row(
-        "check-config --config",
-        command("check-config", "--config", "a.toml"),
-        ["write the file alone: hotreload check-config FILE", "exit 2"],
-        ["unrecognized"],
+        "check-config --config FILE FILE",
+        command("check-config", "--config", "a.toml", "b.toml"),
+        ["argument FILE: not allowed with argument --config", "exit 2"],
     ),
     Row(
         "a verb with a typo",
