@@ -97,8 +97,11 @@ class Steps:
         self.faults: dict[str, object] = {}
         self.entered: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.released: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.order: list[str] = []
+        """Each step, as often as it was entered."""
 
     async def pass_through(self, step: str) -> None:
+        self.order.append(step)
         self.entered[step].set()
         await asyncio.sleep(0)
         fault = self.faults.get(step)
