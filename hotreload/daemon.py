@@ -91,6 +91,7 @@ class Daemon:
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
             hearing=Hearing(hearing_rules_of(settings)),
+            note_next_number=self.state.note_next_number,
         )
         self.baking = Baking(self.attempts, bake_rules_of(settings))
         """Judges what goes live by its clients' answers."""

@@ -51,6 +51,16 @@ async def test_what_was_saved_is_read_by_the_next_run(tmp_path: Path) -> None:
     assert list(tmp_path.glob("**/*.new")) == []
 
 
+async def test_a_number_that_was_noted_and_not_given_is_given_to_the_next(tmp_path: Path) -> None:
+    state, known = StateFile(tmp_path), ledger(3)
+    assert await state.note_next_number(known) is None
+    await state.save(known)  # somebody pinned, and the attempt is still under way
+    assert StateFile(tmp_path).read().next_number == 5
+    known.promised = 0  # it came to nothing
+    await state.save(known)
+    assert StateFile(tmp_path).read().next_number == 4
+
+
 def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
     assert StateFile(tmp_path).read() == Ledger()
 

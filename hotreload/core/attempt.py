@@ -78,6 +78,7 @@ class AttemptUnderWay:
         self._command = command
         self._is_to_compare = True
         """True until new weights were compared with what is live."""
+        self._is_way_back = False
 
     def name(self, revision: Revision, version: str) -> None:
         """Have the weights known by this version if they are of this revision, and not live yet."""
@@ -118,6 +119,7 @@ class AttemptUnderWay:
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
+        self._is_way_back = True
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         if not await self._take_back(place):
@@ -189,6 +191,7 @@ class AttemptUnderWay:
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
+        await self._secure_number(rollout)
         async with switch.alone():  # past the last exit
             await uninterrupted(self._flip_and_commit(rollout, switch, staged, probe=probe))
 
@@ -199,6 +202,11 @@ class AttemptUnderWay:
         old = await switch.flip(staged, probe=probe)
         generation = self._commit(rollout, switch, staged)
         await switch.answer_as(generation, staged, old)
+
+    async def _secure_number(self, rollout: Rollout) -> None:
+        """Before the first engine answers by new weights; no disk bars the way back."""
+        if rollout.trial is None:
+            await self._attempts.secure_number(at_any_rate=self._is_way_back)
 
     def _commit(self, rollout: Rollout, switch: Switch, staged: Staged) -> Generation:
         """Note that an engine answers by new weights; with the last of them the daemon does."""
@@ -261,6 +269,7 @@ class AttemptUnderWay:
         return True
 
     async def _take_one_back(self, rollout: Rollout, switch: Switch, place: PastGeneration) -> bool:
+        await self._secure_number(rollout)
         async with switch.taken_back(place) as kept:
             if kept is not None:
                 await uninterrupted(self._flip_and_commit(rollout, switch, kept))

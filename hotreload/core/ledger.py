@@ -99,6 +99,8 @@ class Ledger:
     superseded_last: bool = False
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
+    promised: int = 0
+    """The number that is on the disk for the attempt under way, which may give it; 0 for none."""
     served_by: ServedBy | None = None
     """Facts that the last weights with files answered with; None when they are not known."""
     missed: PastGeneration | None = None

@@ -13,7 +13,7 @@ from hotreload import failpoints
 from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
-from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError
+from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError, NotSaved, TryAgain
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
 
@@ -60,10 +60,12 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         hearing: Hearing | None = None,
+        note_next_number: Save | None = None,
     ) -> None:
         """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours.
 
-        `hearing` hears the requests of clients, where there are any.
+        `hearing` hears the requests of clients, where there are any. `note_next_number` has the
+        next number survive a death that comes before the ledger is saved, or says why it does not.
         """
         self.ledger = ledger
         self.publish = publish
@@ -73,6 +75,8 @@ class Attempts:
         self.hearing = hearing or Hearing()
         """Requests of clients that new weights are compared by."""
         self._save = save
+        self._note_next_number = note_next_number
+        self._numbers_by_clock = False
         self._is_lost = is_lost
 
     def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
@@ -112,6 +116,7 @@ class Attempts:
     ) -> None:
         """Judge it, record and publish how it ended, and write that to disk."""
         attempt = progress.ended = self._described(progress, error, policy)
+        self.ledger.promised = 0
         if policy.dry_run:
             self.ledger.history.appendleft(attempt)
         else:
@@ -130,6 +135,7 @@ class Attempts:
 
     async def _abandon(self) -> None:
         """Forget the attempt: how it ended says nothing about the checkpoint."""
+        self.ledger.promised = 0
         if not self._is_lost():  # a lost engine counts as a death at the next start
             self.ledger.abandon()
         await self.save()
@@ -137,6 +143,23 @@ class Attempts:
     async def save(self) -> str | None:
         """Write the ledger to disk; return why it could not be written, if so."""
         return await self._save(self.ledger)
+
+    async def secure_number(self, *, at_any_rate: bool = False) -> None:
+        """See that no other weights ever get the next number; TryAgain where the disk refuses it.
+
+        `at_any_rate` then has numbers go on by the clock: no life before or after gives these.
+        """
+        why = await self._note_next_number(self.ledger) if self._note_next_number else None
+        if why is None or self._numbers_by_clock:
+            return
+        if not at_any_rate:
+            raise TryAgain(
+                f"{why}; so another could get its number after a restart", code=NotSaved.code
+            )
+        todo = "free some space there or make it writable: such numbers stay as long as they are"
+        log.warning("number.by_clock", extra={"why": why, "todo": todo})
+        self._numbers_by_clock = True
+        self.ledger.numbers_given = max(self.ledger.numbers_given, int(self.wall() * 1000))
 
     def mint(self, staged: Staged, number: int | None = None, *, version: str = "") -> Generation:
         """Name weights that are about to answer; no other ones get their number any more."""

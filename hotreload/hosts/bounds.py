@@ -16,8 +16,8 @@ MOST_TEXT = 4 << 20
 LONGEST_WORDS = 20_000
 LONGEST_NAME = 1024
 """Characters of a revision, a label or a fingerprint."""
-MOST_NUMBER = 10**9
-"""Of generations: one a second for thirty years."""
+MOST_NUMBER = 2**53
+"""Of generations; where their numbers go by the clock, they are milliseconds."""
 
 
 class NotBelieved(ValueError):

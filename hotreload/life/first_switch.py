@@ -60,12 +60,12 @@ class FirstSwitch:
         ledger = self._attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
             self.engine = engine = await self._start_engine(model, None, progress)
-            progress.generation = self._minted(engine.live, None)
+            progress.generation = await self._minted(engine.live, None)
         else:
             by = await self._served_by(model)
             self.engine = engine = await self._start_engine(model, checkpoint, progress)
             await self._prove(progress, engine, by)
-            progress.generation = self._minted(engine.live, checkpoint.path)
+            progress.generation = await self._minted(engine.live, checkpoint.path)
             ledger.served_by, ledger.missed = by, instead_of
         self._go_live(engine, progress.generation)
 
@@ -94,7 +94,7 @@ class FirstSwitch:
         await engine.scrub()  # an answer that was no number may have left its like in the cache
         self._doubt.of(past, verdict)
 
-    def _minted(self, staged: Staged, path: Path | None) -> Generation:
+    async def _minted(self, staged: Staged, path: Path | None) -> Generation:
         """Give the weights their old number if they answered last, else a new one."""
         ledger = self._attempts.ledger
         last = ledger.last_good
@@ -102,7 +102,10 @@ class FirstSwitch:
             _tell_of_lost_pin(last, staged)
         past = ledger.was_live_as(staged.revision, staged.fingerprint)
         version = past.version if past is not None else ""
-        generation = self._attempts.mint(staged, _number_again(ledger, staged), version=version)
+        number = _number_again(ledger, staged)
+        if number is None:  # nothing else could answer in their place
+            await self._attempts.secure_number(at_any_rate=True)
+        generation = self._attempts.mint(staged, number, version=version)
         self._attempts.record(generation, path)
         return generation
 

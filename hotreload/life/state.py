@@ -39,6 +39,8 @@ class StateFile:
         self._moved = Trouble(STATE_MOVED, publish)
         self._writes = asyncio.Lock()
         self._unsaved: str | None = None
+        self._noted = 0
+        """The number that was noted last before it was given."""
         self._has_failed = asyncio.Event()
         self._found = Found(Ledger())
         self._unusable: tuple[str, ...] = ()
@@ -71,11 +73,30 @@ class StateFile:
         if self._found.is_newer:
             return f"{self.path} is left as it is: a newer hotreload wrote it"
         try:
-            data, number = to_json(ledger), ledger.next_number - 1
+            data, number = to_json(ledger), max(ledger.next_number - 1, ledger.promised)
             await uninterrupted(asyncio.to_thread(self._write, data, number))
         except (OSError, ValueError) as error:
             return f"{self.path} cannot be written: {error}"
         return None
+
+    async def note_next_number(self, ledger: Ledger) -> str | None:
+        """Note that the next number is given, off the event loop; returns why that cannot be done.
+
+        So it is not given again by a life that reads an older ledger than this one.
+        """
+        number = ledger.next_number
+        async with self._writes:
+            try:
+                await uninterrupted(asyncio.to_thread(self._note, number))
+            except OSError as error:
+                return f"{self.path.parent / state_files.NUMBER} cannot be written: {error}"
+            ledger.promised = self._noted = number
+        return None
+
+    def _note(self, number: int) -> None:
+        self.folder.follow()
+        with self.folder.opened() as folder:
+            state_files.note_number(folder, number)
 
     def _write(self, data: bytes, number: int) -> None:
         self.folder.follow()
@@ -83,7 +104,7 @@ class StateFile:
             for name in self._unusable:
                 state_files.keep_aside(folder, name, time.time_ns())
             self._unusable = ()
-            state_files.write(folder, data, number)
+            state_files.write(folder, data, number, unused=self._noted)
 
     async def keep_trying(self, ledger: Ledger, pause: float = TRY_AGAIN_SECONDS) -> None:
         """Save again and again what could not be saved, for ever."""

@@ -1,9 +1,11 @@
 """The files of the state folder: the newest ledger, the one before it, and the last number.
 
 Cut off anywhere, a save leaves a whole ledger under one of the two names. No number is given twice
-though both are gone.
+though both are gone, or cannot be written: a number is noted before weights answer by it, in place,
+for which a full disk has room.
 """
 
+import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from hotreload.json_fields import iso
 from hotreload.life.state_json import NewerState, from_json
 
 NEWEST, FORMER, NUMBER = "state.json", "state.former", "number"
+NUMBER_BYTES = 16
+"""The size of the last number, whatever it is: so a greater one needs no more room."""
 
 LAST_LOST = "what changed last may be forgotten: a pin, a rollback, a refusal"
 ALL_LOST = "pins, rollbacks and refusals are forgotten, so the newest checkpoint answers"
@@ -90,20 +94,36 @@ def _number(path: Path, folder: int | None = None) -> int:
     with suppress(OSError, ValueError):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
-            return max(int(os.read(file, 16)), 0)
+            return max(int(os.read(file, NUMBER_BYTES)), 0)
         finally:
             os.close(file)
     return 0
 
 
-def write(folder: int, data: bytes, number: int) -> None:
-    """Write a ledger into an open folder, and keep the one before; on the disk when it returns."""
+def write(folder: int, data: bytes, number: int, unused: int = 0) -> None:
+    """Write a ledger into an open folder, and keep the one before; on the disk when it returns.
+
+    `unused` is a number that was noted and not given: others get it.
+    """
     write_in(folder, "state.new", data)
     _keep_newest(folder)
     rename_in(folder, "state.new", NEWEST)
-    if number > _number(Path(NUMBER), folder):
-        write_in(folder, "number.new", b"%d\n" % number)
-        rename_in(folder, "number.new", NUMBER)
+    noted = _number(Path(NUMBER), folder)
+    if number > noted or number < noted == unused:
+        note_number(folder, number)
+    flush(folder)
+
+
+def note_number(folder: int, number: int) -> None:
+    """Note the last number in an open folder, over the one before; on the disk when it returns."""
+    how = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    opened = os.open(NUMBER, how, 0o666, dir_fd=folder)
+    try:
+        if os.pwrite(opened, b"%015d\n" % number, 0) < NUMBER_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(opened)
+    finally:
+        os.close(opened)
     flush(folder)
 
 

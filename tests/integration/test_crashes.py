@@ -207,6 +207,49 @@ def test_a_read_only_state_folder_costs_the_memory_and_not_the_service(tmp_path:
         assert process.stop() == 0
 
 
+def test_killed_with_a_full_state_disk_it_gives_no_number_twice(tmp_path: Path) -> None:
+    """Numbers went on in memory, and after the crash others answered by the same ones."""
+    process, given = of_words(tmp_path), dict[int, str]()
+
+    def gave(step: int) -> None:
+        process.drop(step)
+        process.live(f"step_{step}")
+        assert_is_new(process.ask(), given)
+
+    with disk(tmp_path / "state", "size=1m") as state:
+        with process.running():
+            assert_is_new(process.ask(), given)
+            fill(state / "somebody's")
+            gave(2)
+            gave(3)
+            process.child.kill()
+            process.child.wait()
+        assert [place.number for place in ledger_of(process).generations] == [1]
+        with process.running():
+            process.live("step_3")
+            assert_is_new(process.ask(), given)
+            number = state / "number"
+            number.unlink()
+            number.mkdir()
+            process.drop(4)
+            process.until(lambda: process.get("/status")["last_attempt"]["outcome"] == "postponed")
+            status = process.get("/status")
+            assert (status["label"], status["last_attempt"]["code"]) == ("step_3", "not_saved")
+            assert f"{number} cannot be written" in status["last_attempt"]["reason"]
+            assert status["state_file"]["saved"] is False
+            process.daemon.ask("POST", "/admin/rollback", {})  # which nothing may bar
+            assert_is_new(process.ask(), given)
+            process.child.kill()
+            process.child.wait()
+
+
+def assert_is_new(answer: dict[str, Any], given: dict[int, str]) -> None:
+    """No answer before had its number."""
+    number = answer["meta_info"]["generation"]
+    assert number not in given, (number, answer["text"], given)
+    given[number] = answer["text"]
+
+
 @pytest.mark.at_night
 @pytest.mark.real_engine
 def test_a_full_disk_puts_swaps_off_until_there_is_room(tmp_path: Path) -> None:
