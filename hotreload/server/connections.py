@@ -75,6 +75,8 @@ class PeerProtocol(H11Protocol):
         self._reading: asyncio.TimerHandle | None = None
         self._was_cut_off = False
         self._until_gone: UntilGone | None = None
+        self._waits_to_go = False
+        """True while a request is for elsewhere, and answers to those before it are not written."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who came, and wait for the first request."""
@@ -116,16 +118,40 @@ class PeerProtocol(H11Protocol):
             self._headers_came()
 
     def handle_events(self) -> None:
-        """Go on with what came, unless another process is to answer it: then it has it all."""
-        if not self._went_elsewhere():
+        """Go on with what came, unless another process is to answer it: then it has it all.
+
+        It has the connection once all that was answered here is written.
+        """
+        data = self._for_elsewhere()
+        self._waits_to_go = bool(data and self.transport.get_write_buffer_size())
+        if self._waits_to_go:
+            self._unset_keepalive_if_required()
+            self.flow.pause_reading()
+            self.transport.set_write_buffer_limits(0)  # it says so when nothing is left to write
+        elif not data or not self._went_elsewhere(data):
             super().handle_events()
 
-    def _went_elsewhere(self) -> bool:
-        if self._elsewhere is None or self.conn.their_state is not h11.IDLE or not self.is_idle:
-            return False
+    def resume_writing(self) -> None:
+        """Write on, or go elsewhere if only this was in the way."""
+        super().resume_writing()
+        if self._waits_to_go:
+            self.loop.call_soon(self._all_is_written)
+
+    def _all_is_written(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits()
+            self.flow.resume_reading()
+            self.handle_events()
+
+    def _for_elsewhere(self) -> bytes:
+        """Return what came of a request that another process is to answer; else nothing."""
+        if self._elsewhere is None or self.conn.their_state is not h11.IDLE or self._is_answering:
+            return b""
         data, _ = self.conn.trailing_data
-        if not data or not self._elsewhere.is_for(data):
-            return False
+        return data if data and self._elsewhere.is_for(data) else b""
+
+    def _went_elsewhere(self, data: bytes) -> bool:
+        assert self._elsewhere is not None, "it is for there"
         connection = self.transport.get_extra_info("socket")
         if not self._elsewhere.hand_over(connection.fileno(), data):
             return False
@@ -152,8 +178,8 @@ class PeerProtocol(H11Protocol):
 
     @property
     def _owes_an_answer(self) -> bool:
-        """True if a request came whole and is not answered yet."""
-        return not self.is_idle and not self.cycle.more_body
+        """True if a request came whole and is not answered yet, or one goes elsewhere."""
+        return self._waits_to_go or (self._is_answering and not self.cycle.more_body)
 
     def _ask_whether_it_reads(self) -> None:
         """Send what every client passes over; from one that is gone it comes back.
@@ -200,8 +226,12 @@ class PeerProtocol(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is under way on it."""
-        return self.cycle is None or self.cycle.response_complete
+        """True if no request is under way on it, and none waits to go elsewhere."""
+        return not self._is_answering and not self._waits_to_go
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def is_spare(self) -> bool:
@@ -235,7 +265,7 @@ class PeerProtocol(H11Protocol):
             self._reading = self.loop.call_later(within, check)
 
     def _check_read(self, unsent: int, within: float, looks: int) -> None:
-        if not self.is_idle:  # each piece of the next answer has a deadline of its own
+        if self._is_answering:  # each piece of the next answer has a deadline of its own
             return
         if self.transport.get_write_buffer_size() >= unsent or not looks:
             self.transport.abort()

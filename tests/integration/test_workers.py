@@ -1,12 +1,19 @@
 """Workers as processes: what is promised to clients is promised through them, and one that dies or
 hangs costs its own clients their answers, and nobody else anything."""
 
+import array
 import asyncio
+import fcntl
+import json
 import os
 import signal
+import socket
+import termios
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import parse_headers
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import pytest
@@ -98,6 +105,74 @@ def test_the_kernel_names_the_same_peer_whoever_has_the_connection(process: Proc
         assert (pinned.status_code, pinned.json()["ok"]) == (200, True)
         asking.post("/generate", json={"text": "hi"}).raise_for_status()
         assert asking.post("/admin/unpin").status_code == 200
+
+
+@pytest.mark.parametrize("sends_no_more", [False, True])
+@pytest.mark.parametrize("workers", [WORKERS, 0])
+def test_what_is_asked_at_once_and_read_late_is_answered_whole_and_in_order(
+    process: Process, tmp_path: Path, workers: int, sends_no_more: bool
+) -> None:
+    with process_with(workers, process, tmp_path) as asked, connected(asked) as client:
+        names = ["/openapi.json", "/generate"] * 7 + ["/openapi.json"]
+        client.sendall(b"".join(map(request_to, names, range(len(names)))))
+        if sends_no_more:
+            client.shutdown(socket.SHUT_WR)
+        look_until(lambda: unread(client) > HALF_A_SOCKET, str)  # more is there than it takes
+        with client.makefile("rb") as reader:
+            answers = [answer_in(reader) for _ in names]
+    assert [name for name, _ in answers] == [f"{each}-{at}" for at, each in enumerate(names)]
+    assert [fields.get("text", fields.get("openapi")) for _, fields in answers] == [
+        "3.1.0" if each == "/openapi.json" else "served by step 1" for each in names
+    ]
+
+
+HALF_A_SOCKET = 2**16
+
+
+@contextmanager
+def process_with(workers: int, process: Process, folder: Path) -> Iterator[Process]:
+    """The daemon of all where it has so many workers, or another one."""
+    if workers == WORKERS:
+        yield process
+        return
+    another = Process(folder, f"server.workers={workers}", command=OF_WORDS)
+    another.drop(1)
+    with another.running():
+        yield another
+
+
+@contextmanager
+def connected(process: Process) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE)
+        client.connect(str(process.socket))
+        yield client
+
+
+def request_to(path: str, number: int) -> bytes:
+    body = b'{"text": "hi"}' if path == "/generate" else b""
+    lines = [
+        f"{'POST' if body else 'GET'} {path} HTTP/1.1",
+        "Host: x",
+        f"X-Request-Id: {path}-{number}",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def unread(client: socket.socket) -> int:
+    """Bytes that have come, and that it has not read."""
+    count = array.array("i", [0])
+    fcntl.ioctl(client, termios.FIONREAD, count)
+    return count[0]
+
+
+def answer_in(reader: BinaryIO) -> tuple[str, dict[str, Any]]:
+    """The name of the next answer, and its fields."""
+    status = reader.readline()
+    assert status == b"HTTP/1.1 200 OK\r\n", status
+    headers = parse_headers(reader)
+    return headers["x-request-id"], json.loads(reader.read(int(headers["content-length"])))
 
 
 def test_new_weights_answer_who_asks_a_worker(process: Process) -> None:

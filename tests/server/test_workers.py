@@ -40,6 +40,8 @@ from tests.server.world import FIRST, SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE, turn_until
 
 ASK = {"text": "hi"}
+LARGE = "word " * 200_000
+"""Does not go into a socket's buffers."""
 
 
 @pytest.fixture(autouse=True)
@@ -280,6 +282,40 @@ async def test_so_do_requests_that_were_sent_at_once(tmp_path: Path) -> None:
         assert (await answer_on(reader))[2]["text"] == "served by step 1"
         assert (await answer_on(reader))[0] == 200
         assert (await answer_on(reader))[2]["text"] == "served by step 1"
+
+
+async def test_an_answer_is_written_whole_before_another_process_has_the_connection(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as world:
+        world.engine.words = [LARGE]
+        reader, writer = await unread(world)
+        assert (await answer_on(reader))[2]["text"] == LARGE
+        assert (await answer_on(reader))[0] == 200
+        assert world.worker is not None
+        assert world.worker.given_back == 1
+        world.send(writer, ASK)
+        assert (await answer_on(reader))[2]["text"] == LARGE
+
+
+async def test_who_reads_no_answer_keeps_no_connection_that_waits_to_go_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, limits=Limits(write_seconds=0.1)) as world:
+        world.engine.words = [LARGE]
+        await unread(world)
+        await world.until(lambda: not world.connections)
+        assert world.worker is not None
+        assert world.worker.given_back == 0
+
+
+async def unread(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that has asked a worker and then us, and has a large answer to read."""
+    reader, writer = await world.raw()
+    world.send(writer, ASK)
+    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    await world.until(lambda: ("/generate", 200) in world.metrics.finished)
+    return reader, writer
 
 
 async def test_a_line_that_comes_in_drops_goes_whole(tmp_path: Path) -> None:
