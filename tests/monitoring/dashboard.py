@@ -109,7 +109,7 @@ def drawn(panel: Panel) -> JSON:
     made: JSON = {
         "type": panel.kind,
         "title": panel.title,
-        "description": panel.about,
+        "description": described(panel),
         "transparent": False,
         "datasource": SOURCE,
         "targets": [target(panel, *each) for each in enumerate(panel.queries)],
@@ -118,6 +118,12 @@ def drawn(panel: Panel) -> JSON:
     if panel.kind == "table":
         made["transformations"] = [*transformed(panel)]
     return made
+
+
+def described(panel: Panel) -> str:
+    """What a panel shows, and how to read the runbooks; Grafana reads it as Markdown."""
+    runbooks = " or ".join(f"`hotreload explain {alert}`" for alert in panel.alerts)
+    return f"{panel.about}\n\nWhat to do: {runbooks}" if runbooks else panel.about
 
 
 def transformed(panel: Panel) -> Iterator[JSON]:

@@ -12,7 +12,6 @@ JSON = dict[str, Any]
 LINES: JSON = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "showPoints": "auto"}
 STEPS: JSON = {**LINES, "lineInterpolation": "stepAfter"}
 STACKED: JSON = {**STEPS, "fillOpacity": 40, "stacking": {"mode": "normal", "group": "A"}}
-BARS: JSON = {**STACKED, "drawStyle": "bars", "fillOpacity": 80, "showPoints": "never"}
 POINTS: JSON = {"drawStyle": "points", "pointSize": 7, "showPoints": "always"}
 
 
@@ -23,6 +22,8 @@ class Panel:
     title: str
     about: str
     queries: list[tuple[str, str]]
+    alerts: tuple[str, ...] = ()
+    """The alerts of config/prometheus/ whose runbooks say what to do about what it shows."""
     kind: str = "timeseries"
     width: int = 8
     height: int = 8
@@ -58,29 +59,17 @@ def rate_by(label: str, name: str) -> str:
     return f"sum by ({label}) (rate({series(name)}[$__rate_interval])) > 0"
 
 
-def gained(name: str) -> str:
-    """What a counter gained within one step of the graph, exactly.
+def in_an_hour(label: str, name: str) -> str:
+    """How often something happened in the last hour, by a label.
 
-    `increase` looks at a window and guesses what happened at its edges: one reload would be 1.33
-    of them, in two bars or in none. A life that began within the step has gained all it counts.
+    `increase` guesses what happened at the edges of its window: of an hour that is less than one.
     """
-    counter = series(name)
-    started = f"process_start_time_seconds{{{SCOPE}}} > time() - $__interval_ms / 1000"
-    return (
-        f"(({counter} and on (job, instance) {started})"
-        f" or ({counter} - {counter} offset $__interval >= 0))"
-    )
+    return f"sum by ({label}) (round(increase({series(name)}[1h])))"
 
 
-def gained_by(label: str, name: str) -> str:
-    """What a counter gained, by a label, where it gained anything."""
-    return f"sum by ({label}) ({gained(name)}) > 0"
-
-
-def at_a_swap(what: str) -> str:
-    """The series where another generation answers than a step before."""
-    number = series("generation")
-    return f"{what} and on (job, instance) ({number} != {number} offset $__interval)"
+def happened_in_an_hour(label: str, name: str) -> str:
+    """The same where it happened, or the legend lists each outcome, reason and loader."""
+    return f"{in_an_hour(label, name)} > 0"
 
 
 def leaf_changes() -> str:
@@ -90,7 +79,7 @@ def leaf_changes() -> str:
 
 
 def named(what: str) -> str:
-    """The series, with the generation that is live and the name of its checkpoint.
+    """The series of each instance, with the generation that is live and its checkpoint's name.
 
     `topk` keeps one: after a restart of Prometheus itself the last one is there for a while, too.
     """
@@ -101,6 +90,21 @@ def named(what: str) -> str:
 def within_the_range(what: str) -> str:
     """For a table: the last number of each series that was there in the time shown."""
     return f"last_over_time(({what})[$__range:$__interval])"
+
+
+def share_of_errors() -> str:
+    """Which part of the requests for answers ended with a 5xx."""
+    answers, errors = 'route=~"/generate|/v1/.*completions"', 'code=~"5.."'
+    failed, all_of_them = (
+        summed(f"rate({series('requests_total', *labels)}[$__rate_interval])")
+        for labels in ((answers, errors), (answers,))
+    )
+    return f"{failed} / ({all_of_them} > 0)"
+
+
+def of_each(histogram: str) -> str:
+    """The buckets of a histogram, for each instance."""
+    return summed(f"rate({series(f'{histogram}_bucket')}[$__rate_interval])", "le")
 
 
 def mean_by(label: str, name: str) -> str:
@@ -131,6 +135,7 @@ LIVE = [
         width=6,
         height=4,
         good_from=1,
+        alerts=("NotReady", "WaitsForFiles", "DaemonDown"),
         queries=[(series("ready"), "{{instance}}")],
     ),
     Panel(
@@ -140,6 +145,7 @@ LIVE = [
         width=6,
         height=4,
         good_from=1,
+        alerts=("LastReloadFailed", "NothingNew"),
         queries=[(series("last_reload_successful"), "{{instance}}")],
     ),
     Panel(
@@ -150,6 +156,7 @@ LIVE = [
         height=4,
         unit="s",
         bad_from=1800,
+        alerts=("WeightsStale",),
         queries=[
             (
                 f"(time() - {series('wanted_since_timestamp_seconds')})"
@@ -165,6 +172,7 @@ LIVE = [
         width=6,
         height=4,
         bad_from=2,
+        alerts=("GenerationSkew",),
         queries=[
             (f"count by (job) (count by (job, fingerprint) ({series('live_info')}))", "{{job}}")
         ],
@@ -176,6 +184,7 @@ LIVE = [
         width=24,
         height=6,
         unit="none",  # `short` writes 1234 as 1.23 K
+        alerts=("EngineLost", "RestartLoop"),
         queries=[(series("generation"), "{{instance}}")],
     ),
     Panel(
@@ -185,26 +194,48 @@ LIVE = [
         width=24,
         height=5,
         hidden=("Time", "__name__", "Value"),
+        alerts=("SourceOverruled", "NoiseAnswers"),
         queries=[(series("live_info"), "")],
+    ),
+    Panel(
+        title="Troubles",
+        about="What is wrong and stays wrong until somebody mends it; empty while nothing is. "
+        "`hotreload explain` with its code says more.",
+        kind="state-timeline",
+        width=10,
+        height=6,
+        unit="none",
+        alerts=("Trouble", "StateNotSaved"),
+        queries=[(f"{series('trouble')} > 0", "{{instance}} {{code}}")],
+    ),
+    Panel(
+        title="What to do about the troubles",
+        about="In the daemon's words, of the troubles that stand now.",
+        kind="table",
+        width=14,
+        height=6,
+        hidden=("Time", "__name__", "Value"),
+        queries=[(series("trouble_info"), "")],
     ),
 ]
 
 RELOADS = [
     Panel(
-        title="Reloads by outcome",
-        about="Attempts, by how they ended.",
-        draw=BARS,
-        at_least="1m",
-        queries=[(gained_by("outcome", "reloads_total"), "{{outcome}}")],
+        title="Reloads in an hour",
+        about="Attempts that ended in the hour before, by how they ended.",
+        draw=STACKED,
+        alerts=("BakeConvicted",),
+        queries=[(happened_in_an_hour("outcome", "reloads_total"), "{{outcome}}")],
     ),
     Panel(
-        title="Rejections by reason",
-        about="docs/reasons.md says what each reason means and what to do.",
-        draw=BARS,
-        at_least="1m",
+        title="Rejections in an hour",
+        about="Checkpoints that were refused in the hour before, by reason. `hotreload explain` "
+        "with a reason says what it means and what to do.",
+        draw=STACKED,
+        alerts=("RejectedAfterExchange",),
         queries=[
-            (gained_by("reason", "rejections_total"), "{{reason}}"),
-            (f"sum({gained('rollbacks_total')}) > 0", "rejected after the exchange"),
+            (happened_in_an_hour("reason", "rejections_total"), "{{reason}}"),
+            (happened_in_an_hour("instance", "rollbacks_total"), "{{instance}} after the exchange"),
         ],
     ),
     Panel(
@@ -212,6 +243,7 @@ RELOADS = [
         about="How long the phase that runs has run; nothing between attempts.",
         unit="s",
         draw=POINTS,
+        alerts=("ReloadStuck",),
         queries=[
             (
                 f"(time() - {series('phase_since_timestamp_seconds')})"
@@ -231,6 +263,7 @@ RELOADS = [
         title="Pause",
         about="How long swaps held arrivals, over the last hour; 0 where generations overlap.",
         unit="s",
+        alerts=("PauseTooLong",),
         queries=quantiles("pause_seconds", "1h"),
     ),
     Panel(
@@ -246,15 +279,28 @@ REQUESTS = [
     Panel(
         title="Requests",
         about="Requests that ended, by route and code; 499 is a client that went first.",
+        width=6,
         unit="reqps",
         draw=STACKED,
+        alerts=("WorkerLost",),
         queries=[(rate_by("route, code", "requests_total"), "{{route}} {{code}}")],
+    ),
+    Panel(
+        title="Share of errors",
+        about="Which part of the requests for answers ended with a 5xx.",
+        width=6,
+        unit="percentunit",
+        bad_from=0.05,
+        alerts=("ErrorsAnswered", "AnswersWithheld"),
+        queries=[(share_of_errors(), "{{instance}}")],
     ),
     Panel(
         title="Held and inside",
         about="Requests that wait at the closed gate (for a swap where swaps drain, or for the "
         "cleaning after NaN), or for the end of a pause, and requests that are being answered.",
+        width=6,
         draw=STEPS,
+        alerts=("RequestsHeld", "Paused"),
         queries=[
             (summed(series("requests_held")), "{{instance}} held"),
             (summed(series("requests_paused")), "{{instance}} paused"),
@@ -265,7 +311,9 @@ REQUESTS = [
         title="Old generations that fade out",
         about="How many generations answer, 1 between swaps, and how many requests the older of "
         "them still have to end.",
+        width=6,
         draw=STEPS,
+        alerts=("OldGenerationAnswers",),
         queries=[
             (series("generations_answering"), "{{instance}} generations"),
             (series("requests_on_previous"), "{{instance}} requests by older ones"),
@@ -275,16 +323,106 @@ REQUESTS = [
         title="Time to first token",
         about="From a streamed request to its first token; where swaps drain, their pause is "
         "part of it.",
-        width=12,
         unit="s",
         queries=quantiles("time_to_first_token_seconds", "$__rate_interval"),
     ),
     Panel(
+        title="Time to first token by generation",
+        about="The median, in a colour for each generation that was live. For a minute after a "
+        "swap it is still of both.",
+        unit="s",
+        queries=[
+            (
+                named(f"histogram_quantile(0.5, {of_each('time_to_first_token_seconds')})"),
+                "{{instance}} generation {{generation}} ({{label}})",
+            )
+        ],
+    ),
+    Panel(
         title="Time of /generate",
         about="From the request to the end of its answer.",
-        width=12,
         unit="s",
         queries=quantiles("request_seconds", "$__rate_interval", 'route="/generate"'),
+    ),
+]
+
+BEHAVIOUR = [
+    Panel(
+        title="Agreement with what was live",
+        about="Of the last comparison: the part of an answer that is the same up to the first "
+        "token that differs, and the share of places where both expect the same token, along the "
+        "live weights' answers and along clients'. docs/behaviour.md says what each figure is.",
+        width=6,
+        unit="percentunit",
+        draw=STEPS,
+        queries=[
+            (series("behaviour_agreement"), "{{instance}} answers agree"),
+            (series("behaviour_same_top"), "{{instance}} same top"),
+            (series("behaviour_heard_same_top"), "{{instance}} same top, clients'"),
+        ],
+    ),
+    Panel(
+        title="Divergence from what was live",
+        about="Of the last comparison, in nats a token; what is below the noise means nothing.",
+        width=6,
+        unit="none",
+        draw=STEPS,
+        queries=[
+            (series("behaviour_mean_kl"), "{{instance}} mean KL"),
+            (series("behaviour_noise_kl"), "{{instance}} noise"),
+        ],
+    ),
+    Panel(
+        title="Length and perplexity",
+        about="Of the last comparison: how many times as long the new answers are, and how many "
+        "times as much plain texts surprise the new weights; 1 is no difference.",
+        width=6,
+        unit="none",
+        draw=STEPS,
+        queries=[
+            (series("behaviour_length_ratio"), "{{instance}} length"),
+            (series("behaviour_perplexity_ratio"), "{{instance}} perplexity"),
+        ],
+    ),
+    Panel(
+        title="Right answers",
+        about="Of the last comparison: the share of right answers, of those that the corpus "
+        "expects; empty where it expects none.",
+        width=6,
+        unit="percentunit",
+        draw=STEPS,
+        queries=[
+            (series("behaviour_accuracy"), "{{instance}} new"),
+            (series("behaviour_live_accuracy"), "{{instance}} live"),
+        ],
+    ),
+    Panel(
+        title="What was compared last",
+        about="The checkpoint, its generation if it went live, and the reason if it did not. "
+        "`hotreload explain behaviour` says what to do about that one.",
+        kind="table",
+        width=12,
+        height=5,
+        hidden=("Time", "__name__", "Value"),
+        queries=[(series("behaviour_info"), "")],
+    ),
+    Panel(
+        title="Time of a comparison",
+        about="Of the last one.",
+        kind="stat",
+        width=6,
+        height=5,
+        unit="s",
+        queries=[(series("behaviour_seconds"), "{{instance}}")],
+    ),
+    Panel(
+        title="Requests heard",
+        about="Requests of clients that the last comparison went by; 0 unless [behaviour] mirror "
+        "or replay is set.",
+        kind="stat",
+        width=6,
+        height=5,
+        queries=[(series("behaviour_heard"), "{{instance}}")],
     ),
 ]
 
@@ -322,12 +460,12 @@ ENGINE = [
         ],
     ),
     Panel(
-        title="Recompilations",
-        about="Compilations after the first answers. Right after a swap there should be none.",
+        title="Recompilations in an hour",
+        about="Compilations after the first answers, in the hour before. Right after a swap there "
+        "should be none.",
         width=6,
-        draw=BARS,
-        at_least="1m",
-        queries=[(f"sum by (instance) ({gained('recompiles_total')})", "{{instance}}")],
+        draw=STEPS,
+        queries=[(in_an_hour("instance", "recompiles_total"), "{{instance}}")],
     ),
 ]
 
@@ -337,6 +475,7 @@ REPLICAS = [
         about="Of the engines that a daemon is to have ([engine] replicas).",
         width=6,
         draw=STEPS,
+        alerts=("ReplicaLost",),
         queries=[
             (series("replicas_serving"), "{{instance}} serve"),
             (series("replicas"), "{{instance}} wanted"),
@@ -349,6 +488,7 @@ REPLICAS = [
         kind="state-timeline",
         width=18,
         unit="none",
+        alerts=("ReplicasDiffer",),
         queries=[(series("replica_generation"), "{{instance}} {{replica}}")],
     ),
     Panel(
@@ -359,16 +499,13 @@ REPLICAS = [
         queries=[(series("requests_inside"), "{{instance}} {{replica}}")],
     ),
     Panel(
-        title="Replicas started again",
-        about="Engines that were lost and started again beside the others.",
+        title="Replicas started again in an hour",
+        about="Engines that were lost and started again beside the others, in the hour before.",
         width=12,
-        draw=BARS,
-        at_least="1m",
+        draw=STEPS,
+        alerts=("ReplicaLost",),
         queries=[
-            (
-                f"sum by (instance, replica) ({gained('replica_restarts_total')})",
-                "{{instance}} {{replica}}",
-            )
+            (in_an_hour("instance, replica", "replica_restarts_total"), "{{instance}} {{replica}}")
         ],
     ),
 ]
@@ -400,14 +537,14 @@ WEIGHTS = [
         "[checks] verify_live_every is set.",
         kind="stat",
         bad_from=1,
+        alerts=("LiveWeightsDrifted",),
         queries=[(series("live_drifted"), "{{instance}} {{replica}}")],
     ),
     Panel(
-        title="Leaves changed at each generation",
-        about="At each swap, how many leaves differ from those of the generation before.",
-        draw=BARS,
-        at_least="1m",
-        queries=[(at_a_swap(series("leaves_changed")), "{{instance}}")],
+        title="Leaves changed by the live generation",
+        about="How many leaves differ from those of the generation before.",
+        draw=STEPS,
+        queries=[(series("leaves_changed"), "{{instance}}")],
     ),
     Panel(
         title="Largest change of a leaf",
@@ -418,11 +555,12 @@ WEIGHTS = [
         queries=[(series("largest_change"), "{{instance}}")],
     ),
     Panel(
-        title="Checkpoints by loader",
-        about="What upstream's loader takes, our own does not understand, or it is switched off.",
-        draw=BARS,
-        at_least="1m",
-        queries=[(gained_by("loader", "loads_total"), "{{loader}}")],
+        title="Checkpoints by loader in an hour",
+        about="Staged in the hour before. What upstream's loader takes, our own does not "
+        "understand, or it is switched off.",
+        draw=STACKED,
+        alerts=("LoaderDistrusted",),
+        queries=[(happened_in_an_hour("loader", "loads_total"), "{{loader}}")],
     ),
     Panel(
         title="Generations and how many leaves each changed",
@@ -460,6 +598,7 @@ SOURCES = [
         width=12,
         unit="s",
         bad_from=300,
+        alerts=("SourceDead", "SourcePassedOver"),
         queries=[
             (f"time() - {series('source_last_scan_timestamp_seconds')}", "{{instance}}"),
         ],
@@ -497,6 +636,7 @@ ROWS = {
     "What answers": LIVE,
     "Reloads": RELOADS,
     "Requests": REQUESTS,
+    "Behaviour of new weights": BEHAVIOUR,
     "Engine": ENGINE,
     "Replicas": REPLICAS,
     "Weights": WEIGHTS,

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]  # its types are a package of their 
 
 FOLDER = Path(__file__).parents[2] / "config" / "prometheus"
 FILES = [FOLDER / "recording.yml", FOLDER / "alerts.yml"]
-CONFIGURATIONS = ["prometheus.yml", "several-hosts.yml"]
+CONFIGURATIONS = ["prometheus.yml", "several-hosts/prometheus.yml"]
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool here: apt-get install prometheus"

@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.monitoring.dashboard import FILE, panels, text
 from tests.monitoring.page import asked_for, exported, filled_in, recorded_in
-from tests.monitoring.rules import needs_promtool, promtool
+from tests.monitoring.rules import ALERTS, needs_promtool, promtool
 
 DASHBOARD = json.loads(FILE.read_text())
 PROMETHEUS_ALONE = ("useValueForTime", "titleFormat", "textFormat", "tagKeys")
@@ -24,7 +24,6 @@ VARIABLES = {
     "$job": ".*",
     "$instance": ".*",
     "$__rate_interval": "1m",
-    "$__interval_ms": "60000",
     "$__interval": "1m",
     "$__range": "6h",
 }
@@ -99,27 +98,27 @@ def test_a_generation_and_a_checksum_are_written_with_all_their_figures() -> Non
         assert panel["fieldConfig"]["defaults"]["unit"] == "none"
 
 
-def test_bars_stand_side_by_side_and_a_step_is_never_shorter_than_scrapes() -> None:
-    bars = [panel for panel in panels() if _style(panel) == "bars"]
-    assert len(bars) > 3
-    for target in (target for panel in bars for target in panel["targets"]):
-        assert target["interval"] == "1m"
-        assert "offset $__interval" in target["expr"]
-        assert "increase(" not in target["expr"]
+def test_what_happened_is_counted_by_increase_over_an_hour_and_nothing_is_subtracted() -> None:
+    """Of a shorter window Grafana's steps miss what happens between two, or see it twice."""
+    counting = [expr for expr in queries() if "increase(" in expr]
+    assert len(counting) == 6
+    for expr in counting:
+        assert re.fullmatch(r"sum by \([a-z, ]+\) \(round\(increase\(.+\[1h\]\)\)\)( > 0)?", expr)
+    for expr in queries():
+        assert not re.search(r"- *\w+{[^}]*} *offset", expr), expr
+        assert "process_start_time_seconds" not in expr
 
 
-def test_bars_by_a_label_draw_only_what_happened() -> None:
-    """Or the legend lists each outcome, reason and loader with its zeros."""
-    by_label = [panel for panel in panels() if _style(panel) == "bars"]
-    targets = [target for panel in by_label for target in panel["targets"]]
-    labelled = [target for target in targets if "{{instance}}" not in target["legendFormat"]]
-    assert len(labelled) == 4
-    assert [each["expr"] for each in labelled if not each["expr"].endswith(" > 0")] == []
+def test_troubles_and_the_figures_of_a_comparison_are_all_shown() -> None:
+    asked = set().union(*map(asked_for, queries()))
+    shown = {name for name in exported() if re.match("hotreload_(behaviour|trouble)", name)}
+    assert shown - asked == set()
 
 
-def _style(panel: Any) -> str | None:
-    style: str | None = panel["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle")
-    return style
+def test_every_runbook_is_named_by_the_panel_that_shows_what_its_alert_tells() -> None:
+    named = [re.findall(r"`hotreload explain (\w+)`", panel["description"]) for panel in panels()]
+    alerts = {name for names in named for name in names}
+    assert alerts - {"behaviour"} == set(ALERTS)
 
 
 def test_the_provisioning_files_are_of_the_version_grafana_reads() -> None:

@@ -64,10 +64,30 @@ TIMES = {
 TESTS = sorted(Path(__file__).parent.glob("*.test.yml"))
 
 
+def put_in_place(folder: Path, configuration: str) -> Path:
+    """The rules and a configuration, where docs/metrics.md copies them to."""
+    for file in FILES:
+        (folder / file.name).write_text(file.read_text())
+    place = folder / "prometheus.yml"
+    place.write_text(configuration)
+    return place
+
+
 @needs_promtool
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_prometheus_can_be_started_with_the_configuration(name: str) -> None:
-    promtool("check", "config", "--lint=all", "--lint-fatal", FOLDER / name)
+def test_prometheus_can_be_started_with_the_configuration(name: str, tmp_path: Path) -> None:
+    place = put_in_place(tmp_path, (FOLDER / name).read_text())
+    promtool("check", "config", "--lint=all", "--lint-fatal", place)
+
+
+def test_what_is_copied_to_prometheus_are_its_rules_and_one_configuration() -> None:
+    assert {file.name for file in FOLDER.glob("*.yml")} == {
+        *(file.name for file in FILES),
+        "prometheus.yml",
+    }
+    assert {str(file.relative_to(FOLDER)) for file in FOLDER.rglob("prometheus.yml")} == set(
+        CONFIGURATIONS
+    )
 
 
 @needs_promtool
@@ -101,7 +121,7 @@ def test_rules_name_no_metric_that_is_not_exported() -> None:
     assert set().union(*map(recorded_in, exprs)) <= set(RECORDED)
 
 
-def test_every_file_a_configuration_names_lies_beside_it() -> None:
+def test_a_configuration_names_every_file_of_rules() -> None:
     for name in CONFIGURATIONS:
         config = yaml.safe_load((FOLDER / name).read_text())
         assert config["rule_files"] == [file.name for file in FILES]
@@ -128,9 +148,7 @@ def test_the_place_of_the_docs_in_the_comment_is_one_prometheus_takes(
 ) -> None:
     text = (FOLDER / name).read_text().replace("  #external_labels:", "  external_labels:")
     assert yaml.safe_load(text)["global"]["external_labels"].keys() == {"hotreload_docs"}
-    for file in (*FILES, tmp_path / name):
-        (tmp_path / file.name).write_text(text if file.name == name else file.read_text())
-    promtool("check", "config", tmp_path / name)
+    promtool("check", "config", put_in_place(tmp_path, text))
 
 
 @needs_promtool
@@ -140,6 +158,4 @@ def test_the_alertmanager_in_the_comment_is_one_prometheus_takes(name: str, tmp_
     taken, lines = re.subn(r"^#(alerting:| {2,})", r"\1", text, flags=re.MULTILINE)
     assert lines == 4
     assert yaml.safe_load(taken)["alerting"]["alertmanagers"]
-    for file in (*FILES, tmp_path / name):
-        (tmp_path / file.name).write_text(taken if file.name == name else file.read_text())
-    promtool("check", "config", tmp_path / name)
+    promtool("check", "config", put_in_place(tmp_path, taken))
