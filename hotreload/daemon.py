@@ -28,7 +28,7 @@ from hotreload.hosts.life.meeting import trusting_ranks_of
 from hotreload.life.checking import Checking
 from hotreload.life.ending import Ending, ExitCode
 from hotreload.life.observers import Observers
-from hotreload.life.rereading import Rereading, SecretFiles, secret_reads
+from hotreload.life.rereading import Rereading, SecretFiles
 from hotreload.life.running import RunningEngine
 from hotreload.life.serving import ServingLife
 from hotreload.life.serving_slot import ServingSlot
@@ -81,7 +81,7 @@ class Daemon:
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""
         self.rereading = Rereading(settings, read, publish, self.entrance, self.limits)
-        self.secrets = SecretFiles(secret_reads(settings), self.rereading.refused)
+        self.secrets = SecretFiles(settings, self.rereading.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, what takes the others along."""
@@ -120,6 +120,7 @@ class Daemon:
         self.workers = Workers(
             counted_workers(settings.server.workers),
             rereading=self.rereading,
+            keys=self.secrets.keys,
             metrics=self.metrics,
             live=lambda: self.status.live,
             engines=self.slot.engines,
@@ -139,6 +140,7 @@ class Daemon:
             limits=self.limits,
             wake=self.source.wake,
             counts=self.workers.counts,
+            keys=self.secrets.keys,
         )
         follows = elsewhere is not None
         self.ending = Ending(self.entrance, self.ledger, self.state.save, follows=follows)
@@ -224,7 +226,7 @@ class Daemon:
         """Yield what runs from the first moment to the last, whatever the engine does."""
         yield self.observers.systemd.beat()
         yield self.state.watch(self.ledger)
-        yield self.secrets.watch()
+        yield self.secrets.watch(self.workers.tell_settings)
 
     async def _look_for_files(self) -> None:
         await self.slot.filled.wait()

@@ -16,7 +16,6 @@ import uvloop
 from hotreload.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
-from hotreload.server.bounds import Limits
 from hotreload.server.configured import make_worker_app
 from hotreload.server.ports import Encoder
 from hotreload.server.shared_numbers import NumbersInMemory
@@ -41,8 +40,8 @@ async def _work(start: WorkerStart) -> None:
     worker = Worker(
         limits=start.limits,
         counts=NumbersInMemory(counts, start.processes).of(start.index),
-        make_app=partial(make_worker_app, start.settings),
-        heed=lambda fields: _heed(start.limits, fields),
+        make_app=partial(make_worker_app, start.settings, keys=start.keys),
+        heed=lambda fields: _heed(start, fields),
         make_encoder=_made_encoder,
         graces=start.graces,
     )
@@ -50,10 +49,12 @@ async def _work(start: WorkerStart) -> None:
     await worker.run(socket.socket(fileno=wire), socket.socket(fileno=handing))
 
 
-def _heed(limits: Limits, fields: Mapping[str, Any]) -> None:
-    """Go by settings that were read again."""
+def _heed(start: WorkerStart, fields: Mapping[str, Any]) -> None:
+    """Go by settings and keys that were read again."""
     for name, value in fields["limits"].items():
-        setattr(limits, name, value)
+        setattr(start.limits, name, value)
+    for name, digests in fields["keys"].items():
+        start.keys[name].digests = digests
     configure(**fields["log"])
 
 

@@ -38,7 +38,7 @@ class Kept:
 
     def start(self, index: int, descriptors: tuple[int, int]) -> WorkerStart:
         memory = self.numbers.descriptor
-        return WorkerStart(SETTINGS, Limits(), (*descriptors, memory), index, 2, (1.0, 0.0))
+        return WorkerStart(SETTINGS, Limits(), {}, (*descriptors, memory), index, 2, (1.0, 0.0))
 
     def first(self) -> list[Any]:
         return [[Word.LIVE, None], [Word.PING, 0]]

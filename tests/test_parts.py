@@ -139,7 +139,7 @@ async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
         "server.access_log=true",
     )
     Daemon(decided)
-    assert await made["keys"].admit("a-key-of-24-characters-1")
+    assert made["keys"].admit("a-key-of-24-characters-1")
     assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
     Daemon(settings(tmp_path))
     assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)

@@ -1,6 +1,7 @@
 """Files of secrets that break while the daemon runs: what they held counts on, and it is told."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,34 +11,38 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleTold
 from hotreload.life import rereading
-from hotreload.life.rereading import SecretFiles, secret_reads
+from hotreload.life.rereading import SecretFiles
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.sources.configured import token_of
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
-from tests.waiting import Witness
+from tests.waiting import PATIENCE, Witness
 
-KEY = "a-key-of-24-characters-1"
+KEY, OTHER = "a-key-of-24-characters-1", "a-key-of-24-characters-2"
+FILES = {"api": "keys", "admin": "admin"}
 
 
 def settings(folder: Path) -> Settings:
     sets = ("source.kind=huggingface", "source.repo=a/b", f"source.token_file={folder / 'token'}")
-    return load(None, [*sets, f"server.api_keys_file={folder / 'keys'}"], {}).settings
+    keys = [f"server.{name}_keys_file={folder / file}" for name, file in FILES.items()]
+    return load(None, [*sets, *keys], {}).settings
 
 
 class Watched(Witness):
-    """A file of keys and one of a token, and what is told of them."""
+    """Two files of keys and one of a token, and what is told of them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.keys, self.token = folder / "keys", folder / "token"
+        self.keys, self.admin, self.token = (folder / name for name in (*FILES.values(), "token"))
         self.write()
         self.trouble = Trouble(SETTINGS_REFUSED, self.note)
-        self.files = SecretFiles(secret_reads(settings(folder)), self.trouble)
+        self.files = SecretFiles(settings(folder), self.trouble)
+        self.changes = 0
 
-    def write(self) -> None:
-        self._replace(self.keys, f"{KEY}\n")
+    def write(self, key: str = KEY) -> None:
+        self._replace(self.keys, f"{key}\n")
+        self._replace(self.admin, f"{key}\n")
         self._replace(self.token, "hf_abc")
 
     def _replace(self, file: Path, text: str) -> None:
@@ -45,6 +50,14 @@ class Watched(Witness):
         new = file.with_suffix(".new")
         new.write_text(text)
         new.replace(file)
+
+    def count(self) -> None:
+        self.changes += 1
+        self.look_again()
+
+    def admits(self, key: str) -> list[bool]:
+        """By an API key, and by an admin key."""
+        return [self.files.keys[name].admit(key) for name in (KEYS, ADMIN_KEYS)]
 
     def note(self, event: Event) -> None:
         assert isinstance(event, TroubleTold)
@@ -62,7 +75,7 @@ class Watched(Witness):
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
     monkeypatch.setattr(rereading, "LOOK_AT_SECRETS_SECONDS", 0.01)
     watched = Watched(tmp_path)
-    task = asyncio.create_task(watched.files.watch())
+    task = asyncio.create_task(watched.files.watch(watched.count))
     yield watched
     task.cancel()
     with suppress(asyncio.CancelledError):
@@ -77,7 +90,8 @@ async def test_keys_that_cannot_be_read_are_a_trouble_until_they_can(
     began = await watched.told(1)
     assert began.message is not None
     assert began.message.startswith(f"{KEYS}: {watched.keys}: ")
-    assert "what it held before counts" in began.todo
+    assert "what it held when it was last read counts" in began.todo
+    assert watched.admits(KEY) == [True, True]
     watched.write()
     assert await watched.told(2) == TroubleTold(SETTINGS_REFUSED, None)
 
@@ -107,13 +121,41 @@ def test_the_token_is_read_anew_and_the_former_holds_while_it_cannot_be(tmp_path
     assert token() == "hf_third"
 
 
-def test_a_daemon_with_admin_keys_looks_at_their_file_too(tmp_path: Path) -> None:
-    asked = load(None, [f"server.admin_keys_file={tmp_path / 'admin'}"], {}).settings
-    (reads,) = secret_reads(asked).items()
-    assert reads[0] == ADMIN_KEYS
-    with pytest.raises(ConfigError, match="admin_keys_file"):
-        reads[1]()
+async def test_keys_that_change_count_at_once_and_the_former_no_more(watched: Watched) -> None:
+    watched.write(OTHER)
+    await watched.until(lambda: watched.changes == 2)
+    assert (watched.admits(KEY), watched.admits(OTHER)) == ([False, False], [True, True])
+    watched.keys.write_text("")
+    await watched.told(1)
+    assert (watched.admits(KEY), watched.admits(OTHER)) == ([False, False], [True, True])
 
 
-def test_a_daemon_without_such_files_looks_at_none() -> None:
-    assert secret_reads(Settings()) == {}
+async def test_a_file_that_hangs_is_told_and_holds_up_no_other(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comes_back = threading.Event()
+    monkeypatch.setattr(rereading, "REREAD_SECONDS", 0.01)
+    read = watched.files._reads[KEYS]
+    watched.files._reads[KEYS] = lambda: (comes_back.wait(PATIENCE), read())[1]
+    try:
+        assert "is its disk there?" in str((await watched.told(1)).message)
+        watched.write(OTHER)
+        await watched.until(lambda: watched.changes == 1)
+        assert (watched.admits(KEY), watched.admits(OTHER)) == ([True, False], [False, True])
+    finally:
+        comes_back.set()
+    await watched.until(lambda: watched.changes == 2)
+    assert watched.admits(KEY) == [False, False]
+
+
+@pytest.mark.parametrize("which", FILES)
+def test_without_keys_that_were_asked_for_nothing_begins(tmp_path: Path, which: str) -> None:
+    asked = load(None, [f"server.{which}_keys_file={tmp_path / 'gone'}"], {}).settings
+    with pytest.raises(ConfigError, match=f"{which}_keys_file"):
+        SecretFiles(asked, Trouble(SETTINGS_REFUSED, lambda event: None))
+
+
+async def test_a_daemon_without_such_files_looks_at_none() -> None:
+    files = SecretFiles(Settings(), Trouble(SETTINGS_REFUSED, lambda event: None))
+    await files.watch(lambda: None)
+    assert files.keys == {}

@@ -5,7 +5,7 @@ What is wrong with them changes nothing: what they held before counts on, and it
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -20,6 +20,7 @@ from hotreload.events import Publish, SettingsRead
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.server.bounds import Limits
+from hotreload.server.keys import ApiKeys
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
@@ -34,9 +35,9 @@ REREAD_SECONDS = 10.0
 MEND_IT = "mend what it names and send SIGHUP again: until then the settings from before hold"
 
 
-LOOK_AT_SECRETS_SECONDS = 10.0
-"""Time that a file may be unreadable before it is told."""
-PUT_IT_RIGHT = "put the file right: until then what it held before counts"
+LOOK_AT_SECRETS_SECONDS = 1.0
+"""The time in which a key that was taken out counts no more."""
+PUT_IT_RIGHT = "put the file right: until then what it held when it was last read counts"
 
 
 class Rereading:
@@ -139,44 +140,65 @@ def probes_of(settings: Settings) -> list[Probe]:
 
 
 class SecretFiles:
-    """Looks at each file that is read again, and tells of those that cannot be."""
+    """Reads each file that is read again, for all processes, and tells of those that cannot be."""
 
-    def __init__(self, reads: Mapping[str, Callable[[], object]], trouble: Trouble) -> None:
-        """The names are those of the settings."""
-        self._reads = reads
+    def __init__(self, settings: Settings, trouble: Trouble) -> None:
+        """ConfigError if a file of keys cannot be read."""
+        reads = key_reads(settings)
+        self.keys: Mapping[str, ApiKeys] = {name: ApiKeys(read()) for name, read in reads.items()}
+        """The keys that count, by the setting that names their file."""
+        self._reads: dict[str, Callable[[], Collection[str]]] = {**reads}
+        if settings.source.kind == "huggingface" and (token := settings.source.token_file):
+            self._reads[TOKEN] = partial(read_secret, token, TOKEN)
         self._trouble = trouble
-        self._asked = asyncio.Event()
+        self._faults: dict[str, str] = {}
+        self._asked = {name: asyncio.Event() for name in self._reads}
 
     def look_again(self) -> None:
         """Look now."""
-        self._asked.set()
+        for asked in self._asked.values():
+            asked.set()
 
-    async def watch(self) -> NoReturn:
-        """Look every few seconds, for ever."""
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Look each second, for ever; `changed` is called when other keys count."""
+        async with asyncio.TaskGroup() as tasks:
+            for name in self._reads:
+                tasks.create_task(self._follow(name, changed), name=f"follow {name}")
+
+    async def _follow(self, name: str, changed: Callable[[], None]) -> NoReturn:
         while True:
-            for name, read in self._reads.items():
-                await self._look(name, read)
+            self._asked[name].clear()
+            await self._look(name, changed)
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AT_SECRETS_SECONDS if self._reads else None):
-                    await self._asked.wait()
-            self._asked.clear()
+                async with asyncio.timeout(LOOK_AT_SECRETS_SECONDS):
+                    await self._asked[name].wait()
 
-    async def _look(self, name: str, read: Callable[[], object]) -> None:
+    async def _look(self, name: str, changed: Callable[[], None]) -> None:
+        words = f"{name}: reading it takes longer than {REREAD_SECONDS:g} s: is its disk there?"
+        late = asyncio.get_running_loop().call_later(REREAD_SECONDS, self._refuse, name, words)
+        read = self._reads[name]
         try:
-            await in_thread(lambda _: read(), leave_as=f"a look at {name}", is_read=False)
+            found = await in_thread(lambda _: read(), leave_as=f"a look at {name}", is_read=False)
         except (ConfigError, NotEnoughMemory) as fault:
-            self._trouble.now(str(fault), PUT_IT_RIGHT, of=name)
+            self._refuse(name, str(fault))
         else:
+            self._faults.pop(name, None)
             self._trouble.now(None, of=name)
+            if name in self.keys and self.keys[name].hold(found):
+                changed()
+        finally:
+            late.cancel()
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Tell why a file cannot be read; what is known of it counts on, in all processes alike."""
+        self._trouble.now(why, PUT_IT_RIGHT, of=name)
+        if name in self.keys and self._faults.get(name) != why:
+            log.error("api_keys.unreadable", extra={"cause": why, "todo": PUT_IT_RIGHT})
+        self._faults[name] = why
 
 
-def secret_reads(settings: Settings) -> Mapping[str, Callable[[], object]]:
-    """Return a reader of each file that is read again while the daemon runs, by its setting."""
-    reads: dict[str, Callable[[], object]] = {}
+def key_reads(settings: Settings) -> Mapping[str, Callable[[], Collection[str]]]:
+    """Return a reader of each file of keys, by its setting."""
     server = settings.server
-    for name, keys in ((KEYS, server.api_keys_file), (ADMIN_KEYS, server.admin_keys_file)):
-        if keys is not None:
-            reads[name] = partial(read_keys, keys, name)
-    if settings.source.kind == "huggingface" and (token := settings.source.token_file) is not None:
-        reads[TOKEN] = partial(read_secret, token, TOKEN)
-    return reads
+    files = {KEYS: server.api_keys_file, ADMIN_KEYS: server.admin_keys_file}
+    return {name: partial(read_keys, file, name) for name, file in files.items() if file}

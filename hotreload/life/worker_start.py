@@ -1,8 +1,10 @@
 """All that a worker has to know when it begins."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotreload.server.bounds import Limits
+from hotreload.server.keys import ApiKeys
 from hotreload.settings.sections import Settings
 
 
@@ -12,6 +14,8 @@ class WorkerStart:
 
     settings: Settings
     limits: Limits
+    keys: Mapping[str, ApiKeys]
+    """The keys that count, by the setting that names their file."""
     descriptors: tuple[int, int, int]
     """Its end of the wire, of the way of connections, and the memory of shared numbers."""
     index: int

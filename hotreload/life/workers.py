@@ -7,7 +7,7 @@ it, and another one is started.
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.asking import Model
+from hotreload.server.keys import ApiKeys
 from hotreload.server.ports import Metrics
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers import words
@@ -54,13 +55,18 @@ class Workers:
         wanted: int,
         *,
         rereading: Rereading,
+        keys: Mapping[str, ApiKeys],
         metrics: Metrics,
         live: Callable[[], Generation | None],
         engines: Callable[[], Sequence[RunningEngine]],
         publish: Publish,
     ) -> None:
-        """`wanted` is how many there are to be, `live` who answers now, and `engines` by what."""
+        """`wanted` is how many there are to be, `live` who answers now, and `engines` by what.
+
+        `keys` are those that count, by the setting that names their file.
+        """
         self._rereading = rereading
+        self._keys = keys
         self._metrics = metrics
         self._live = live
         self._encoders = Encoders(engines)
@@ -86,6 +92,7 @@ class Workers:
             return WorkerStart(
                 self._rereading.settings,
                 self._rereading.limits,
+                self._keys,
                 (*descriptors, self._shared.descriptor),
                 index,
                 len(self._kept) + 1,
@@ -114,10 +121,14 @@ class Workers:
         if isinstance(event, ReplicaMoved):
             self._encoders.look_again()
         if isinstance(event, SettingsRead) and event.error is None:
-            self._tell(Word.SETTINGS, self._settings())
+            self.tell_settings()
         if (live := self._live()) is not self._told:
             self._told = live
             self._tell(Word.LIVE, words.generation_parts(live))
+
+    def tell_settings(self) -> None:
+        """Tell them the settings and keys that count from now on."""
+        self._tell(Word.SETTINGS, self._settings())
 
     # --- as the server of this process sees them --------------------------------------------------
 
@@ -179,6 +190,7 @@ class Workers:
         return {
             "limits": asdict(self._rereading.limits),
             "log": {"level": log.level, "format": log.format},
+            "keys": {name: keys.digests for name, keys in self._keys.items()},
         }
 
     def _serving(self) -> list[KeptWorker]:

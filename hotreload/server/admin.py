@@ -133,14 +133,14 @@ class Admission:
             words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refused(request, words, peer)
         if peer is None:
-            await self._check_key(request)
+            self._check_key(request)
 
-    async def _check_key(self, request: Request) -> None:
+    def _check_key(self, request: Request) -> None:
         if self.keys is None:
             words = "over TCP this route asks for an admin key, and no file of them is configured"
             todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
             raise self._refused(request, f"{words}: {todo}", None)
-        await self.keys(request.scope)
+        self.keys(request.scope)
 
     def _may(self, peer: Peer) -> bool:
         users = {0, os.geteuid()} - {self._nobody}

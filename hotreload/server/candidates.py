@@ -130,7 +130,7 @@ def create_candidate_app[P](
         app,
         limits=limits,
         metrics=metrics,
-        wants=KeyCheck(ApiKeys(lambda: {token}), kind="token"),
+        wants=KeyCheck(ApiKeys({token}), kind="token"),
         hosts=(),
         origins=(),
         access_log=False,

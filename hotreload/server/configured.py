@@ -3,9 +3,8 @@ settings."""
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket
 
@@ -26,7 +25,7 @@ from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.webhook import Webhook
 from hotreload.server.workers.app import create_worker_app
-from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_keys, read_secret
+from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
 from hotreload.types import Generation
 
@@ -55,8 +54,12 @@ def make_app[P](
     limits: Limits,
     wake: Callable[[str], None],
     counts: SharedNumbers,
+    keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
-    """Make the app; `wake` has the source look. ConfigError where a secret cannot be read."""
+    """Make the app; `wake` has the source look. ConfigError where a secret cannot be read.
+
+    `keys` are those that count, by the setting that names their file.
+    """
     server = settings.server
     return create_app(
         gate=gate,
@@ -73,8 +76,8 @@ def make_app[P](
         model=_served(settings),
         hosts=server.hosts,
         origins=server.cors_origins,
-        keys=_keys(server.api_keys_file, KEYS),
-        admin_keys=_keys(server.admin_keys_file, ADMIN_KEYS),
+        keys=keys.get(KEYS),
+        admin_keys=keys.get(ADMIN_KEYS),
         access_log=server.access_log,
         counts=counts,
     )
@@ -88,10 +91,10 @@ def make_worker_app(
     limits: Limits,
     counts: SharedNumbers,
     live: Callable[[], Generation | None],
+    keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
-    """Make the app of a worker, which asks this model."""
+    """Make the app of a worker, which asks this model; `keys` are as in `make_app`."""
     server = settings.server
-    keys = _keys(server.api_keys_file, KEYS)
     return create_worker_app(
         model=model,
         name=settings.model_name,
@@ -99,7 +102,7 @@ def make_worker_app(
         limits=limits,
         counts=counts,
         live=live,
-        wants=wanted_keys(keys, _keys(server.admin_keys_file, ADMIN_KEYS)),
+        wants=wanted_keys(keys.get(KEYS), keys.get(ADMIN_KEYS)),
         hosts=server.hosts,
         origins=server.cors_origins,
         access_log=server.access_log,
@@ -126,10 +129,6 @@ def _served(settings: Settings) -> ServedModel:
 
 def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
     return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
-
-
-def _keys(file: Path | None, setting: str) -> ApiKeys | None:
-    return ApiKeys(partial(read_keys, file, setting)) if file is not None else None
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The keys of clients that come over TCP, for the model and for the admin routes. Clients of the
 unix socket need none: the kernel says who they are."""
 
-import asyncio
 import hmac
 import logging
 import time
@@ -11,75 +10,44 @@ from hashlib import sha256
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.server.problems import Refused
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
-from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.server")
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
 """Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
-KEYS_FRESH_SECONDS = 1.0
-"""The greatest age of what is known of the file."""
-KEYS_READ_SECONDS = 1.0
-"""The longest wait of a request for the file, which may lie on a mount that hangs."""
 FAILURES_TOLD_SECONDS = 60.0
 MOST_SENDERS = 8
 
 
 class ApiKeys:
-    """The keys that stand in a file; looks at it again as long as requests come.
+    """The keys of one file that count now, for one process.
 
-    A file that cannot be read, or holds no key, changes nothing: editors empty files before they
-    write them.
+    The engine's process alone reads the file, and tells its workers: two who read would go by two
+    states of it while it cannot be read.
     """
 
-    def __init__(
-        self, read: Callable[[], Collection[str]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._read = read
-        self._clock = clock
-        self._digests = _digests(read())
-        self._looked_at = clock()
-        self._looking: asyncio.Task[None] | None = None
-        self._fault: str | None = None
+    def __init__(self, keys: Collection[str] = ()) -> None:
+        self.digests = digests_of(keys)
+        """Of each key its digest; no key stays in memory."""
 
-    async def admit(self, given: str) -> bool:
+    def hold(self, keys: Collection[str]) -> bool:
+        """Let these count and no others; True if other ones did."""
+        before, self.digests = self.digests, digests_of(keys)
+        if is_other := self.digests != before:
+            log.info("api_keys.changed", extra={"keys": len(self.digests)})
+        return is_other
+
+    def admit(self, given: str) -> bool:
         """True if this is one of the keys; the time it takes tells nothing of them."""
-        await self._look_again()
         digest = sha256(given.encode()).digest()
-        matches = [hmac.compare_digest(digest, each) for each in self._digests]  # all, each time
+        matches = [hmac.compare_digest(digest, each) for each in self.digests]  # all, each time
         return any(matches)
 
-    async def _look_again(self) -> None:
-        now = self._clock()
-        is_looking = self._looking is not None and not self._looking.done()
-        if is_looking or now - self._looked_at < KEYS_FRESH_SECONDS:
-            return
-        self._looked_at = now
-        self._looking = asyncio.create_task(self._look(), name="a look at the API keys")
-        await asyncio.wait({self._looking}, timeout=KEYS_READ_SECONDS)
 
-    async def _look(self) -> None:
-        try:
-            found = _digests(
-                await in_thread(lambda _: self._read(), leave_as="the API keys", is_read=False)
-            )
-        except (ConfigError, NotEnoughMemory) as fault:
-            if str(fault) != self._fault:
-                todo = "put it right; until then the keys that were there before count"
-                log.error("api_keys.unreadable", extra={"cause": str(fault), "todo": todo})
-            self._fault = str(fault)
-            return
-        self._fault = None
-        if found != self._digests:
-            self._digests = found
-            log.info("api_keys.changed", extra={"keys": len(found)})
-
-
-def _digests(keys: Collection[str]) -> list[bytes]:
-    """Of one length, so that comparing tells nothing of a key's own; no key stays in memory."""
+def digests_of(keys: Collection[str]) -> list[bytes]:
+    """Return digests, which have one length, so that comparing tells nothing of a key's own."""
     return sorted(sha256(key.encode()).digest() for key in keys)
 
 
@@ -91,13 +59,14 @@ class KeyCheck:
         self._kind = kind
         self._failures = Failures()
 
-    async def __call__(self, scope: Scope) -> None:
+    def __call__(self, scope: Scope) -> None:
         """Check what the client shows."""
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             words = f"no {self._kind}: send one as Authorization: Bearer KEY"
             raise self._refused(scope, words, "")
-        if not any([await file.admit(given.strip()) for file in self._files]):  # all, each time
+        known = [file.admit(given.strip()) for file in self._files]  # all, each time
+        if not any(known):
             words = f"this {self._kind} is not known here"
             raise self._refused(scope, words, ', error="invalid_token"')
 
@@ -123,7 +92,7 @@ class WantsKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not _is_open(scope):
-            await self._check(scope)
+            self._check(scope)
         await self._app(scope, receive, send)
 
 

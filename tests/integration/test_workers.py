@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from tests.children import sockets_of, workers_below
+from tests.integration.openai_clients import free_address
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import client_of
 from tests.waiting import PATIENCE, look_until
@@ -27,18 +28,32 @@ pytestmark = pytest.mark.timeout(180)
 
 WORKERS = 2
 """Workers that the daemon has; the engine's process is none."""
+FIRST_KEYS = {
+    "api_keys_file": "a-key-of-24-characters-1",
+    "admin_keys_file": "an-admin-key-of-24-chars-1",
+}
+SECOND_KEYS = {name: f"{key[:-1]}2" for name, key in FIRST_KEYS.items()}
+"""The keys in each file, and those that take their places."""
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """One daemon for all that leaves it as it was."""
-    process = Process(
-        tmp_path_factory.mktemp("workers"), f"server.workers={WORKERS}", command=OF_WORDS
-    )
-    process.drop(1)
+    process = asking_for_keys(tmp_path_factory.mktemp("workers"), WORKERS)
     with process.running():
         all_serve(process)
         yield process
+
+
+def asking_for_keys(folder: Path, workers: int) -> Process:
+    """A daemon that asks for keys over TCP."""
+    for name, key in FIRST_KEYS.items():
+        (folder / name).write_text(key)
+    named = [f"server.{name}={folder / name}" for name in FIRST_KEYS]
+    tcp = f"server.tcp={free_address()}"
+    process = Process(folder, f"server.workers={workers}", tcp, *named, command=OF_WORDS)
+    process.drop(1)
+    return process
 
 
 def all_serve(process: Process) -> None:
@@ -249,3 +264,66 @@ def test_limits_that_are_read_again_hold_in_workers(tmp_path: Path) -> None:
         process.until(lambda: "settings.read" in process.log.read_text())
         process.until(lambda: asking.post("/generate", json={"text": ["a", "b"]}).is_error)
         assert asking.post("/generate", json={"text": ["a", "b"]}).json()["code"] == "batch_too_big"
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0, WORKERS])
+def with_keys(
+    request: pytest.FixtureRequest, tmp_path: Path, process: Process
+) -> Iterator[Process]:
+    """A daemon without workers, and one with some; afterwards the first keys count again."""
+    if request.param:
+        yield process
+        put_keys(process, FIRST_KEYS)
+        return
+    process = asking_for_keys(tmp_path, 0)
+    with process.running():
+        yield process
+
+
+def put_keys(process: Process, keys: dict[str, str]) -> None:
+    """Have other keys stand in the files, at once, and wait until a worker goes by them."""
+    for name, key in keys.items():
+        new = process.folder / "new"
+        new.write_text(key)
+        new.replace(process.folder / name)
+        process.until(lambda key=key: code_by(process, key, "/generate") == 200)
+
+
+def code_by(process: Process, key: str, path: str) -> int:
+    """What is answered to a key over TCP: at /generate by a worker, else by the daemon itself."""
+    tcp = next(each for each in process.sets if each.startswith("server.tcp=")).partition("=")[2]
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=f"http://{tcp}", headers=headers, timeout=PATIENCE) as asking:
+        return asking.post(path, json={"text": "hi"} if path == "/generate" else {}).status_code
+
+
+ASKED = ("/generate", "/tokenize", "/admin/pin")
+
+
+def test_a_key_that_was_taken_out_stays_out_while_its_file_cannot_be_read(
+    with_keys: Process,
+) -> None:
+    process = with_keys
+    put_keys(process, SECOND_KEYS)
+    api, admin = (process.folder / name for name in FIRST_KEYS)
+    api.write_text("")
+    admin.unlink()
+    process.until(lambda: troubles_naming(process, api, admin))
+    if workers := pids_of(process):  # another takes its place, and cannot read them either
+        os.kill(workers[0], signal.SIGKILL)
+        process.until(lambda: workers[0] not in pids_of(process))
+        all_serve(process)
+    codes = {
+        key: [code_by(process, key, path) for path in ASKED]
+        for key in (*FIRST_KEYS.values(), *SECOND_KEYS.values())
+    }
+    assert list(codes.values()) == [[401] * 3, [401] * 3, [200, 400, 401], [200, 400, 200]]
+
+
+def troubles_naming(process: Process, *files: Path) -> bool:
+    troubles = process.get("/status")["troubles"]
+    said = " ".join(each["message"] for each in troubles if each["code"] == "settings_refused")
+    return all(str(file) in said for file in files)

@@ -22,7 +22,7 @@ PAGE = {"Origin": "http://localhost:8000", "Content-Type": "application/json"}
 
 
 def held(*keys: str) -> ApiKeys:
-    return ApiKeys(lambda: keys)
+    return ApiKeys(keys)
 
 
 def over_tcp(world: World, key: str | None = None) -> httpx.AsyncClient:

@@ -1,10 +1,7 @@
 """API keys over TCP: who shows none, or a wrong one, is answered by no route but health."""
 
-import asyncio
 import json
 import logging
-import threading
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +9,14 @@ import httpx
 import openai
 import pytest
 
-from hotreload.errors import ConfigError
-from hotreload.server import keys
 from hotreload.server.keys import FAILURES_TOLD_SECONDS as TELL_SECONDS
-from hotreload.server.keys import KEYS_FRESH_SECONDS, ApiKeys, Failures
+from hotreload.server.keys import ApiKeys, Failures
 from tests.clock import Clock
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE
 
 GOOD, OTHER = "a-key-of-24-characters-1", "a-key-of-24-characters-2"
 HELLO: Any = [{"role": "user", "content": "hello"}]
-
-
-class Kept:
-    """What a file of keys holds, or why it cannot be read."""
-
-    def __init__(self, *keys: str) -> None:
-        self.keys: Collection[str] | ConfigError = keys
-        self.reads = 0
-        self.answers = threading.Event()
-        """Until then whoever reads it waits, as on a mount that hangs."""
-        self.answers.set()
-        self.clock = Clock()
-        self.api = ApiKeys(self, self.clock)
-
-    def __call__(self) -> Collection[str]:
-        self.reads += 1
-        self.answers.wait(PATIENCE)
-        if isinstance(self.keys, ConfigError):
-            raise self.keys
-        return self.keys
 
 
 def over_tcp(world: World, key: str | None = None, scheme: str = "Bearer") -> httpx.AsyncClient:
@@ -51,7 +26,7 @@ def over_tcp(world: World, key: str | None = None, scheme: str = "Bearer") -> ht
 
 
 async def test_over_tcp_a_key_opens_what_none_does_not(tmp_path: Path) -> None:
-    async with serving(tmp_path, tcp=True, keys=Kept(GOOD, OTHER).api) as world:
+    async with serving(tmp_path, tcp=True, keys=ApiKeys([GOOD, OTHER])) as world:
         for key in (GOOD, OTHER):
             async with over_tcp(world, key) as client:
                 assert (await client.post("/generate", json={"text": "a"})).status_code == 200
@@ -76,7 +51,7 @@ async def test_without_a_good_key_nothing_is_answered_and_nothing_reaches_the_en
 ) -> None:
     headers = httpx.Headers([] if header is None else [(b"Authorization", header)])
     async with (
-        serving(tmp_path, tcp=True, keys=Kept(GOOD).api) as world,
+        serving(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world,
         over_tcp(world) as client,
     ):
         paths = sorted({getattr(route, "path", "") for route in world.app.routes})
@@ -94,13 +69,13 @@ async def test_without_a_good_key_nothing_is_answered_and_nothing_reaches_the_en
 
 
 async def test_the_unix_socket_asks_for_no_key(tmp_path: Path) -> None:
-    async with serving(tmp_path, keys=Kept(GOOD).api) as world, world.client() as client:
+    async with serving(tmp_path, keys=ApiKeys([GOOD])) as world, world.client() as client:
         assert (await client.post("/generate", json={"text": "a"})).status_code == 200
 
 
 async def test_a_key_opens_no_admin_route(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, tcp=True, keys=Kept(GOOD).api) as world,
+        serving(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world,
         over_tcp(world, GOOD) as client,
     ):
         assert (await client.post("/admin/rollback")).status_code == 403
@@ -108,7 +83,7 @@ async def test_a_key_opens_no_admin_route(tmp_path: Path) -> None:
 
 
 async def test_openais_client_brings_its_key_and_hears_of_a_wrong_one(tmp_path: Path) -> None:
-    async with serving(tmp_path, tcp=True, keys=Kept(GOOD).api) as world:
+    async with serving(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world:
         address = f"http://127.0.0.1:{world.tcp_port}/v1"
         async with openai.AsyncOpenAI(base_url=address, api_key=GOOD, max_retries=0) as client:
             await client.chat.completions.create(model="model", messages=HELLO)
@@ -118,46 +93,8 @@ async def test_openais_client_brings_its_key_and_hears_of_a_wrong_one(tmp_path: 
     assert caught.value.code == "invalid_api_key"
 
 
-async def test_a_file_that_changes_is_read_anew_and_one_that_breaks_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kept = Kept(GOOD)
-    kept.keys = (OTHER,)
-    assert (await kept.api.admit(GOOD), kept.reads) == (True, 1)  # too soon to look again
-    kept.clock.now += KEYS_FRESH_SECONDS
-    assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [False, True]
-    assert kept.reads == 2
-    kept.keys = ConfigError("api-keys: holds no key")
-    for _ in range(2):
-        kept.clock.now += KEYS_FRESH_SECONDS
-        assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [False, True]
-    faults = [each.message for each in caplog.records if each.levelno >= logging.ERROR]
-    assert faults == ["api_keys.unreadable"]
-    kept.keys = (GOOD,)
-    kept.clock.now += KEYS_FRESH_SECONDS
-    assert [await kept.api.admit(key) for key in (GOOD, OTHER)] == [True, False]
-
-
-async def test_a_file_that_hangs_holds_up_nobody_and_counts_once_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(keys, "KEYS_READ_SECONDS", 0.05)
-    kept = Kept(GOOD)
-    kept.answers.clear()
-    kept.keys = (OTHER,)
-    for _ in range(3):
-        kept.clock.now += KEYS_FRESH_SECONDS
-        assert await kept.api.admit(GOOD)
-    assert kept.reads == 2  # the one at the start, and the one that hangs
-    kept.answers.set()
-    async with asyncio.timeout(PATIENCE):
-        while await kept.api.admit(GOOD):  # noqa: ASYNC110 it has no event
-            await asyncio.sleep(0)
-    assert await kept.api.admit(OTHER)
-
-
 def test_no_key_is_kept_as_it_is() -> None:
-    assert GOOD not in repr(vars(Kept(GOOD).api))
+    assert GOOD not in repr(vars(ApiKeys([GOOD])))
 
 
 def test_failures_are_told_with_their_rate_and_without_what_was_sent(

@@ -77,7 +77,7 @@ async def test_the_document_says_what_opens_each_operation(world: World) -> None
 
 
 async def test_what_it_says_is_what_happens_to_who_shows_nothing_over_tcp(tmp_path: Path) -> None:
-    keys = ApiKeys(lambda: ["a-key-of-24-characters-1"])
+    keys = ApiKeys(["a-key-of-24-characters-1"])
     async with serving(tmp_path, tcp=True, keys=keys, webhook="knock-knock") as world:
         address = f"http://127.0.0.1:{world.tcp_port}"
         for (method, path), operation in OPERATIONS.items():

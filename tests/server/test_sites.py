@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.test_keys import GOOD, Kept, over_tcp
+from hotreload.server.keys import ApiKeys
+from tests.server.test_keys import GOOD, over_tcp
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE
 
@@ -24,7 +25,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
 
 async def test_a_page_of_a_named_site_may_ask_and_read_the_answer(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, origins=[CHAT], tcp=True, keys=Kept(GOOD).api) as world,
+        serving(tmp_path, origins=[CHAT], tcp=True, keys=ApiKeys([GOOD])) as world,
         over_tcp(world) as client,
     ):
         may = await client.options("/v1/chat/completions", headers=ASKS)

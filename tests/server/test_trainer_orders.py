@@ -30,7 +30,7 @@ NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    keys = ApiKeys(lambda: [KEY])
+    keys = ApiKeys([KEY])
     async with serving(tmp_path, tcp=True, admin_keys=keys) as world:
         world.control.outcome = replace(attempt(), version="7")
         yield world

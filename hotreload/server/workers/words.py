@@ -44,7 +44,7 @@ class Word(StrEnum):
     LIVE = "live"
     """The generation that is live now."""
     SETTINGS = "settings"
-    """The limits that hold from now on."""
+    """The limits, and the keys, that count from now on."""
     ENCODER = "encoder"
     """The name of what encodes prompts from now on, and what it is made of; nothing for none."""
     PING = "ping"
