@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 LITTLE = 10
-"""Niceness that leaves a tenth of a processor where others want it. Tracing has Python's lock most
-of the time: with idle priority, and so no processor, it kept that from clients for longer."""
+"""Niceness that leaves a tenth of a processor where others want it. With idle priority, and so no
+processor, staging stood still beside our own compiling, or beside anybody at work, and tracing kept
+Python's lock, which it has most of the time, from clients for longer."""
 SWITCH_INTERVAL = 0.0005
 """Each return from a blocking call waits for the lock, up to this long; Python's own is 5 ms."""
 

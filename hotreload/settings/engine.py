@@ -106,8 +106,9 @@ class EngineSettings(SettingsTable):
     )
     staging_priority: Literal["idle", "normal"] = Field(
         default="idle",
-        description="What processor time these threads get: idle is what those who are served "
-        "leave over (SCHED_IDLE), normal is a share like any other's.",
+        description="What processor time these threads get: idle is what others leave over, "
+        "and a tenth of a processor that they want (niceness 10), normal is a share like any "
+        "other's.",
     )
     staging_starve: Deadline = Field(
         default=30.0,

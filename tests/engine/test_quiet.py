@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from hotreload.engine.giving_way import LITTLE
 from hotreload.engine.weights.quiet import Quiet, done_quietly
 
 
@@ -27,14 +28,23 @@ def test_nothing_to_do_is_done_at_once() -> None:
     assert list(done_quietly((), doubling, Quiet())) == []
 
 
-def test_its_threads_take_what_is_left_over_and_the_callers_stays_as_it_is() -> None:
-    @contextmanager
-    def looking() -> Iterator[Callable[[int], int]]:
-        yield lambda _: os.sched_getscheduler(0)
+def priority() -> tuple[int, int]:
+    """The calling thread's scheduler and niceness."""
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    return os.sched_getscheduler(0), own
 
-    assert list(done_quietly([1], looking, Quiet())) == [os.SCHED_IDLE]
-    assert list(done_quietly([1], looking, Quiet(priority="normal"))) == [os.SCHED_OTHER]
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+@contextmanager
+def looking() -> Iterator[Callable[[int], tuple[int, int]]]:
+    yield lambda _: priority()
+
+
+def test_its_threads_give_way_and_never_stand_still_and_the_callers_stays_as_it_is() -> None:
+    """Of idle priority they got nothing where others wanted all: 155 s for 0.63 GB were seen."""
+    usual = priority()
+    assert list(done_quietly([1], looking, Quiet())) == [(os.SCHED_OTHER, max(LITTLE, usual[1]))]
+    assert list(done_quietly([1], looking, Quiet(priority="normal"))) == [usual]
+    assert priority() == usual
 
 
 def test_threads_are_switched_often_meanwhile_and_as_before_afterwards() -> None:
@@ -81,12 +91,12 @@ def test_who_does_not_want_the_rest_ends_it() -> None:
 
 
 def test_a_thread_of_usual_priority_joins_those_that_starve() -> None:
-    priorities: set[int] = set()
+    priorities: set[tuple[int, int]] = set()
 
     @contextmanager
     def waiting() -> Iterator[Callable[[int], None]]:
         def wait(_: int) -> None:
-            priorities.add(os.sched_getscheduler(0))
+            priorities.add(priority())
             time.sleep(0.01)  # as one that gets no processor
 
         yield wait
@@ -94,4 +104,4 @@ def test_a_thread_of_usual_priority_joins_those_that_starve() -> None:
     for _ in done_quietly(range(10_000), waiting, Quiet(starve_seconds=0.1)):
         if len(priorities) == 2:
             break
-    assert priorities == {os.SCHED_IDLE, os.SCHED_OTHER}
+    assert priorities == {priority(), (os.SCHED_OTHER, LITTLE)}

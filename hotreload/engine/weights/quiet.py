@@ -1,9 +1,8 @@
-"""Does long work in threads that take the processor time that the serving threads leave over.
+"""Does long work in threads that leave most of a processor to the serving threads.
 
-They may starve: after a while one thread of usual priority joins them.
+Where others want all processors they get on slowly: after a while one of usual priority joins them.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from hotreload.engine.giving_way import short_turns
+from hotreload.engine.giving_way import short_turns, yield_processors
 
 LOOK_EVERY = 0.25
 """Seconds between two looks if the threads starve."""
@@ -25,6 +24,7 @@ class Quiet:
 
     threads: int = 1
     priority: Literal["idle", "normal"] = "idle"
+    """`idle` takes what others leave, and a tenth of a processor that they want."""
     starve_seconds: float = 30.0
     """Time that its threads may go without a processor, all told, before one of usual priority
     joins them; waiting for a disk counts too."""
@@ -62,13 +62,13 @@ class _Crew[J, R]:
 
     def results(self, quiet: Quiet) -> Iterator[R]:
         began = time.monotonic()
-        for _ in range(min(quiet.threads, self._left)):
-            self._start(quiet.priority == "idle")
         may_starve = quiet.priority == "idle"
+        for _ in range(min(quiet.threads, self._left)):
+            self._start(yields=may_starve)
         while self._left:
             if may_starve and time.monotonic() - began - self._worked() > quiet.starve_seconds:
                 may_starve = False
-                self._start(is_idle=False)
+                self._start(yields=False)
             with suppress(Empty):
                 done = self._done.get(timeout=LOOK_EVERY)
                 if isinstance(done, BaseException):
@@ -91,15 +91,14 @@ class _Crew[J, R]:
         for thread in self._threads:
             thread.join()
 
-    def _start(self, is_idle: bool) -> None:
-        thread = threading.Thread(target=self._work, args=(is_idle,), name="staging", daemon=True)
+    def _start(self, *, yields: bool) -> None:
+        thread = threading.Thread(target=self._work, args=(yields,), name="staging", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _work(self, is_idle: bool) -> None:
-        if is_idle:
-            with suppress(OSError, AttributeError):  # where a system has no such priority
-                os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    def _work(self, yields: bool) -> None:
+        if yields:
+            yield_processors()
         try:
             with self._worker() as work:
                 while self._jobs:

@@ -16,7 +16,7 @@ Threads = int | Literal["auto"]
 def counted(threads: Threads, priority: str) -> int:
     """The number of threads that was asked for, or that the machine has processors to spare for.
 
-    Threads of idle priority leave the others alone, unless a limit counts what those take too.
+    Threads of idle priority leave others nine tenths, unless a limit counts what those take too.
     """
     if threads != "auto":
         return threads
