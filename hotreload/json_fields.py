@@ -68,6 +68,7 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "unproven": attempt.unproven or None,
         "bake": attempt.bake and bake_fields(attempt.bake),
         "behaviour": attempt.behaviour and behaviour_fields(attempt.behaviour),
+        "not_compared": attempt.not_compared or None,
         "command_said": list(attempt.command_said),
     }
 

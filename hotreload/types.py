@@ -357,6 +357,8 @@ class Attempt:
     """The judgement on its weights once they were live; None where none was begun."""
     behaviour: Behaviour | None = None
     """Its weights beside those that were live; None where they were not compared."""
+    not_compared: str = ""
+    """How far the comparison came that was cut short; empty where none was."""
     command_said: tuple[str, ...] = ()
     """The last lines of the operator's command that judged its weights."""
 

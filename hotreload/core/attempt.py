@@ -19,7 +19,7 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rollout import Rollout
-from hotreload.core.rules import Rules
+from hotreload.core.rules import UNDECIDING_SECONDS, Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted, wait_for_left_behind
@@ -115,7 +115,7 @@ class AttemptUnderWay:
                     self.progress.unproven = switch.replica.engine.cannot_overlap or ""
                     if not self.progress.unproven:
                         await switch.prove_unseen(staged)
-                        await self._compare(switch, staged)
+                        await self._compare(switch, staged, self._rules.comparing_timeout)
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
@@ -179,12 +179,19 @@ class AttemptUnderWay:
         self.progress.is_staged = not takes_long
         await switch.prove(staged)
         if self._is_to_compare:
-            await self._compare(switch, staged)
+            await self._compare(switch, staged, self._comparing_seconds)
             self._is_to_compare = False  # what the first engine finds is so on all
         self.progress.is_staged = True
 
-    async def _compare(self, switch: Switch, staged: Staged) -> None:
-        await switch.compare(staged, self._attempts.hearing)
+    @property
+    def _comparing_seconds(self) -> float:
+        """Time to compare what is to go live: little, where nothing decides by it."""
+        decides = self._rules.limits.are_any or self._command is not None
+        most = self._rules.comparing_timeout
+        return most if decides else min(most, UNDECIDING_SECONDS)
+
+    async def _compare(self, switch: Switch, staged: Staged, seconds: float) -> None:
+        await switch.compare(staged, self._attempts.hearing, seconds)
         if self._command is not None:
             await switch.ask_command(staged, self._command)
 

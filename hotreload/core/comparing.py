@@ -6,7 +6,7 @@ noise. The new ones answer them and are led along the live ones' answers. Both r
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -38,23 +38,29 @@ class BehaviourRejected(CheckpointRejected):
 
 
 async def compared(
-    engine: Engine, staged: Staged, further: Sequence[Question] = ()
+    engine: Engine,
+    staged: Staged,
+    further: Sequence[Question] = (),
+    note: Callable[[str], None] = lambda words: None,
 ) -> Behaviour | None:
     """Ask live and new weights the same, and further questions beside what all are asked.
 
-    None where the live ones give nothing to compare with.
+    None where the live ones give nothing to compare with. `note` is told how far it has come.
     """
     began, read = time.monotonic(), texts()
+    note("the live weights had not answered yet")
     asked, live = await _answered_by_live(engine, (*questions(), *further))
     if not asked:
         return None
     led = [_led(q, a) for q, a in zip(asked, live, strict=True) if a.to_be_led]
+    note("the live weights had answered, and were being asked again")
     try:
         # In another order: rows of a batch are no part of what weights expect.
         again = await engine.answer_unseen(engine.live, [*reversed(led), *read])
     except AnswerNonfinite as bad:
         log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
         return None
+    note("the live weights had answered, the new ones not yet")
     try:
         new = await engine.answer_unseen(staged, [*asked, *led, *read])
     except AnswerNonfinite as bad:

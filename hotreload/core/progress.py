@@ -69,6 +69,8 @@ class AttemptProgress:
         """The verdict of the probe on the weights; a cancel that comes later does not undo it."""
         self.behaviour: Behaviour | None = None
         """Differences between its weights and those that are live, once they are compared."""
+        self.not_compared = ""
+        """The reason why there are no figures of that, or not all, and how far it came."""
         self.command_said: tuple[str, ...] = ()
         """The last lines of the operator's command, once it has ended."""
         self.fingerprints: tuple[str, str] | None = None

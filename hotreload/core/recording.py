@@ -198,6 +198,7 @@ class Attempts:
             unproven=progress.unproven,
             version=live.weight_version if live is not None else progress.version,
             behaviour=progress.behaviour,
+            not_compared=progress.not_compared,
             command_said=progress.command_said,
         )
 

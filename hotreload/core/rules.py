@@ -15,6 +15,10 @@ MOST_SETS = 6
 """The most sets of weights where memory decides: each lane has its turn, so tokens come slower."""
 
 
+UNDECIDING_SECONDS = 2.0
+"""The most time that a comparison by which nothing decides keeps new weights from going live."""
+
+
 class KeepPrevious(StrEnum):
     """The place where the generation before waits for a rollback."""
 

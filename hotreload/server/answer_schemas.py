@@ -71,6 +71,7 @@ _ATTEMPT: Mapping[str, Schema] = {
     "unproven": MAYBE_TEXT,
     "bake": either(named("Bake"), {"type": "null"}),
     "behaviour": either(named("Behaviour"), {"type": "null"}),
+    "not_compared": MAYBE_TEXT,
     "command_said": a_list(PLAIN_TEXT),
 }
 _SIGNS = ("empty", "endless", "repeating")

@@ -88,7 +88,8 @@ class BehaviourSettings(SettingsTable):
         default=Rules().compare_within,
         description="How long that may take. A checkpoint that it takes longer for is postponed if "
         "there are limits, and else goes live without a report. Where clients are answered "
-        "meanwhile, it is divided by shadow_share.",
+        "meanwhile, it is divided by shadow_share. Without limits and command it is 2 s at most, "
+        "but for a dry run.",
     )
     corpus: CorpusFile | None = Field(
         default=None,

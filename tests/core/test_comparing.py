@@ -12,6 +12,7 @@ import pytest
 from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
 from hotreload.behaviour.built_in import questions
 from hotreload.behaviour.report import BothRead, Pair, report_of
+from hotreload.core import attempt as core_attempt
 from hotreload.core import comparing
 from hotreload.core.comparing import breaches
 from hotreload.core.rules import BehaviourLimits, Rules
@@ -128,13 +129,57 @@ async def test_without_limits_a_comparison_that_fails_fails_no_checkpoint(
     assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
 
 
+ASKED = (
+    "the live weights had not answered yet",
+    "the live weights had answered, and were being asked again",
+    "the live weights had answered, the new ones not yet",
+)
+
+
+@pytest.mark.parametrize("turn", range(3))
+async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_far_it_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.05)
+    world = world_of(tmp_path, COMPARING)
+    answers = world.engine.answer_unseen
+    asked = list[int]()
+
+    async def stuck(staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
+        asked.append(len(questions))
+        await world.steps.released["never" if len(asked) > turn else "at once"].wait()
+        return await answers(staged, questions)
+
+    world.engine.answer_unseen = stuck  # type: ignore[method-assign]
+    world.steps.released["at once"].set()
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+    assert attempt.not_compared == f"cut short after 0.05 s: {ASKED[turn]}"
+    assert attempt_fields(attempt)["not_compared"] == attempt.not_compared
+    assert world.restarted_ledger().history[0].not_compared == attempt.not_compared
+
+
+async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.0)
+    world = world_of(tmp_path, COMPARING)
+    world.source.known[OTHER.label] = OTHER
+    async with world.running():
+        found = await (await world.operator.rehearse(OTHER.label))
+        live = await reloaded(world, OTHER)
+    assert (found.behaviour.agreement, found.not_compared) == (0, "")
+    assert live.not_compared.startswith("cut short after 0 s: ")
+
+
 @pytest.mark.parametrize("fault", [NotEnoughMemory("no room for the shadow"), HANG])
 async def test_with_limits_it_is_tried_again_later(tmp_path: Path, fault: object) -> None:
     world = world_of(tmp_path, replace(STRICT, compare_within=0.01))
     world.steps.faults["compare"] = fault
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert attempt.outcome is Outcome.POSTPONED
+    assert (attempt.outcome, attempt.not_compared) == (Outcome.POSTPONED, "")
     assert not world.ledger.refused
 
 

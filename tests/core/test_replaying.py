@@ -204,6 +204,8 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
         attempt = await reloaded(world, OTHER)
     assert attempt.behaviour is not None
     assert (attempt.outcome, attempt.behaviour.heard) == (Outcome.LIVE, 16)
+    along = "both were led along 16 of 20 requests of clients"
+    assert attempt.not_compared.endswith(f" s: {along}")
 
 
 class Slow(FakeEngine):

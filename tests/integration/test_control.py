@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -16,6 +17,7 @@ from hotreload.behaviour.corpus import Corpus
 from hotreload.core.rules import BakeRules
 from hotreload.events import PhaseEntered, SettingsRead, Warming
 from hotreload.life.corpora import with_corpus
+from hotreload.settings.behaviour import BehaviourLimitSettings
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
 from tests.integration.running import (
@@ -259,6 +261,8 @@ async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anyb
 
 
 MARK = "what a client said in confidence"
+STEP, SLACK = 0.05, 5.0
+"""Seconds by which each step of a slow model is longer, and in which one under way must end."""
 
 
 async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothing_of_it_is_told(
@@ -323,15 +327,9 @@ async def test_too_few_right_answers_to_the_operators_own_questions_refuse_a_che
     ]
     lines += [{"messages": chat, "answer": words(number)}, {"prompt": "Who?", "matches": "step"}]
     file.write_text("\n".join(map(json.dumps, lines)))
-    behaviour = running.settings.behaviour
-    limits = behaviour.limits.model_copy(update={"min_agreement": None, "min_accuracy": 0.5})
-    wished = behaviour.model_copy(update={"corpus": Corpus(file), "limits": limits})
-    settings = running.settings.model_copy(update={"behaviour": wished})
-    running.daemon.rereading._read = lambda: with_corpus(settings)
-    os.kill(os.getpid(), signal.SIGHUP)
-    await running.until(
-        lambda: any(isinstance(e, SettingsRead) and e.changed for e in running.happened)
-    )
+    limits = running.settings.behaviour.limits
+    limits = limits.model_copy(update={"min_agreement": None, "min_accuracy": 0.5})
+    await reread(running, corpus=Corpus(file), limits=limits)
     await running.attempted(running.drop(51))
     bad = (await get(running, "/history"))["attempts"][0]
     assert (bad["outcome"], bad["code"]) == ("rejected", "behaviour"), bad
@@ -345,3 +343,53 @@ async def test_too_few_right_answers_to_the_operators_own_questions_refuse_a_che
 
 def live_number(live: Generation) -> int:
     return int(live.revision.label.rpartition("_")[2])
+
+
+async def reread(running: Running, **behaviour: Any) -> None:
+    """Have the daemon read other settings of [behaviour]."""
+    wished = running.settings.behaviour.model_copy(update=behaviour)
+    settings = running.settings.model_copy(update={"behaviour": wished})
+    running.daemon.rereading._read = lambda: with_corpus(settings)
+    before = len(running.happened)
+    os.kill(os.getpid(), signal.SIGHUP)
+    await running.until(
+        lambda: any(isinstance(e, SettingsRead) and e.changed for e in running.happened[before:])
+    )
+
+
+async def test_a_comparison_by_which_nothing_decides_keeps_a_slow_model_back_for_two_seconds(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client is answered all along, and what is cut short leaves the engine as it was."""
+    await running.until(lambda: any(isinstance(e, Warming) and e.is_over for e in running.happened))
+    await reread(running, limits=BehaviourLimitSettings())
+    reconciler: Any = running.daemon.slot.operator()._reconciler
+    monkeypatch.setattr(reconciler, "_command", lambda: None)
+    worker, before = running.engine._scheduler.scheduler.tp_worker, running.live
+    launch = worker.forward_batch_generation
+
+    def launch_slowly(*args: Any, **more: Any) -> Any:
+        time.sleep(STEP)
+        return launch(*args, **more)
+
+    sampling = {"max_new_tokens": 200, "ignore_eos": True, "temperature": 0}
+    async with running.client() as client:
+        with monkeypatch.context() as slowly:
+            slowly.setattr(worker, "forward_batch_generation", launch_slowly)
+            asked = client.post("/generate", json={"text": "x", "sampling_params": sampling})
+            answering = asyncio.create_task(asked)
+            await running.until(lambda: running.engine.under_way == 1)
+            await running.attempted(running.drop(52))
+            assert not answering.done()
+        answer = (await answering).json()
+    made = answer["meta_info"]["completion_tokens"], answer["meta_info"]["generation"]
+    assert made == (200, before.number)
+    assert answer["text"].startswith(words(live_number(before)))
+    slow = (await get(running, "/history"))["attempts"][0]
+    assert (slow["outcome"], slow["label"], slow["behaviour"]) == ("live", "step_52", None)
+    assert slow["not_compared"].startswith("cut short after 2 s: the live weights had ")
+    assert 2 <= slow["phases"]["comparing"] < 2 + SLACK
+    await running.attempted(running.drop(53))
+    usual = (await get(running, "/history"))["attempts"][0]
+    assert (usual["outcome"], usual["label"]) == ("live", "step_53")
+    assert (await running.ask())["text"] == words(53)

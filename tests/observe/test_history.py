@@ -165,6 +165,7 @@ def test_an_attempt_has_the_fields_of_the_contract() -> None:
         "unproven": None,
         "bake": None,
         "behaviour": None,
+        "not_compared": None,
         "command_said": [],
     }
 

@@ -55,10 +55,15 @@ class Resting:
         return 1 if lane is self.live else math.ceil(1 / self._fading)
 
     def _share(self, lane: Lane, lanes: Sequence[Lane]) -> Fraction:
-        """The part of its turns in which it launches; all, if nobody else has anything to do."""
+        """The part of its turns in which it launches; all, if nobody else has anything to do.
+
+        And of a shadow that is given up: what is left of it takes a step to end, and is waited for.
+        """
         serving = [each for each in lanes if not each.has_own_pool]
         if not lane.has_own_pool:
             return self._share_of_serving(lane, serving)
+        if lane.is_ending:
+            return WHOLE
         at_work = filter(self._has_work, serving)
         steps = sum((self._share_of_serving(each, serving) for each in at_work), Fraction(0))
         # A share of the clients' steps, of which a round has one for each lane that does not rest.

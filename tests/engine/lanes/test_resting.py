@@ -2,6 +2,7 @@
 
 import random
 from collections import deque
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +101,9 @@ class Loop:
         self.answers[name] = 1
         return lane
 
+    def name_of(self, lane: Lane) -> str:
+        return self._names[id(lane)]
+
     @property
     def is_strict(self) -> bool:
         """Whether each lane has had the results of its own launches and no others."""
@@ -131,6 +135,19 @@ def test_the_share_is_one_of_the_clients_steps_however_many_generations_take_the
     launched = resting.rounds(160)
     assert (launched.count("b"), launched.count("s")) == (40, 50)
     assert all(loop.is_strict for loop in (two, five, resting))
+
+
+def test_a_proof_that_is_given_up_rests_no_more_so_whoever_waits_for_its_end_waits_for_a_step() -> (
+    None
+):
+    loop = Loop("as", shadow=0.05)
+    loop.turns(3)
+    loop.lane(SHADOW).ended = Future()
+    assert loop.turns(4) == "sasa"
+    loop.arriving = {SHADOW: 0}
+    loop.turns(3)
+    assert [*map(loop.name_of, loop.rotation.lanes)] == ["a"]
+    assert loop.is_strict
 
 
 def test_while_nobody_is_answered_they_launch_in_every_turn() -> None:

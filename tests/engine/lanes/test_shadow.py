@@ -404,6 +404,35 @@ async def test_a_prove_that_is_cancelled_leaves_no_lane_and_no_memory(
     await engine.release(staged)
 
 
+async def test_a_comparison_that_is_cut_short_leaves_no_lane_and_no_memory(
+    engine: Engine, voices: Voices
+) -> None:
+    """Beside a client: whoever ends it waits for the step that is under way, and what it left."""
+    staged, serving = await engine.stage(voices.checkpoint(6)), engine.live.weights.lane
+    before = await held(engine)
+    client = asyncio.create_task(tell(engine, 200))
+    await until(lambda: engine.under_way == 1)
+    for launched in (1, 4):
+        with launches(engine) as seen:
+            comparing = asyncio.create_task(compared(engine, staged))
+            await until(lambda: len(of_shadow(seen, serving)) >= launched)  # noqa: B023
+            at = len(seen)
+            comparing.cancel()
+            await asyncio.gather(comparing, return_exceptions=True)
+        assert len(of_shadow(seen[at:], serving)) <= 3
+        assert [lane.number for lane in lanes_of(engine)] == [serving]
+    assert not client.done()
+    assert (await client).is_whole
+    await nobody_left(engine)
+    assert await held(engine) == before
+    await engine.release(staged)
+
+
+def of_shadow(seen: Sequence[Launch], serving: int) -> list[Launch]:
+    """Those of no lane in which clients are answered."""
+    return [each for each in seen if each.lane != serving]
+
+
 async def test_a_prove_leaves_the_memory_as_it_was(engine: Engine, voices: Voices) -> None:
     before = await held(engine)
     for number, damage in ((5, None), (9, "nan")):
