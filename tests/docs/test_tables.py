@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
@@ -14,10 +15,12 @@ from hotreload.engine.lanes.lanes import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app
+from hotreload.server.exchange import generation_header
+from hotreload.server.operations import OPERATIONS
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES
-from hotreload.types import Outcome
-from tests.docs.pages import first_cells, section, words_in
+from hotreload.types import Generation, Outcome, Revision
+from tests.docs.pages import ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.monitoring.rules import ALERTS
 from tests.source import MODULES, nodes_of
@@ -88,6 +91,35 @@ def test_every_route_has_its_row() -> None:
     }
     of_others = {*words_in("sglang routes", 0), *words_in("vllm routes", 0)}
     assert {*first_cells("routes"), *of_others} == routes
+
+
+def test_every_header_of_ours_has_its_row() -> None:
+    named = {
+        node.value
+        for module in MODULES
+        for node in nodes_of(module)
+        if isinstance(node, ast.Constant) and re.fullmatch(r"X-Hotreload-[\w-]+", str(node.value))
+    }
+    assert set(first_cells("headers")) == named
+
+
+def test_the_headers_that_a_request_may_send_are_told_apart_from_those_of_answers() -> None:
+    rows = [row.split("|")[1:4] for row in section("headers").splitlines()[2:]]
+    sent = {name.strip(" `") for name, request, _ in rows if request.strip()}
+    taken = {
+        parameter.name
+        for operation in OPERATIONS.values()
+        for parameter in operation.parameters
+        if parameter.name.startswith("X-Hotreload-")
+    }
+    assert sent == taken
+    made = {name.strip(" `") for name, _, answer in rows if answer.strip()}
+    assert made == set(generation_header(Generation(1, Revision("a"), "print", 0.0)))
+
+
+def test_every_field_of_the_status_has_its_row() -> None:
+    shown = (ROOT / "tests/golden/files/status.txt").read_text()  # held against the code
+    assert set(first_cells("status fields")) == set(re.findall(r"^[a-z_]+\b", shown, re.MULTILINE))
 
 
 def test_every_reason_why_an_engine_drains_has_its_row() -> None:
