@@ -40,6 +40,12 @@ from hotreload.types import Generation, Mode
 class AsyncHotEngine(AnsweringHalf):
     """Belongs to the loop it was started on; made by `start`."""
 
+    def __new__(cls, *given: object, **_: object) -> Self:
+        """Refuse what `start` takes, which has to be awaited."""
+        if not given or not isinstance(given[0], Started):
+            raise TypeError(f"{cls.__name__} is made by `await {cls.__name__}.start(model, …)`")
+        return super().__new__(cls)
+
     def __init__(self, started: Started, terms: HotTerms) -> None:
         events, engine = Events(), started.engine
         publish = events.publish
@@ -265,6 +271,12 @@ class AsyncHotEngine(AnsweringHalf):
         finally:
             self._replica.drop_spares()
             await self._started.end()
+
+    def __repr__(self) -> str:
+        live, does = self.generation, "is lost with" if self._gate.is_lost else "answers by"
+        if self._ending is not None:
+            does = "was closed after"
+        return f"<{type(self).__name__}: {does} generation {live.number}, {live.revision}>"
 
     async def __aenter__(self) -> Self:
         return self

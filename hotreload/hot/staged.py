@@ -114,6 +114,13 @@ class AsyncStagedWeights:
         async with self._one_at_a_time:
             await self._hold.discard()
 
+    def __repr__(self) -> str:
+        waits = "waits, proven" if self.is_proven else "waits, unproven"
+        became = waits if self.is_held else "released"
+        if self.generation is not None:
+            became = f"live as generation {self.generation.number}"
+        return f"<{type(self).__name__}: {self.name} ({self.fingerprint}), {became}>"
+
     async def __aenter__(self) -> Self:
         return self
 

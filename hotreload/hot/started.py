@@ -68,11 +68,11 @@ async def start(
     `compares` has it ready to compare other weights with those that it starts with, by what is
     built in and by a corpus.
     """
-    folder = _folder_of(model)
     _check_choices(boot, tp, first_device)
     _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
     if not all(isinstance(probe, Probe) for probe in probes):
         raise ConfigError(f"probes must be a list of Probe(…), not {shown(probes)}")
+    folder = _folder_of(model)
     served = await in_thread(lambda cancel: served_by(folder))
     checkpoint = None
     if boot == "checkpoint":
@@ -140,7 +140,10 @@ def _folder_of(model: object) -> Path:
     if isinstance(model, str | Path):
         if how := how_to_have(str(model)):
             raise ConfigError(f"model must be a folder's path, and {model} is none{how}")
-        return Path(model).absolute()
+        folder = Path(model).absolute()
+        if not folder.exists():
+            raise ConfigError(f"model must be a folder's path, and there is no {folder}")
+        return folder
     if hasattr(model, "server_args") and hasattr(model, "tokenizer_manager"):
         raise ConfigError(
             "a sglang-jax Engine that runs cannot be taken over: its threads were started without "

@@ -33,6 +33,9 @@ class _Twin[Own]:
         self.asynchronous = asynchronous
         self._loop = loop
 
+    def __repr__(self) -> str:
+        return repr(self.asynchronous).replace("<Async", "<", 1)
+
 
 def _waited[Own, **P, T](
     verb: Callable[Concatenate[Own, P], Coroutine[Any, Any, T]],

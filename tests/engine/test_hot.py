@@ -1,8 +1,10 @@
 """An engine in a program of one's own, this test: new weights from memory while it answers."""
 
 import gc
+import inspect
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hotreload
 from hotreload import HotEngine, Probe
 from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights.loaders import Loaders
@@ -38,7 +41,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 Tensors = dict[str, Any]
 SAYS = Probe("Who?", 12, contains="policy")
-LOOP, WATCHED = blocks("python", PAGES["docs/library.md"])
+FIRST, LOOP, WATCHED = blocks("python", PAGES["docs/library.md"])
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def example(block: str) -> dict[str, Any]:
 
 
 def test_fifty_updates_while_it_samples_and_each_sample_is_by_the_weights_it_names(
-    hot: HotEngine,
+    hot: HotEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live, samples = example(LOOP)["train"](hot, updates=50)
     assert len(live) == 51
@@ -83,6 +86,9 @@ def test_fifty_updates_while_it_samples_and_each_sample_is_by_the_weights_it_nam
     assert len({number for number, _ in samples}) > 10
     assert (hot.generation.number, hot.generation.revision.label) == (51, "step 50")
     assert said(hot) == "policy 50"
+    *steps, last = capsys.readouterr().out.splitlines()
+    assert steps[0] == "step 10 is generation 11, reward 10"
+    assert last.startswith(f"{len(samples)} samples by ")
 
 
 def test_an_answer_that_began_before_ends_under_the_weights_before(hot: HotEngine) -> None:
@@ -90,6 +96,27 @@ def test_an_answer_that_began_before_ends_under_the_weights_before(hot: HotEngin
     watched = example(WATCHED)["watched"](hot.asynchronous, saying(60))
     generation, made_by = hot._loop.run(watched)
     assert made_by == [before, before, generation.number]
+
+
+def test_the_first_lines_of_the_page_print_what_it_says(
+    hot: HotEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The engine is that of the other tests: to start another takes seconds."""
+
+    def started(model: str, **given: Any) -> Any:
+        inspect.signature(HotEngine).bind(model, **given)
+        assert given["args"].keys() == real.ARGS.keys()
+        hot.update(model)
+        return nullcontext(hot)
+
+    for number, name in enumerate(("model", "step_2"), start=1):
+        write_tiny(tmp_path / name, f"policy {number}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hotreload, "HotEngine", started, raising=False)
+    example(FIRST)
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("policy 1", "policy 2")
+    assert last.startswith(f"<HotEngine: answers by generation {hot.generation.number}, model (")
 
 
 # --- arrays in memory -------------------------------------------------------------------------

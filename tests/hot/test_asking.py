@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.answering.requests import with_ids
+from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import BadRequest
 from hotreload.hot.asking import are_asked, check_whole_number, request_for
 
@@ -91,3 +93,10 @@ def test_probes_are_asked_unless_there_are_to_be_none() -> None:
     for probes in some:
         with pytest.raises(BadRequest, match=r"probes of one update must be \(\), not"):
             are_asked(probes)
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "temperature", "stop", "regex"])
+def test_a_sampling_parameter_in_the_wrong_place_is_told_where_it_goes(name: str) -> None:
+    request, limits = request_for("a", None, {name: 3}), EngineLimits(128, 20, 32)
+    with pytest.raises(BadRequest, match=rf"{name}: .* sampling_params={{'{name}': …}}"):
+        with_ids(request, limits, lambda text: [1], lambda *chat: [1])

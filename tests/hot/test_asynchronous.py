@@ -76,6 +76,22 @@ async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
     await program.hot.close()
 
 
+async def test_it_says_what_it_is_and_so_do_staged_weights(program: Program) -> None:
+    staged = await program.hot.stage("step 1")
+    name = f"AsyncStagedWeights: step 1 ({staged.fingerprint})"
+    assert repr(staged) == f"<{name}, waits, unproven>"
+    await staged.probe()
+    assert repr(staged) == f"<{name}, waits, proven>"
+    await staged.flip()
+    assert repr(staged) == f"<{name}, live as generation 2>"
+    second = await program.hot.stage("step 2")
+    await second.release()
+    assert repr(second).endswith(", released>")
+    assert repr(program.hot) == "<AsyncHotEngine: answers by generation 2, step 1 (step 1)>"
+    await program.hot.close()
+    assert repr(program.hot).startswith("<AsyncHotEngine: was closed after generation 2, ")
+
+
 # --- its end ----------------------------------------------------------------------------------
 
 

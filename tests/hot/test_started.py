@@ -1,6 +1,7 @@
 """What is refused before an engine is built, and what an import costs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,7 @@ RUNS: Any = SimpleNamespace(
             ConfigError,
             r"folder's path, .*snapshot_download\('Qwen/Qwen3-0.6B', revision='main'\) returns",
         ),
-        ("/nowhere", CheckpointCorrupt, "nowhere: the folder cannot be read"),
+        ("./nope", ConfigError, r"folder's path, and there is no /.*/nope$"),
     ],
 )
 async def test_what_is_no_model_is_refused(
@@ -64,6 +65,13 @@ async def test_what_is_no_model_is_refused(
 async def test_what_is_no_choice_is_refused(more: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         await start("/nowhere", **more)
+
+
+@pytest.mark.parametrize("given", [(), ("./model",)])
+def test_an_asynchronous_engine_says_how_it_is_made(given: Any) -> None:
+    made: Any = AsyncHotEngine
+    with pytest.raises(TypeError, match=re.escape("by `await AsyncHotEngine.start(model, …)`")):
+        made(*given, device="cpu")
 
 
 async def test_a_damaged_model_is_refused_before_an_engine_is_built(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from hotreload.engine.answering.items import Item, Parsed, check_logprobs
 from hotreload.engine.answering.sampling import (
     LOGPROBS,
+    SAMPLING_PARAMETERS,
     asked_logprobs,
     bad,
     check_ids,
@@ -73,7 +74,7 @@ def with_ids(
     """
     for name in request:
         if name not in FIELDS:
-            raise bad(cut(name), "this server has no such parameter")
+            raise bad(cut(name), _why_not(name))
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise bad("stream", "must be true or false")
@@ -88,6 +89,12 @@ def with_ids(
     ids = _encoded(text if isinstance(text, list) else [text], encode, limits)
     rest = {name: value for name, value in request.items() if name not in PROMPTS}
     return {**rest, "input_ids": ids if isinstance(text, list) else ids[0]}
+
+
+def _why_not(name: str) -> str:
+    if name in SAMPLING_PARAMETERS:
+        return f"a sampling parameter goes into sampling_params={{{name!r}: …}}"
+    return "this server has no such parameter"
 
 
 def items_of(request: Mapping[str, Any], *, limits: EngineLimits, can: Capabilities) -> Parsed:

@@ -55,6 +55,9 @@ FLAGS = frozenset(
     {"ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"}
 )
 
+SAMPLING_PARAMETERS = NUMBERS | INTEGERS | FLAGS | GRAMMARS.keys() | {"stop", "stop_token_ids"}
+"""All that some engine knows."""
+
 
 def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[str, Any]:
     """The parameters as the engine takes them; BadRequest names the one at fault."""
