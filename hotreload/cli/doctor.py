@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,6 @@ examples:
   hotreload doctor --jax --json
   hotreload doctor --meet 60                     # on all hosts of one engine at once"""
 
-SERVICE_USER = "hotreload"
 TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
 
 
@@ -54,7 +54,7 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--user",
         metavar="NAME",
-        help="the user the daemon runs as (hotreload if you are root, else you)",
+        help="the user the daemon runs as (hotreload if you are root and it is there, else you)",
     )
     parser.add_argument("--jax", action="store_true", help="also ask JAX, which takes the device")
     parser.add_argument(
@@ -63,7 +63,10 @@ def add(verbs: Any) -> None:
         metavar="TIME",
         help="also meet the other hosts of the engine, and compare; wait so long (90, 30s, 5m)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--all", action="store_true", help="also print what the settings do not ask for"
+    )
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.set_defaults(run=run)
 
 
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({name: asdict(advice) for name, advice in found.items()}, indent=2))
     else:
-        print("\n".join(_line(name, advice) for name, advice in found.items()))
+        print("\n".join(_lines(found, whole=args.all)))
     return FAILED if any(advice.verdict == "fail" for advice in found.values()) else 0
 
 
@@ -97,17 +100,23 @@ def _facts(args: argparse.Namespace) -> "Facts":
 
 
 def _user(name: str | None) -> Any:
-    from hotreload.cli.machine import stranger, user_called
+    from hotreload.cli.machine import SERVICE_USER, user_called
     from hotreload.errors import ConfigError
 
-    if name is None and os.geteuid() == 0:
-        # Root may do everything and would find nothing, so look as the daemon's user, who may not
-        # exist before install-unit.
-        return user_called(SERVICE_USER) or stranger(SERVICE_USER)
+    if name is None and os.geteuid() == 0 and (of_service := user_called(SERVICE_USER)):
+        return of_service  # root may do everything, and would find nothing
     user = user_called(name)
     if user is None:
         raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")
     return user
+
+
+def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
+    """Yield a line for each check, without those of what is not configured unless all is asked."""
+    shown = {name: each for name, each in found.items() if whole or each.configured}
+    yield from (_line(name, each) for name, each in shown.items())
+    if left := len(found) - len(shown):
+        yield f"      {left} more look at what is not configured; --all prints them"
 
 
 def _line(name: str, advice: "Advice") -> str:

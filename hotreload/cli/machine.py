@@ -22,6 +22,8 @@ GOOGLE = "0x1ae0"
 """The PCI vendor number of Google, who makes TPUs."""
 CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\n]+)", re.MULTILINE)
 NO_USER = 65534
+SERVICE_USER = "hotreload"
+"""The user as whom the service runs, unless `install-unit --user` names another."""
 LISTENS = "0A"
 """The state of a socket that listens, as /proc/net/tcp shows it."""
 IpAddress = IPv4Address | IPv6Address

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hotreload.cli.doctor_checks.checkup import (
     check_jax,
     check_ports,
     check_socket,
+    check_user,
 )
 from hotreload.cli.doctor_checks.places import (
     check_admin_keys,
@@ -49,6 +51,7 @@ from hotreload.cli.machine import (
     accelerators,
     unknown_groups,
 )
+from hotreload.engine import versions
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
 from hotreload.life.state_lock import StateFolder
@@ -638,14 +641,61 @@ def test_inotify_instances_of_a_user_are_counted(tmp_path: Path) -> None:
     assert machine.inotify_instances(os.geteuid() + 1, tmp_path) == 0
 
 
-def test_root_looks_as_somebody_without_rights_until_the_user_is_made(
-    monkeypatch: pytest.MonkeyPatch,
+def test_who_asks_is_judged_where_the_services_user_is_absent_and_is_told_so(
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A newcomer who is root may read what they wrote, whoever will serve it some day."""
+    monkeypatch.setattr(machine, "SERVICE_USER", "nobody-made-me")
+    asks = machine.user_called(None)
+    assert asks is not None
+    assert doctor._user(None) == asks
+    says = check_user(facts(world, user=asks)).says
+    assert says.startswith(f"what may be read and written is judged for {asks.name}, who asks")
+    assert ("there is no user nobody-made-me yet" in says) == (asks.uid == 0)
+    monkeypatch.setattr(machine, "SERVICE_USER", asks.name)
+    assert check_user(facts(world, user=asks)).says.endswith(f"{asks.name}, who asks")
+    assert check_user(facts(world)).says.endswith("is judged for somebody; --user names another")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be asked by root; run them as root")
+def test_root_looks_as_the_services_user_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """root may do everything: looking as root would find every folder fit."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(doctor, "SERVICE_USER", "nobody-made-me")
-    user = doctor._user(None)
-    assert (user.name, user.uid) == ("nobody-made-me", machine.NO_USER)
+    monkeypatch.setattr(machine, "SERVICE_USER", "nobody")
+    assert doctor._user(None) == machine.user_called("nobody")
+
+
+def test_what_is_not_configured_is_printed_on_demand_and_is_in_the_json(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*more: str) -> str:
+        main(["doctor", *more, *(f"--set={one}" for one in sets(world))])
+        return capsys.readouterr().out
+
+    absent = ("hosts", "host ports", "token", "webhook", "api keys", "admin keys", "cache", "ports")
+    short, whole, as_json = told(), told("--all"), json.loads(told("--json"))
+    for name in CHECKS:
+        assert f" {name} " in whole
+        assert (f" {name} " in short) == as_json[name]["configured"]
+    assert {name for name in absent if as_json[name]["configured"]} == set()
+    left = [each for each in as_json.values() if not each["configured"]]
+    assert short.endswith(f" {len(left)} more look at what is not configured; --all prints them\n")
+    assert {each["verdict"] for each in left} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("can", "said"),
+    [
+        ({"n": True, "tools": False, "pause": False}, "; it has n; it lacks tools, pause"),
+        ({"n": False}, "; it lacks n"),
+        ({"n": True}, "; it has n"),
+    ],
+)
+def test_what_sets_an_engine_apart_is_told_and_nothing_where_nothing_does(
+    monkeypatch: pytest.MonkeyPatch, can: dict[str, bool], said: str
+) -> None:
+    release = replace(next(iter(versions.SUPPORTED.values())), can=can)
+    monkeypatch.setattr(checkup, "SUPPORTED", {"1.0": release})
+    assert checkup._can("1.0") == said
 
 
 def test_settings_that_cannot_be_read_exit_78_as_the_help_says(

@@ -23,6 +23,13 @@ class Advice:
     verdict: Literal["ok", "warn", "fail"]
     says: str
     todo: str = ""
+    configured: bool = True
+    """False where the settings ask for no such thing: a list of all has it, a short one has not."""
+
+
+def not_configured(says: str) -> Advice:
+    """Return the advice on what the settings do not ask for."""
+    return Advice("ok", says, configured=False)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from hotreload.cli import machine
-from hotreload.cli.doctor_checks.advice import Advice, Check, Facts
+from hotreload.cli.doctor_checks.advice import Advice, Check, Facts, not_configured
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.places import (
     check_admin_keys,
@@ -97,7 +97,7 @@ def check_engine(facts: Facts) -> Advice:
     engine = installed("sglang-jax")
     if untested is None:
         assert engine is not None, "or it would be untested"
-        return Advice("ok", f"sglang-jax {engine} with jax {installed('jax')}: {_can(engine)}")
+        return Advice("ok", f"sglang-jax {engine} with jax {installed('jax')}{_can(engine)}")
     fault = _import_fault() if engine is not None else "there is none to import"
     if fault:
         return Advice("fail", f"{untested}: {fault}", how_to_install())
@@ -105,9 +105,11 @@ def check_engine(facts: Facts) -> Advice:
 
 
 def _can(engine: str) -> str:
+    """Say what sets this release apart from others."""
     can = SUPPORTED[engine].can
-    yes, no = ([name for name, has in can.items() if has is wanted] for wanted in (True, False))
-    return f"can: {', '.join(yes) or 'what all can'}; cannot: {', '.join(no) or 'nothing'}"
+    words = {"has": [name for name in can if can[name]], "lacks": [n for n in can if not can[n]]}
+    said = (f"it {verb} {', '.join(names)}" for verb, names in words.items() if names)
+    return "".join(f"; {each}" for each in said)
 
 
 def _import_fault() -> str | None:
@@ -191,7 +193,7 @@ def check_ports(facts: Facts) -> Advice:
             who = f" by {', '.join(map(str, by))}" if by else " (run this as root to see by whom)"
             return Advice("fail", f"{address} is taken{who}", f"end that, or set another {name}")
     if not ports:
-        return Advice("ok", "no port is named to listen on")
+        return not_configured("no port is named to listen on")
     return Advice("ok", f"{' and '.join(ports.values())} can be listened on")
 
 
@@ -217,11 +219,13 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
 def check_user(facts: Facts) -> Advice:
     """Whose rights are the others' answers about?"""
     name, own = facts.user.name, machine.user_called(None)
-    if own is not None and name == own.name:
-        return Advice("ok", f"what may be read and written is judged for {name}, who asks")
-    who = "" if machine.user_called(name) else ", who is not there yet: install-unit tells how"
-    says = f"what may be read and written is judged for {name}{who}"
-    return Advice("ok", f"{says} (--user names another)")
+    says = f"what may be read and written is judged for {name}"
+    if own is None or name != own.name:
+        return Advice("ok", f"{says}; --user names another")
+    if own.uid == 0 and machine.user_called(machine.SERVICE_USER) is None:
+        why = f"there is no user {machine.SERVICE_USER} yet, as whom the service will run"
+        return Advice("ok", f"{says}, who asks: {why}; --user names another")
+    return Advice("ok", f"{says}, who asks")
 
 
 CHECKS: dict[str, Check] = {

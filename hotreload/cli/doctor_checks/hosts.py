@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 
 from hotreload.cli import machine
-from hotreload.cli.doctor_checks.advice import Advice, Facts
+from hotreload.cli.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.life.meeting import ranks_of
@@ -30,7 +30,7 @@ Words = Mapping[str, str]
 Came = tuple[int, Words, Sequence[int]]
 """A rank, what it has, and the ports of rank 0 that it does not reach."""
 
-ONE_HOST = Advice("ok", "the engine lies on this host alone")
+ONE_HOST = not_configured("the engine lies on this host alone")
 
 
 def check_hosts(facts: Facts) -> Advice:

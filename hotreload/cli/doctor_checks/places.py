@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotreload.checkpoint.fit import served_by
 from hotreload.cli import machine
-from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
 from hotreload.life import state_lock
@@ -36,7 +36,7 @@ def check_folders(facts: Facts) -> Advice:
         todo = f"chown {user.name} {state}"
         return Advice("fail", f"{user.name} may not write to {state}", todo)
     if not readable:
-        return Advice("ok", "no folder is to be read")
+        return not_configured("no folder is to be read")
     return Advice("ok", f"{user.name} may read {' and '.join(map(str, readable))}")
 
 
@@ -80,7 +80,7 @@ def check_source_file_system(facts: Facts) -> Advice:
     """Does inotify tell this machine what others write to the watched folder?"""
     folder = facts.settings.source.path
     if folder is None or not folder.exists():
-        return Advice("ok", "no folder is watched")
+        return not_configured("no folder is watched")
     remote = remote_file_system(folder, facts.mounts)
     if remote is not None:
         rescan = facts.settings.source.rescan
@@ -146,7 +146,7 @@ def check_admin_keys(facts: Facts) -> Advice:
 def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
     """A file that the daemon must read and others must not; install-unit may pass it on."""
     if path is None:
-        return Advice("ok", f"no {what} is configured")
+        return not_configured(f"no {what} is configured")
     if not path.is_file():
         return Advice("fail", f"{path} is not there", f"write the {what} into it")
     if os.access(path, os.R_OK) and not path.read_text().strip():

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from hotreload.cli import machine
-from hotreload.cli.doctor_checks.advice import Advice, Facts, existing
+from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
 from hotreload.cli.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
 from hotreload.engine.weights.host_memory import host_bytes_free
@@ -85,7 +85,7 @@ def check_cache(facts: Facts) -> Advice:
     """May the daemon download from the hub, and is there room for it?"""
     cache, user, need = facts.hub_cache, facts.user, facts.weights_bytes
     if cache is None:
-        return Advice("ok", "nothing is downloaded")
+        return not_configured("nothing is downloaded")
     there = existing(cache)
     if not user.may(there, os.W_OK | os.X_OK) and not _systemd_makes(cache):
         todo = f"install -d -o {user.name} {cache}"
@@ -163,7 +163,7 @@ def check_memory_limits(facts: Facts) -> Advice:
     """Is the unit's limit on memory, if it has one, as large as the daemon may need?"""
     limits, most = memory_limits(facts), machine.unit_limit("MemoryMax", facts.units, facts.unit)
     if isinstance(limits, str):
-        return Advice("ok", f"no limit on the unit's memory is reckoned: {limits}")
+        return not_configured(f"no limit on the unit's memory is reckoned: {limits}")
     reckoned = f"MemoryHigh={_gib(limits.high)} MemoryMax={_gib(limits.most)}"
     if most is None:
         says = f"the unit's memory is not limited; {reckoned} would leave it all that it needs"
