@@ -35,7 +35,9 @@ from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_troubles import FilesGone
 from hotreload.life.state import StateFile
 from hotreload.life.workers import Workers, counted_workers
+from hotreload.observe.log import is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
+from hotreload.observe.terminal import ReadyLine
 from hotreload.picture.picture import State
 from hotreload.server.bounds import Limits
 from hotreload.server.configured import listening, make_app, passed_sockets
@@ -181,8 +183,11 @@ class Daemon:
             passed_sockets() as passed,
             self.state.folder.held(server.socket),
             listening(server, passed) as sockets,
-            page_at(self.settings.metrics.address, self.metrics.latest),
+            page_at(self.settings.metrics.address, self.metrics.latest) as metrics,
         ):
+            if is_read_in_terminal(self.settings.log.format):
+                follows = self.ranks is not None and not self.ranks.leads
+                self.events.subscribe(ReadyLine(sockets, metrics, follows=follows).observe)
             return await self._serve(sockets, are_lasting=bool(passed))
 
     async def _serve(self, sockets: list[socket], *, are_lasting: bool) -> int:

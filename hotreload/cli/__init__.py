@@ -23,6 +23,7 @@ from hotreload.cli import (
     doctor,
     explain,
     install_unit,
+    log,
     look,
     ls,
     serve,
@@ -42,6 +43,7 @@ MODULES: tuple[Any, ...] = (
     check,
     check_config,
     look,
+    log,
     ls,
     explain,
     top,
@@ -55,7 +57,7 @@ MODULES: tuple[Any, ...] = (
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "ls", "history", "checksums", "events", "explain")),
+    ("look", ("status", "top", "log", "ls", "history", "checksums", "events", "explain")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "diff", "swap", "generate")),
 )

@@ -1,4 +1,4 @@
-"""Attempts as people read them: the end of one, the report of a dry run, and all so far."""
+"""Attempts as people read them: the end of one, the report of a dry run, a log, and a table."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +29,15 @@ VERDICTS = {
 }
 AFTER_CHECKS = ("staging", "probing", "comparing")
 """Phases that come after all checks of the files."""
+ENDED_SO = {
+    "rejected": "was refused",
+    "postponed": "was put off",
+    "superseded": "was let go",
+    "lost": "cost the engine",
+}
+ASKERS = {"start": "at the start", "bake": "by clients' answers"}
+LONGEST_NOTE = 160
+"""So many columns has the line below a sentence at most; all words stand in the history."""
 HeadAndRows = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The head and the rows."""
 HISTORY_HEAD = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON, CHANGE")
@@ -112,6 +121,41 @@ def _compared(attempt: Fields) -> str:
     """Say how it differs from what is live, and which limits are broken by that."""
     broken = attempt["findings"] if attempt["outcome"] == "rejected" else ()
     return "\n".join([behaviour_text(attempt["behaviour"]), *map(plain, broken)])
+
+
+def log_text(past: Fields) -> str:
+    """Write an attempt, a pin or an unpin as a sentence, and below it why or what changed."""
+    now = show.now()
+    if "verb" in past:
+        tone, said, notes = None, f"{plain(past['verb'])}ned by {who(past)}", [past["reason"]]
+    else:
+        words = words_of(past)
+        why = str(past["reason"] or "").removeprefix(f"{past['code']}: ")
+        tone, said, notes = words["tone"], _sentence(past, words), [why, *words["notes"]]
+    at = show.local(_ended(past))
+    first = show.paragraph(f"{at}  {for_here(said, now)}", show.BELOW)
+    below = show.cut(for_here("; ".join(plain(each) for each in notes if each), now), LONGEST_NOTE)
+    lines = show.folded(below, max(show.LEAST_WORDS, show.room() - len(show.BELOW)))
+    return "\n".join([show.painted(first, tone), *(show.BELOW + each for each in lines if each)])
+
+
+def _sentence(attempt: Fields, words: Fields) -> str:
+    """Say how an attempt ended, how long it took, and who asked for it if a user did."""
+    name, by = short_name(attempt), attempt.get("by")
+    number = attempt["generation"]
+    end = ENDED_SO.get(attempt["outcome"], attempt["outcome"])
+    if attempt.get("dry_run"):
+        said = f"dry run: {name} {VERDICTS.get(attempt['outcome'], end)}, known"
+    elif outcome_word(attempt) == "rolled back":
+        said = f"rolled back to {name} as generation {number}"
+    elif attempt["outcome"] == "live":
+        said = f"{name} is live as generation {number}"
+    else:
+        said = f"{name} {end}"
+    code = f": {plain(attempt['code'])}" if attempt["code"] else ""
+    held = f", requests were held {words['held']}" if words["held"] else ""
+    asker = ASKERS.get(by["verb"], f"by {who(by)}") if by else ""
+    return f"{said} after {words['took']}{held}{asker and ', '}{asker}{code}"
 
 
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:

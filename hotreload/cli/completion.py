@@ -19,7 +19,7 @@ WANTED = {
     "bash": "bash finds it with its package bash-completion",
     "zsh": "zsh finds it with fpath=(~/.zfunc $fpath) in ~/.zshrc, before compinit",
 }
-"""What else a shell needs to find it."""
+"""A hint for each shell that needs more to find it."""
 
 
 def _installing(shell: str, before: str) -> str:
@@ -49,7 +49,7 @@ After an upgrade print the script again. Exits 0."""
 FILE_METAVARS = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
 """The metavars of arguments that take a file or folder."""
 REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
-"""What shtab says at the beginning: it names other folders than we do."""
+"""The remarks of shtab at the beginning: they name other folders than we do."""
 
 
 def add(verbs: Any) -> None:

@@ -125,13 +125,18 @@ class DaemonClient:
 
     def events(self, method: str, path: str, fields: Fields | None = None) -> Iterator[Fields]:
         """Send a request and yield each event of the stream, until the daemon ends it."""
+        with self.listening(method, path, fields) as events:
+            yield from events
+
+    @contextmanager
+    def listening(
+        self, method: str, path: str, fields: Fields | None = None
+    ) -> Iterator[Iterator[Fields]]:
+        """Send a request; inside the block its stream has begun, and no event is missed."""
         with self._exchange(method, path, fields, None) as response:
             if response.status >= 400:
                 raise error_of(response.status, json.loads(response.read()))
-            for line in _lines(response):
-                data = line.removeprefix(b"data: ")
-                if data not in (line, b"[DONE]"):
-                    yield json.loads(data)
+            yield _events(response)
 
     @contextmanager
     def _exchange(
@@ -205,6 +210,13 @@ def _process(pid: int) -> tuple[str, str]:
     except OSError:
         return "", ""
     return before.partition(" (")[2], after[:1]
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[Fields]:
+    for line in _lines(response):
+        data = line.removeprefix(b"data: ")
+        if data not in (line, b"[DONE]"):
+            yield json.loads(data)
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:

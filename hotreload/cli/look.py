@@ -16,6 +16,7 @@ from hotreload.picture.words import Fields, plain
 MOST_SHOWN = 1000
 """More than a daemon keeps."""
 HISTORIES = ("attempts", "pins")
+STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
 
 STATUS_EXPLAINED = """\
 The first line says who answers, whether that is what is wanted, and what to type next. state is
@@ -65,8 +66,8 @@ examples:
 
 EVENTS_EXPLAINED = """\
 One line for each event: the time, its name and fields, or with --json one object, in which `at` is
-the time in UTC. Past events are not shown.
-It exits 0 when the daemon stops.
+the time in UTC. Past events are not shown, and the looks that come every [source] rescan only with
+--all. It exits 0 when the daemon stops. `hotreload log -f` tells the ends of attempts in words.
 
 examples:
   hotreload events
@@ -101,7 +102,10 @@ def add(verbs: Any) -> None:
         explained=CHECKSUMS_EXPLAINED,
     )
     words = "Every event as it happens, until interrupted."
-    add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
+    events_verb = add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
+    events_verb.add_argument(
+        "--all", action="store_true", help="also each look at the source that comes by the clock"
+    )
 
 
 def status(args: argparse.Namespace) -> int:
@@ -131,8 +135,7 @@ def history(args: argparse.Namespace) -> int:
     from hotreload.cli.attempts_text import history_text
 
     said = daemon_of(args).get("/history")
-    attempts, pins = said["attempts"], said.get("pins", [])
-    past = sorted((*attempts, *pins), key=_when, reverse=True)[: args.n]
+    past = newest_first(said)[: args.n]
     if args.json:
         shown = {name: [each for each in said.get(name, []) if each in past] for name in HISTORIES}
         print(_dumped(shown))
@@ -143,7 +146,12 @@ def history(args: argparse.Namespace) -> int:
     return 0
 
 
-def _when(past: Fields) -> str:
+def newest_first(history: Fields) -> list[Fields]:
+    """Return attempts and pins of /history together; a daemon of before has no pins."""
+    return sorted((*history["attempts"], *history.get("pins", [])), key=when, reverse=True)
+
+
+def when(past: Fields) -> str:
     """Return its moment; all moments have one spelling and zone, so their texts sort by time."""
     return str(past["at"] if "verb" in past else past["finished_at"])
 
@@ -177,9 +185,15 @@ def _told_of_changes(fields: Fields) -> int:
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or the reader leaves."""
     for event in daemon_of(args).events("GET", "/events"):
-        print(json.dumps(event) if args.json else _event_text(event), flush=True)
-    print("hotreload: the daemon ended the stream; it is stopping", file=sys.stderr)
+        if args.all or not _is_usual_look(event):
+            print(json.dumps(event) if args.json else _event_text(event), flush=True)
+    print(STREAM_ENDED, file=sys.stderr)
     return 0
+
+
+def _is_usual_look(event: Fields) -> bool:
+    """True of a look that comes again every few seconds, and failed in nothing."""
+    return event.get("cause") == "rescan" and not event.get("error")
 
 
 def _event_text(event: Fields) -> str:

@@ -27,6 +27,7 @@ from hotreload.events import (
     SourceScanned,
     Waiting,
 )
+from hotreload.figures import duration
 from hotreload.json_fields import NOT_LOADED, Fields, folder_fields
 from hotreload.picture.under_way import Pace
 from hotreload.types import Phase
@@ -35,6 +36,12 @@ LIBRARIES = ("asyncio", "httpx", "huggingface_hub", "jax", "py.warnings", "sgl_j
 """Loggers that get our handler themselves, because sglang-jax 0.0.2 replaces the root logger's."""
 
 SHOWN_FINDINGS = 10
+SHOWN_OF_ATTEMPT = (
+    *("event", "level", "timestamp", "logger", "todo"),
+    *("label", "generation", "code", "message"),
+)
+"""All that a line on a terminal has of an attempt that ended, beside who asked and its time."""
+LONGEST_IN_TERMINAL = 80
 PROGRESS_LINE_SECONDS = 10.0
 """Seconds between two lines about one download, or one loading."""
 MOST_REMEMBERED = 1000
@@ -47,10 +54,9 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     Writes our lines from `level` up, other libraries' from warning up. May be called again.
     """
     stream = sys.stderr if stream is None else stream
-    is_terminal = _is_terminal(stream)
-    as_json = format == "json" or (format == "auto" and not is_terminal)
+    as_json = format == "json" or (format == "auto" and not _is_terminal(stream))
     handler = LossyHandler(stream)
-    handler.setFormatter(_formatter(as_json, is_terminal and not os.environ.get("NO_COLOR")))
+    handler.setFormatter(_formatter(as_json, is_read_in_terminal(format, stream)))
     threshold = getattr(logging, level.upper())
     _attach(logging.getLogger(), handler, max(threshold, logging.WARNING))
     _attach(logging.getLogger("hotreload"), handler, threshold)
@@ -68,6 +74,11 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
     )
+
+
+def is_read_in_terminal(format: str, stream: TextIO | None = None) -> bool:
+    """True if the log of this format goes to a person who looks at a terminal."""
+    return format != "json" and _is_terminal(sys.stderr if stream is None else stream)
 
 
 def _attach(logger: logging.Logger, handler: logging.Handler, level: int) -> None:
@@ -97,7 +108,23 @@ def _add_attempt(logger: object, level: str, line: EventDict) -> EventDict:
     return line
 
 
-def _formatter(as_json: bool, in_colour: bool) -> logging.Formatter:
+def _short(logger: object, level: str, line: EventDict) -> EventDict:
+    """Take out of the end of an attempt what a person looks up in the history, not on a terminal.
+
+    Words that are long, such as what the source waits for with its folders, end in an ellipsis.
+    """
+    if "outcome" in line and "fetching_s" in line:
+        took = sum(line[f"{phase}_s"] for phase in Phase)
+        shown = {name: line[name] for name in SHOWN_OF_ATTEMPT if line.get(name) is not None}
+        asked = {"by": line["by"]["verb"]} if line["by"] else {}
+        return {**shown, **asked, "took": duration(took)}
+    waiting_for = line.get("waiting_for")
+    if waiting_for and len(waiting_for) > LONGEST_IN_TERMINAL:
+        line["waiting_for"] = f"{waiting_for[:LONGEST_IN_TERMINAL]}…"
+    return line
+
+
+def _formatter(as_json: bool, in_terminal: bool) -> logging.Formatter:
     last: list[Processor]
     if as_json:
         last = [
@@ -106,7 +133,11 @@ def _formatter(as_json: bool, in_colour: bool) -> logging.Formatter:
         ]
     else:
         plain = structlog.dev.plain_traceback
-        last = [structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain)]
+        in_colour = in_terminal and not os.environ.get("NO_COLOR")
+        last = [
+            *([_short] if in_terminal else []),
+            structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain),
+        ]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],

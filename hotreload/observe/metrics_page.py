@@ -177,13 +177,13 @@ class _Scrape(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def page_at(address: str, latest: Callable[[], Future[bytes]]) -> Iterator[None]:
-    """Serve the page there, if anywhere, as long as this block runs."""
+def page_at(address: str, latest: Callable[[], Future[bytes]]) -> Iterator[str | None]:
+    """Serve the page there, if anywhere, as long as this block runs; yield where it is."""
     if not address:
-        yield
+        yield None
         return
     page = Page(address, latest)
     try:
-        yield
+        yield f"{address.rpartition(':')[0]}:{page.port}"
     finally:
         page.close()

@@ -173,8 +173,8 @@ CorpusFile = Annotated[
 FileMode = Annotated[
     int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
 ]
-NamePattern = Annotated[str, AfterValidator(_closed)]
-NamePatterns = Annotated[tuple[str, ...], AfterValidator(_all_closed)]
+Glob = Annotated[str, AfterValidator(_closed)]
+Globs = Annotated[tuple[str, ...], AfterValidator(_all_closed)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 MeetingPoint = Annotated[str, AfterValidator(_meeting_point)]
 

@@ -17,9 +17,9 @@ from hotreload.settings.kinds import (
     AtLeastOne,
     Deadline,
     FileMode,
+    Globs,
     HostPort,
     Location,
-    NamePatterns,
     Number,
     Seconds,
     SettingsTable,
@@ -41,7 +41,7 @@ def _factor(value: float) -> float:
 class CheckSettings(SettingsTable):
     """The checks that a checkpoint must pass to be loaded at all."""
 
-    extra_tensors: NamePatterns = Field(
+    extra_tensors: Globs = Field(
         default=(),
         description="Patterns of tensors that a checkpoint may hold though the engine loads "
         "none of them.",

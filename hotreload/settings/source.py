@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, model_validator
 from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
 from hotreload.settings.kinds import (
     Deadline,
+    Glob,
+    Globs,
     Location,
-    NamePattern,
-    NamePatterns,
     Seconds,
     SettingsTable,
 )
@@ -89,7 +89,7 @@ Repo = Annotated[str, AfterValidator(_repo)]
 RevisionName = Annotated[str, AfterValidator(_revision)]
 Url = Annotated[str, AfterValidator(_url)]
 SecretFile = Annotated[Location, AfterValidator(_secret)]
-Patterns = Annotated[NamePatterns, AfterValidator(_patterns)]
+Patterns = Annotated[Globs, AfterValidator(_patterns)]
 
 
 class SourceSettings(SettingsTable):
@@ -107,7 +107,7 @@ class SourceSettings(SettingsTable):
         "Needed to serve.",
         examples=["/srv/checkpoints"],
     )
-    pattern: Annotated[NamePattern, AfterValidator(_fits_some)] = Field(
+    pattern: Annotated[Glob, AfterValidator(_fits_some)] = Field(
         default="*",
         description="Only folders whose name fits this pattern count as checkpoints.",
     )

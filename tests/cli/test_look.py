@@ -355,9 +355,29 @@ async def test_events_come_as_they_happen(world: World, hotreload: Command) -> N
     assert (process.returncode, err) == (130, b"")
 
 
+async def test_events_leave_looks_by_the_clock_out_unless_they_fail_or_are_asked_for(
+    world: World, hotreload: Command
+) -> None:
+    observers = len(world.events._observers)
+    usual, whole = [await hotreload.start("events", "--json", *more) for more in ((), ("--all",))]
+    await world.until(lambda: len(world.events._observers) > observers + 1)
+    for event in (SourceScanned("rescan"), SourceScanned("event"), SourceScanned("rescan", "EIO")):
+        world.events.publish(event)
+    world.server.stop()
+    told = []
+    for process in (usual, whole):
+        out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+        lines = [json.loads(line) for line in out.splitlines()]
+        told.append([(each["cause"], each["error"]) for each in lines if "cause" in each])
+    assert told == [
+        [("event", None), ("rescan", "EIO")],
+        [("rescan", None), ("event", None), ("rescan", "EIO")],
+    ]
+
+
 async def test_events_end_with_the_daemon(world: World, hotreload: Command) -> None:
     observers = len(world.events._observers)
-    process = await hotreload.start("events", "--json")
+    process = await hotreload.start("events", "--all", "--json")
     await world.until(lambda: len(world.events._observers) > observers)
     world.events.publish(SourceScanned("rescan"))
     world.server.stop()
@@ -370,7 +390,7 @@ async def test_events_end_with_the_daemon(world: World, hotreload: Command) -> N
 
 async def test_a_reader_that_leaves_the_pipe_is_no_error(world: World, hotreload: Command) -> None:
     observers = len(world.events._observers)
-    process = await hotreload.start("events")
+    process = await hotreload.start("events", "--all")
     await world.until(lambda: len(world.events._observers) > observers)
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
     while process.returncode is None:
@@ -380,7 +400,7 @@ async def test_a_reader_that_leaves_the_pipe_is_no_error(world: World, hotreload
     assert (process.returncode, await process.stderr.read()) == (141, b"")
 
 
-@pytest.mark.parametrize("verb", ["status", "ls", "history", "checksums", "events"])
+@pytest.mark.parametrize("verb", ["status", "ls", "history", "log", "checksums", "events"])
 async def test_without_a_daemon_every_verb_names_the_socket_and_exits_3(
     hotreload: Command, verb: str
 ) -> None:

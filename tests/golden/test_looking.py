@@ -1,4 +1,4 @@
-"""What `hotreload status`, `top`, `history` and `ls` print after each scene of each life."""
+"""What `hotreload status`, `top`, `history`, `log` and `ls` print after each scene of each life."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.golden.lives import LIVES
 from tests.golden.observed import Observed
 from tests.server.world import View, serving
 
-VERBS = ["status", "status --check", "history", "ls"]
+VERBS = ["status", "status --check", "history", "log", "ls"]
 WIDTHS = [100, 60]
 
 

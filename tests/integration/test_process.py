@@ -5,13 +5,18 @@ Where nothing hangs on the engine there is one of words in it.
 
 import json
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hotreload import __version__
@@ -225,6 +230,70 @@ def test_an_idle_daemon_costs_next_to_nothing_and_status_answers_at_once(
         assert "step_1" in status.stdout
         assert min(work) < 0.5, work
         assert process.stop() == 0
+
+
+def test_in_a_terminal_it_says_when_it_is_ready_and_where_and_ends_of_attempts_are_short(
+    tmp_path: Path,
+) -> None:
+    where = ("server.tcp=127.0.0.1:0", "metrics.address=localhost:0", "log.format=auto")
+    process = Process(tmp_path, *where, command=OF_WORDS)
+    process.environ = {"NO_COLOR": "1"}
+    process.drop(1)
+    shown = process.log = Terminal()
+    with process.begun():
+        process.until(lambda: "\nready: " in shown.read_text(), START_SECONDS)
+        log = followed(process)
+        process.drop(2)
+        process.live("step_2")
+        process.drop(3, "nan")
+        process.until(lambda: "reload.rejected" in shown.read_text())
+        (ready,) = re.findall(r"^ready: (.+)$", shown.read_text(), re.MULTILINE)
+        page, socket, metrics = ready.split(", ")
+        assert socket == f"socket {process.socket}"
+        assert httpx.get(page.removesuffix(" (page)")).text.startswith("<!doctype html>")
+        assert "hotreload_build_info" in httpx.get(metrics.removeprefix("metrics ")).text
+        assert process.stop() == 0
+    sentences = [" ".join(line.split()[2:]) for line in log.communicate()[0].splitlines()[::2]]
+    assert [re.sub(r"after .*?(?=[,:]|$)", "after S", each) for each in sentences] == [
+        "step_1 is live as generation 1 after S, at the start",
+        "step_2 is live as generation 2 after S",
+        "step_3 was refused after S: nonfinite",
+    ]
+    ended = re.findall(r"reload\.(?:live|rejected) .*", shown.read_text())
+    assert [re.findall(r"(\w+)=", line) for line in ended] == [
+        ["by", "generation", "label", "took"],
+        ["generation", "label", "took"],
+        ["code", "label", "message", "took"],
+    ]
+
+
+def followed(process: Process) -> "subprocess.Popen[str]":
+    """`hotreload log -f`, which has told what ended before."""
+    command = [sys.executable, "-m", "hotreload.cli", "log", "-f", "--socket"]
+    command.append(str(process.socket))
+    log = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert log.stdout is not None
+    process.until(lambda: select.select([log.stdout], [], [], 0)[0])
+    return log
+
+
+class Terminal(Path):
+    """A terminal in the place of a daemon's log."""
+
+    def __init__(self) -> None:
+        super().__init__("terminal")
+        self._ours, self._its = pty.openpty()
+        os.set_blocking(self._ours, False)
+        self._text = ""
+
+    def open(self, *_: Any, **__: Any) -> Any:
+        return os.fdopen(self._its, "wb")
+
+    def read_text(self, *_: Any, **__: Any) -> str:
+        with suppress(OSError):  # no more by now
+            while piece := os.read(self._ours, 65536):
+                self._text += piece.decode().replace("\r\n", "\n")
+        return self._text
 
 
 def test_settings_that_cannot_work_are_told_in_one_line_and_exit_78(tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ def _kept(life: dict[str, Any], channel: int, out: int, err: int) -> list[str]:
     for ours, its in ((out, sys.stdout.fileno()), (err, sys.stderr.fileno())):
         os.dup2(ours, its)
         os.close(ours)
+    # Those of the zygote know whether they were a file; a life's may be a terminal.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (it stays open)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.close(channel)
     os.environ.clear()
     os.environ.update(life["environ"])

@@ -234,11 +234,12 @@ def test_configuring_twice_writes_once() -> None:
     assert len(lines(stream)) == 1
 
 
-def test_a_person_at_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_a_person_at_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stream = Terminal()
     configure("info", "auto", stream)
@@ -246,6 +247,26 @@ def test_a_person_at_a_terminal_gets_no_json(monkeypatch: pytest.MonkeyPatch) ->
     assert "reload.live" in stream.getvalue()
     assert not stream.getvalue().startswith("{")
     assert "\x1b" not in stream.getvalue()
+
+
+def test_on_a_terminal_alone_the_end_of_an_attempt_and_long_words_are_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    told = {}
+    for format in ("console", "json"):
+        for stream in (Terminal(), io.StringIO()):
+            configure("info", format, stream)
+            LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
+            LogObserver(Pace()).observe(Waiting("no checkpoint in /srv/" + "a" * 99))
+            told[format, stream.isatty()] = stream.getvalue()
+    live, waiting = told["console", True].splitlines()
+    assert "by=" not in live  # the source wished it
+    assert live.endswith("generation=4 label=step-8 took='1.8 s'")
+    assert waiting.endswith("aaaa…'")
+    for whole in told.keys() - {("console", True)}:
+        assert "most_changed" in told[whole]
+        assert "a" * 99 in told[whole]
 
 
 # --- a stderr nobody reads ---------------------------------------------------------------
