@@ -8,7 +8,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotreload.errors import (
     DrainTimedOut,
@@ -238,6 +238,21 @@ class Gate[E]:
         self._closed.discard(lease.generation.number)
         self.moved.ring()
         self._left.ring()  # what nobody holds may be the lease of before
+
+    def name(self, generation: Generation) -> None:
+        """Call a generation so for those who come from now on: its weights stay what they are.
+
+        Those inside keep the name they came for. A conversation goes on by the new one.
+        """
+
+        def named(lease: Lease[E]) -> Lease[E]:
+            is_it = lease.generation == generation  # its name is no part of that
+            return replace(lease, generation=generation) if is_it else lease
+
+        if self.lease is not None:
+            self.lease = named(self.lease)
+        self._holders = {named(lease): count for lease, count in self._holders.items()}
+        self._kept = {named(lease): who for lease, who in self._kept.items()}
 
     def seal(self, reason: str, *, code: str = "not_serving") -> None:
         """Refuse everybody from now on, those who wait too; those inside go on. It is final."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hotreload.core.gate import Gate
@@ -94,10 +94,10 @@ class Replica[E: Engine]:
         self.gate.change(self._lease())
 
     def name(self, live: Generation) -> None:
-        """Call what is live so for those who come from now on: the weights stay what they are."""
-        self.live = live
-        if self.gate.lease is not None:  # the engine may be about to answer by others
-            self.gate.change(replace(self.gate.lease, generation=live))
+        """Call the daemon's live generation so: this engine may be about to answer by others."""
+        if self.live == live:
+            self.live = live
+        self.gate.name(live)
 
     @property
     def over(self) -> Fading | None:
@@ -234,8 +234,7 @@ class Replicas[E: Engine]:
         """Call the live generation so, wherever it answers."""
         self.live = live
         for replica in self:
-            if replica.live == live:
-                replica.name(live)
+            replica.name(live)
 
     def keeps(self, place: PastGeneration) -> bool:
         """True if a rollback to this generation needs no loading now: others copy what one has."""

@@ -124,6 +124,31 @@ async def test_who_names_weights_is_answered_by_them_while_their_lane_is_open(
     assert talk.refusals == [GONE, GONE]
 
 
+async def test_a_lane_goes_by_the_name_that_its_weights_were_given_while_they_were_live(
+    running: Running,
+) -> None:
+    talk = Talk()
+    assert await turn(running, talk, "named")
+    former = running.live.weight_version
+    async with running.client() as client:
+        named = await client.post("/update_weight_version", json={"new_version": "named"})
+        assert named.status_code == 200
+        flipping = asyncio.create_task(running.attempted(running.drop(21)))
+        while not flipping.done():
+            assert await turn(running, talk, "named")
+        body = request_for("Who serves?")
+        told = {}
+        for header in ({}, *({"X-Hotreload-Weight-Version": each} for each in ("named", former))):
+            headers = {"x-multi-turn-session-id": "named", **header}
+            answer = await client.post("/generate", json=body, headers=headers)
+            told[header.get("X-Hotreload-Weight-Version")] = (
+                answer.status_code,
+                answer.json().get("meta_info", {}).get("weight_version"),
+            )
+    assert told == {None: (200, "named"), "named": (200, "named"), former: (409, None)}
+    await no_old_lane(running)
+
+
 async def test_a_rollback_is_followed_by_nobody_who_began_with_what_it_left(
     running: Running,
 ) -> None:
