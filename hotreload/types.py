@@ -15,6 +15,8 @@ NOISY = "perturbed-"
 
 START = "start"
 """The verb of what a start of the daemon tries."""
+ROLLBACK = "rollback"
+"""The verb of who goes back to older weights; where it holds them, their verb for that, too."""
 BAKE = "bake"
 """The verb of what the daemon does because of clients' answers, and the code of such a refusal."""
 BEHAVIOUR = "behaviour"

@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hotreload.types import as_text
 
 SPARE_SECONDS = 10.0
 """The time that we wait longer than the daemon, so that the daemon itself tells that time is up."""
+MOST_OTHERS = 5
 LARGEST_SCALE = 1e6
 """As the daemon has it."""
 
@@ -70,10 +71,14 @@ def _add_rollback(verbs: Any) -> None:
     rollback_verb = add_client_verb(
         verbs,
         "rollback",
-        "Go back to the generation before, or to a named one. The one left is refused from then "
-        "on.",
+        "Go back to the generation before, or to a named one, and hold it. As after a pin the "
+        "source is not followed until `hotreload unpin`. The one left is refused from then on.",
         rollback,
-        explained="examples:\n  hotreload rollback\n  hotreload rollback 7",
+        explained="""\
+examples:
+  hotreload rollback
+  hotreload rollback 7
+  hotreload rollback --follow    the source's next checkpoint may take over""",
     )
     rollback_verb.add_argument(
         "generation",
@@ -81,6 +86,9 @@ def _add_rollback(verbs: Any) -> None:
         nargs="?",
         type=_generation,
         help="its number, from `history`",
+    )
+    rollback_verb.add_argument(
+        "--follow", action="store_true", help="go on following the source: hold nothing"
     )
     _add_timeout(rollback_verb)
     _add_reason(rollback_verb)
@@ -196,7 +204,9 @@ def _follows_hub(args: argparse.Namespace) -> bool:
 
 def rollback(args: argparse.Namespace) -> int:
     """Ask for an earlier generation and tell how it went."""
-    wish = {} if args.generation is None else {"generation": args.generation}
+    wish: Fields = {} if args.generation is None else {"generation": args.generation}
+    if args.follow:
+        wish["hold"] = False
     return _change(args, "/admin/rollback", wish)
 
 
@@ -266,10 +276,21 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
     if fields["outcome"] != "live":
         raise (EngineLost if fields["outcome"] == "lost" else HotReloadError)(words)
     also_said = (f"\n  {name.replace('_', ' '):<16}{plain(fields[name])}" for name in also)
-    _say(args, words + "".join(also_said))
+    _say(args, "\n".join([words + "".join(also_said), *_after_a_rollback(fields)]))
     if not fields.get("saved", True):
         raise HotReloadError(f"it is live, but a restart forgets it: {plain(fields['not_saved'])}")
     return 0
+
+
+def _after_a_rollback(fields: Fields) -> Iterator[str]:
+    """Say which other generations can be had, and last what ends the hold, or what follows."""
+    if "can_be_had" not in fields:
+        return
+    yield from (f"  can be had, too: {plain(each)}" for each in fields["can_be_had"][:MOST_OTHERS])
+    if fields["pinned"]:
+        yield "held: the source is not followed until `hotreload unpin`"
+    else:
+        yield "not held: the source's next checkpoint takes over; `hotreload pin` holds this one"
 
 
 def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:

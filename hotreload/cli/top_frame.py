@@ -104,8 +104,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
 def _state(status: Fields, rows: Rows) -> Line:
     """Show the state in a word, the choices of operators, and the live revision with its age."""
     line: Line = [(rows["state"]["words"], rows["state"]["tone"])]
-    if status["pinned"]:
-        line.append(("  pinned", "wait"))
+    line += [(f"  {name}", "wait") for name in ("pinned", "held") if name in rows]
     if status.get("overruled"):
         line.append(("  source overruled", "wait"))
     if "revision" not in rows:

@@ -25,14 +25,14 @@ from hotreload.core.way_out import WayOut
 from hotreload.errors import EngineLost
 from hotreload.events import BakeTold
 from hotreload.judgements import Bake, BakeOutcome
-from hotreload.types import BAKE, Attempt, Generation, Outcome, Reason, Revision
+from hotreload.types import BAKE, ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 
 KEPT_PROMOTED = 2
 """So many promoted generations that have answered enough are remembered, beside the last of all."""
 UNDER_WAY = (BakeOutcome.BAKING, BakeOutcome.HELD)
-BACK = ("rollback", "perturb")
+BACK = (ROLLBACK, "perturb")
 """The verbs of operators who leave what is live."""
 
 
@@ -114,7 +114,7 @@ class Baking:
         verb = ended.by.verb if ended.by else ""
         if verb in BACK:
             self._end_of(before, BakeOutcome.LEFT, "a rollback left it")
-        if verb == "rollback":
+        if verb == ROLLBACK:
             self._vouch_for(live, "a rollback went back to it")
         elif verb == BAKE:
             self._go_on_with(live)

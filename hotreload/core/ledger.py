@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from hotreload.judgements import Bake
-from hotreload.types import Attempt, By, Generation, Outcome, Reason, Refusal, Revision
+from hotreload.types import ROLLBACK, Attempt, By, Generation, Outcome, Reason, Refusal, Revision
 
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
@@ -145,19 +145,40 @@ class Ledger:
         """The one who pinned the live generation; None if nobody did or that was not recorded."""
         return self.pins[0] if self.pinned and self.pins else None
 
+    @property
+    def held_by(self) -> str:
+        """The order that holds the live generation, in words, while it is pinned."""
+        by = self.pinned_by
+        return "a rollback" if by is not None and by.verb == ROLLBACK else "a pin"
+
     def set_pinned(self, pinned: bool, by: By) -> Callable[[], None]:
         """Pin or unpin; returns what takes that back.
 
-        Who pins what answers misses nothing, and who does either has seen to what was lost.
+        Who pins what answers misses nothing, and who does either has seen to what was lost, unless
+        by a rollback. Who unpins after a rollback wants the source's wish if that was never tried.
         """
         before = self.pinned, self.pins, self.missed, self.damage
         self.pinned, self.pins = pinned, deque((by, *self.pins), maxlen=KEPT_PINS)
-        self.missed, self.damage = None if pinned else self.missed, None
+        self.missed = None if pinned else self.missed
+        self.damage = self.damage if by.verb == ROLLBACK else None
+        ended = None if pinned else self._end_rollback()
 
         def take_back() -> None:
             self.pinned, self.pins, self.missed, self.damage = before
+            if ended is not None and self.wanted == ended.wish:  # else a newer wish has come
+                self.wanted, self.overruled = ended.choice, ended
 
         return take_back
+
+    def _end_rollback(self) -> Overrule | None:
+        """Want the wish that a rollback overrules, if it was never tried; return the rollback."""
+        back = self.overruled
+        if back is None or back.by.verb != ROLLBACK:
+            return None
+        if back.wish.id in self.refused or self.past_of(back.wish) is not None:
+            return None
+        self.wanted, self.overruled = back.wish, None
+        return back
 
     def wish(self, revision: Revision) -> bool:
         """Record the source's wish; returns False while an operator overrules it."""
@@ -331,7 +352,7 @@ def decide(ledger: Ledger, now: float) -> Try | Sleep:
     if ledger.live is not None and wanted == ledger.live.revision:
         return Sleep(None, None)
     if ledger.pinned:
-        return Sleep(None, f"{wanted} is wanted, and a pin holds {_name(ledger.live)}")
+        return Sleep(None, f"{wanted} is wanted, and {ledger.held_by} holds {_name(ledger.live)}")
     if refusal := ledger.refused.get(wanted.id):
         return Sleep(None, f"{wanted} is refused ({refusal.reason.code}); waiting for another")
     earliest = max(ledger.rest_until, ledger.not_before.get(wanted.id, 0.0))

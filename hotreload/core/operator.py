@@ -54,7 +54,8 @@ class Operator:
         """
         with self._told(by, name):
             if name is None and self._ledger.pinned and not force:
-                raise Busy("a pin holds the live generation; unpin it, or name a revision")
+                words = f"{self._ledger.held_by} holds the live generation"
+                raise Busy(f"{words}: hotreload unpin ends that; or name a revision")
             revision = await self._source.resolve(name)
             first = self._reconciler.orders.first
             if first is not None and first.is_for(revision, version):
@@ -83,18 +84,20 @@ class Operator:
         by: By,
         reason: Reason = ROLLED_BACK,
         leaving: Generation | None = None,
+        holds: bool = False,
     ) -> asyncio.Future[Attempt]:
         """Order the generation before this one, or a named one, again.
 
         While another one is tried on some engines, that is the one to leave: it is refused, and
         the one before it is what is live. Where it is for `leaving` one generation, and another one
-        is live when its turn comes, there is nothing to do.
+        is live when its turn comes, there is nothing to do. With `holds` the source is not followed
+        from then on, as after a pin; but to take noise off is no choice of weights.
         """
         with self._told(by, None if number is None else str(number)):
-            place, spared = self._place_to_go_back_to(number), self._live_beside_a_trial
-            if not self._replicas.keeps(place):
-                await self._check_files(place)
-            order = RollbackOrder(place, by, reason, spared=spared, leaving=leaving)
+            spared = self._live_beside_a_trial
+            holds = holds and not (number is None and self._replicas.live.revision.is_noise)
+            place = await self._place_to_go_back_to(number)
+            order = RollbackOrder(place, by, reason, spared=spared, leaving=leaving, holds=holds)
             done = self._reconciler.take(order)
             if (trial := self._replicas.trial) is not None:
                 trial.reject(reason)
@@ -113,7 +116,7 @@ class Operator:
         if left != self._replicas.live:
             return  # it has been left meanwhile
         if self._ledger.pinned:
-            raise Busy("a pin holds the live generation")
+            raise Busy(f"{self._ledger.held_by} holds the live generation")
         await self.rollback(by=by, reason=reason, leaving=left)
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
@@ -159,14 +162,23 @@ class Operator:
             raise
         self._publish(OperatorAsked(by, wish))
 
-    async def _check_files(self, place: PastGeneration) -> None:
-        gone = await self._why_gone(place)
-        if gone is not None:
-            others = ", ".join(await self._can_be_had()) or "none"
-            raise NothingOfThatName(
-                f"{_called(place)} is no longer kept in memory, and {gone}; "
-                f"what can be had: {others}"
-            )
+    async def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
+        """The place of the generation; BadRequest says which others can be had, and how."""
+        live, ledger = self._replicas.live, self._ledger
+        if self._replicas.trial is not None and number in (None, live.number):
+            return ledger.place_of(live)
+        try:
+            if number is None:
+                place = way_back.last_with_files(ledger, live)
+            else:
+                place = way_back.numbered(ledger, live, number)
+            if self._replicas.keeps(place) or (gone := await self._why_gone(place)) is None:
+                return place
+            words = f"{_called(place)} is no longer kept in memory, and {gone}"
+            raise NothingOfThatName(words)
+        except BadRequest as none:
+            others = "; ".join(await self.can_be_had()) or "nothing"
+            raise type(none)(f"{none}; what can be had: {others}") from none
 
     async def _why_gone(self, place: PastGeneration) -> str | None:
         """Say why a generation cannot be loaded again; None when it can."""
@@ -178,8 +190,11 @@ class Operator:
             return f"its files are gone from {place.path}: {gone}"
         return None if there == place.revision else f"{place.path} holds other bytes now"
 
-    async def _can_be_had(self) -> list[str]:
-        """The generations that a rollback finds, the newest first, by what the source saw last."""
+    async def can_be_had(self) -> list[str]:
+        """The generations that a rollback finds, the newest first, by what the source saw last.
+
+        Each with where its weights come from, and the command.
+        """
         listed = await in_thread(lambda cancel: self._source.listed(), is_read=False)
         paths, revisions = {each.path for each in listed}, {each.revision for each in listed}
         live, newest = self._replicas.live.revision, dict[Revision, str]()
@@ -187,9 +202,9 @@ class Operator:
             if place.revision in newest or place.revision == live:
                 continue
             if self._replicas.keeps(place):
-                newest[place.revision] = _called(place, "kept in memory")
+                newest[place.revision] = _offered(place, "kept in memory")
             elif place.path and (place.path in paths or place.revision in revisions):
-                newest[place.revision] = _called(place, "its files are there")
+                newest[place.revision] = _offered(place, "restaged from its files")
         return [*newest.values()]
 
     @property
@@ -197,15 +212,11 @@ class Operator:
         """The live revision, while another is tried on some engines: that one is to blame."""
         return self._replicas.live.revision if self._replicas.trial is not None else None
 
-    def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        live = self._replicas.live
-        if self._replicas.trial is not None and number in (None, live.number):
-            return self._ledger.place_of(live)
-        if number is None:
-            return way_back.last_with_files(self._ledger, live)
-        return way_back.numbered(self._ledger, live, number)
-
 
 def _called(place: PastGeneration, how: str = "") -> str:
     about = ", ".join(filter(None, (place.revision.label, how)))
     return f"generation {place.number} ({about})" if about else f"generation {place.number}"
+
+
+def _offered(place: PastGeneration, how: str) -> str:
+    return f"{_called(place, how)}: hotreload rollback {place.number}"

@@ -21,6 +21,8 @@ class Order(ABC):
     may_be_overruled: ClassVar[bool] = False
     is_dry_run: ClassVar[bool] = False
     """True if nothing goes live by it, whatever comes of it."""
+    holds: bool = False
+    """True if what it makes live is held against the source, as by a pin."""
 
     def __init__(self, revision: Revision, by: By, version: str = "") -> None:
         self.revision = revision
@@ -117,12 +119,15 @@ class RollbackOrder(Order):
         *,
         spared: Revision | None = None,
         leaving: Generation | None = None,
+        holds: bool = False,
     ) -> None:
         """`spared` is not left for being bad, though it may be live when the turn comes.
 
-        Where `leaving` is given, nothing else is left: another one may be live by then.
+        Where `leaving` is given, nothing else is left: another one may be live by then. With
+        `holds` the source is not followed afterwards, as after a pin.
         """
         super().__init__(to.revision, by)
+        self.holds = holds and not to.revision.is_noise  # a restart would forget noise
         self._spared = spared
         self._leaving = leaving
         self._to = to

@@ -112,13 +112,15 @@ class Reconciler:
         without going live, or was beyond that already; what was ordered takes its turn.
         """
         async with self._pinning:
-            take_back = self.ledger.set_pinned(pinned, by)
+            due, take_back = self.ledger.due, self.ledger.set_pinned(pinned, by)
             self._wake.set()
             if (why := await self._attempts.save()) is not None:
                 take_back()
                 self._wake.set()
                 verb = "pinned" if pinned else "unpinned"
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
+            if self.ledger.due != due:
+                self._tell_what_is_due()
         if pinned:
             await self._settled()
             self._baking.was_pinned()
@@ -209,6 +211,9 @@ class Reconciler:
             self._publish(RevisionWanted(order.revision))
         if (reason := order.refusal_of(left)) is not None:
             self.ledger.refuse(left, reason, self._wall())
+        if order.holds:
+            self.ledger.set_pinned(True, order.by)
+            self._baking.was_pinned()
         await self._attempts.save()
 
     async def _sleep(self, until: float | None) -> None:

@@ -26,7 +26,7 @@ def last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
     """The one before among those that have files; BadRequest without any."""
     place = ledger.past_before(live)
     if place is None:
-        raise BadRequest(f"an earlier generation is not remembered; known are {_known(ledger)}")
+        raise BadRequest(f"no generation before {live.number} is left to go back to")
     return place
 
 

@@ -99,7 +99,7 @@ class FirstSwitch:
         ledger = self._attempts.ledger
         last = ledger.last_good
         if last is not None and ledger.pinned and not _is(last, staged):
-            _tell_of_lost_pin(last, staged)
+            _tell_of_lost_pin(ledger.held_by, last, staged)
         past = ledger.was_live_as(staged.revision, staged.fingerprint)
         version = past.version if past is not None else ""
         number = _number_again(ledger, staged)
@@ -130,9 +130,10 @@ def _is(past: PastGeneration, staged: Staged) -> bool:
     return (past.revision, past.fingerprint) == (staged.revision, staged.fingerprint)
 
 
-def _tell_of_lost_pin(pinned: PastGeneration, answers: Staged) -> None:
+def _tell_of_lost_pin(held_by: str, pinned: PastGeneration, answers: Staged) -> None:
     """Warn that the pin holds another generation than the one that was pinned."""
-    gone = f"generation {pinned.number}, {pinned.revision}, was pinned and could not be started"
+    what = f"generation {pinned.number}, {pinned.revision}"
+    gone = f"{what}, was held by {held_by} and could not be started"
     todo = "bring its files back and reload it by name, or unpin"
     fields = {"why": gone, "answers": str(answers.revision), "todo": todo}
     log.error("boot.pin_not_restored", extra=fields)

@@ -42,7 +42,7 @@ from hotreload.life.warming import compile_behind
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import BAKE, By, Generation, Mode, Reason
+from hotreload.types import BAKE, ROLLBACK, By, Generation, Mode, Reason
 
 
 class ServingLife:
@@ -258,7 +258,7 @@ def verifying(
 
 
 def _leaving(
-    operator: Operator, verb: str = "rollback"
+    operator: Operator, verb: str = ROLLBACK
 ) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]]:
     """Return how weights are left that do harm, without an operator's word."""
 

@@ -181,7 +181,8 @@ class HeldAgainst:
             return "the daemon starts: nothing is live yet"
         if (choice := ledger.overruled) is not None and choice.wish == revision:
             words = f"{choice.by.verb} made {choice.choice} live instead"
-            return f"{words}; it stays until the source wishes something new"
+            until = "hotreload unpin" if ledger.pinned else "the source wishes something new"
+            return f"{words}; it stays until {until}"
         if ledger.wanted != revision:
             return "the source has not wished for it yet"
         next_step = decide(ledger, self._now)

@@ -8,7 +8,7 @@ from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, O
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
 from hotreload.judgements import Bake
 from hotreload.picture.words import attempt_words
-from hotreload.types import Attempt, By
+from hotreload.types import ROLLBACK, Attempt, By
 
 
 class History:
@@ -18,7 +18,8 @@ class History:
         self, attempts: Iterable[Attempt] = (), pins: Iterable[By] = (), *, kept: int = 200
     ) -> None:
         self._attempts = deque(attempts, maxlen=kept)
-        self._pins = deque(pins, maxlen=kept)
+        own = (by for by in pins if by.verb != ROLLBACK)  # that one's attempt tells of it
+        self._pins = deque(own, maxlen=kept)
 
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, its bake, or a pin or unpin, which makes no attempt."""

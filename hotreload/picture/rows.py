@@ -19,6 +19,7 @@ from hotreload.picture.words import (
     damage_text,
     drift_text,
     follows,
+    is_held_by_rollback,
     loader_text,
     named,
     older_text,
@@ -278,8 +279,9 @@ def _chosen(status: Fields) -> Iterator[Fields]:
     """Yield operators' choices, and what became of their settings and of the state file."""
     if status["pinned"]:
         by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
-        words = "yes, the source is not followed until `hotreload unpin`"
-        yield _row("pinned", f"{words}{by}", "wait")
+        words = "the source is not followed until `hotreload unpin`"
+        name, how = ("held", "by a rollback") if is_held_by_rollback(status) else ("pinned", "yes")
+        yield _row(name, f"{how}, {words}{by}", "wait")
     if (kept := status.get("state_file")) and not kept["saved"]:
         words = f"a restart forgets what changes: {plain(kept['error'])}"
         yield _row("not saved", f"{words}\nsince {kept['since']}", "bad")

@@ -7,7 +7,14 @@ same. Each finding has a code that `hotreload explain` knows: a reason, a troubl
 from collections.abc import Iterator, Sequence
 
 from hotreload.figures import duration
-from hotreload.picture.words import Fields, boot_text, counted, follows, short_name
+from hotreload.picture.words import (
+    Fields,
+    boot_text,
+    counted,
+    follows,
+    is_held_by_rollback,
+    short_name,
+)
 
 EACH = "hotreload status --check"
 """Prints every finding with its own next command."""
@@ -102,7 +109,8 @@ def _works_at(status: Fields) -> str:
     if status["waiting_for"]:
         return f"waits for {status['waiting_for']}"
     if status["pinned"]:
-        return "pinned, so the source is not followed"
+        held = "held by a rollback" if is_held_by_rollback(status) else "pinned"
+        return f"{held}, so the source is not followed"
     return "nothing newer is wanted"
 
 
@@ -111,6 +119,9 @@ def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
     wanted, overruled = status["wanted"], status.get("overruled")
     if follows(status) or status["reasons"]:
         return _part("", "good"), []
+    if is_held_by_rollback(status) and wanted in (None, status["revision"]):
+        held = "a rollback holds it, and the source is not followed"
+        return _part(held, "good", "hotreload unpin"), []
     if overruled and wanted == status["revision"]:
         wish = short_name(overruled)
         return _part(f"that is what an operator chose over the source's {wish}", "good"), []
@@ -128,7 +139,8 @@ def _not_met(status: Fields, wish: str) -> tuple[Fields, list[Fields]]:
         phase = f" ({status['phase'].replace('_', ' ')})" if status["phase"] else ""
         return _part(f"{wish} and on its way{phase}", "wait"), []
     if status["pinned"]:
-        return _part(f"{wish}, but a pin holds this one", "wait", "hotreload unpin"), []
+        holder = "a rollback" if is_held_by_rollback(status) else "a pin"
+        return _part(f"{wish}, but {holder} holds this one", "wait", "hotreload unpin"), []
     was_tried_last = last is not None and last["revision"] == wanted
     refusal = next((each for each in status["refused"] if each["revision"] == wanted), None)
     if refusal:

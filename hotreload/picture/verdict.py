@@ -9,10 +9,10 @@ from hotreload.json_fields import Fields, bake_fields, generation_fields
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
-from hotreload.types import BAKE, Attempt, By, Outcome, Revision
+from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Revision
 
 PASS = "pass"
-GOING_BACK = ("rollback", BAKE)
+GOING_BACK = (ROLLBACK, BAKE)
 """The verbs of those who left weights for older ones."""
 
 

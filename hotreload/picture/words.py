@@ -174,6 +174,11 @@ def follows(status: Fields) -> bool:
     return bool((status.get("rank") or {}).get("own"))
 
 
+def is_held_by_rollback(status: Fields) -> bool:
+    """True if a rollback, and no pin, holds what is live against the source."""
+    return bool(status["pinned"] and (status.get("pin") or {}).get("verb") == "rollback")
+
+
 def rank_text(rank: Fields) -> str:
     """Say which rank this is, and who decides."""
     which = f"{rank['own']} of {rank['of']}"

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ from hotreload.server.request_body import (
     text,
     whole_number,
 )
-from hotreload.types import Attempt, Generation, Noise, Outcome
+from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")
 
@@ -71,7 +71,7 @@ RELOAD: Mapping[str, Kind] = {
     "dry_run": BOOLEAN,
     **WAIT_FIELDS,
 }
-ROLLBACK: Mapping[str, Kind] = {"generation": INTEGER, **WAIT_FIELDS}
+WAY_BACK: Mapping[str, Kind] = {"generation": INTEGER, "hold": BOOLEAN, **WAIT_FIELDS}
 PERTURB: Mapping[str, Kind] = {
     "seed": whole_number(0, 2**31 - 1),
     "scale": Kind(
@@ -174,10 +174,10 @@ def admin_routes[P](
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
-        fields = await read_fields(request, ROLLBACK, may_be_empty=True)
-        by = asker("rollback", request, fields)
-        pending = operator().rollback(fields.get("generation"), by=by)
-        return await _answer(pending, fields, request, status)
+        fields = await read_fields(request, WAY_BACK, may_be_empty=True)
+        by, holds = asker(ROLLBACK, request, fields), fields.get("hold", True)
+        pending = operator().rollback(fields.get("generation"), by=by, holds=holds)
+        return await _answer(pending, fields, request, status, operator().can_be_had)
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
@@ -242,11 +242,16 @@ def _name(fields: Fields) -> str | None:
 
 
 async def _answer(
-    pending: PendingAttempt, fields: Fields, request: Request, status: Status
+    pending: PendingAttempt,
+    fields: Fields,
+    request: Request,
+    status: Status,
+    others: Callable[[], Coroutine[Any, Any, Sequence[str]]] | None = None,
 ) -> Response:
     """Answer how the attempt ended, or that it goes on, as it does when the client leaves.
 
-    Finding out which revision is meant may take as long as a hub or a disk takes.
+    Finding out which revision is meant may take as long as a hub or a disk takes. `others` says
+    which further generations a rollback finds.
     """
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
@@ -259,7 +264,7 @@ async def _answer(
     attempt = ended(outcome) if outcome.done() else None
     if attempt is None:
         return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
-    return _told(attempt, status)
+    return _told(attempt, status, {} if others is None else {"can_be_had": await others()})
 
 
 async def _pinned(
@@ -282,10 +287,12 @@ async def _pinned(
     return Json({**content, "revision": live.revision.id, **_daemon()})
 
 
-def _told(attempt: Attempt, status: Status) -> Response:
+def _told(attempt: Attempt, status: Status, more: Fields) -> Response:
     content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **attempt_fields(attempt)}
-    kept = status.snapshot()["state_file"]
+    now = status.snapshot()
+    kept = now["state_file"]
     content |= {"saved": kept["saved"], "not_saved": kept["error"], **_daemon()}
+    content |= {"pinned": now["pinned"], **more}
     if attempt.fingerprints is not None:
         content["checksum_before"], content["checksum_after"] = attempt.fingerprints
     is_put_off = attempt.outcome is Outcome.POSTPONED

@@ -297,7 +297,7 @@ OPERATIONS: Operations = {
         security=BY_SECRET,
     ),
     ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
-    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK),
+    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.WAY_BACK),
     ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
     ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
     ("POST", "/admin/unpin"): _pins("Follow the source again."),

@@ -1,6 +1,7 @@
 """After a pin nothing changes: neither what the source wished before, nor at the next start."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -166,3 +167,75 @@ async def test_noise_is_not_pinned_for_a_restart_knows_none(world: World) -> Non
         assert not world.ledger.pinned
         await (await world.operator.rollback())
         assert (await pinned(world)).revision.is_noise is False
+
+
+async def rolled_back(world: World, number: int | None = None, *, holds: bool = True) -> None:
+    assert (await (await world.operator.rollback(number, holds=holds))).outcome is Outcome.LIVE
+
+
+async def live(world: World, *revisions: Revision) -> None:
+    for revision in revisions:
+        world.source.publish(revision)
+        await world.until(partial(was_tried, world, revision))
+
+
+def was_tried(world: World, revision: Revision) -> bool:
+    return revision in [each.revision for each in world.attempts]
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_after_unpin_the_newest_that_was_not_tried_goes_live(
+    world: World, later: bool
+) -> None:
+    """Whether it came before the rollback, which overrules it, or later."""
+    async with world.running():
+        await live(world, ONE)
+        world.reconciler.min_interval = 60.0
+        world.ledger.rest_until = world.now + 60.0  # a newer one is not tried at once
+        if not later:
+            world.source.publish(TWO)
+            await world.until(lambda: world.ledger.wanted == TWO)
+        await rolled_back(world)
+        if later:
+            world.source.publish(TWO)
+            await world.until(lambda: world.ledger.wanted == TWO)
+        world.now += 120.0
+        await world.rests()
+        assert (world.ledger.pinned_by, world.replica.live.revision.id) == (by("rollback"), "first")
+        assert world.restarted_ledger().pinned_by == by("rollback")
+        world.disk_fault = "read-only"
+        with pytest.raises(NotSaved):
+            await world.operator.unpin()
+        await world.rests()
+        assert (world.ledger.pinned, world.replica.live.revision.id) == (True, "first")
+        world.disk_fault = None
+        await world.operator.unpin()
+        await world.until(lambda: world.replica.live.revision == TWO)
+
+
+async def test_after_unpin_what_was_left_is_not_tried_again(world: World) -> None:
+    async with world.running():
+        await live(world, ONE, TWO)
+        await rolled_back(world)
+        await world.operator.unpin()
+        await world.rests()
+        assert world.replica.live.revision == ONE
+
+
+async def test_a_rollback_that_follows_or_takes_noise_off_holds_nothing(world: World) -> None:
+    async with world.running():
+        await live(world, ONE)
+        await (await world.operator.perturb(Noise(num_leaves=1)))
+        await rolled_back(world)
+        assert (world.ledger.pinned, world.replica.live.revision) == (False, ONE)
+        await rolled_back(world, holds=False)
+        assert not world.ledger.pinned
+
+
+async def test_noise_that_is_gone_back_to_is_not_held(world: World) -> None:
+    async with world.running():
+        await (await world.operator.perturb(Noise(num_leaves=1)))
+        await live(world, ONE)
+        await rolled_back(world, 2)
+        assert world.replica.live.revision.is_noise
+        assert not world.ledger.pinned

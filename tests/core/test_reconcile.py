@@ -192,7 +192,8 @@ async def test_a_rollback_to_what_is_gone_says_where_it_lay_and_what_can_be_had(
     words = str(refused.value)
     assert words.startswith("generation 2 (step_1) is no longer kept in memory, and its files are ")
     assert f"gone from {world.source.folder / 'step_1'}: " in words
-    assert words.endswith("; what can be had: generation 3 (step_2, kept in memory)")
+    offered = "generation 3 (step_2, kept in memory): hotreload rollback 3"
+    assert words.endswith(f"; what can be had: {offered}")
 
 
 async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world: World) -> None:

@@ -148,16 +148,18 @@ def reload_by_force(world: World) -> str:
 
 
 def roll_back(world: World) -> str:
-    """Back to the generation before."""
-    return _told(world.tell("rollback"))
+    """Back to the generation before, which holds like a pin."""
+    held = _told(world.tell("rollback"))
+    world.publish()
+    world.a_moment(1.5)
+    return f"{held}, then {_told(world.tell('unpin'))}"
 
 
 def roll_back_far(world: World) -> str:
     """Back to any generation that was live some time ago."""
     number = world.status().get("generation") or 1
-    return _told(
-        world.tell("rollback", generation=world.chance.randint(max(1, number - 5), number))
-    )
+    far = world.chance.randint(max(1, number - 5), number)
+    return _told(world.tell("rollback", generation=far, hold=False))
 
 
 def pin(world: World) -> str:
@@ -177,7 +179,8 @@ def perturb(world: World) -> str:
 def reload_and_roll_back(world: World) -> str:
     """Both at once, while a checkpoint arrives."""
     world.publish()
-    asks = [partial(world.tell, "reload_weights"), partial(world.tell, "rollback")]
+    asks = [partial(world.tell, "reload_weights")]
+    asks.append(partial(world.tell, "rollback", hold=False))
     told: list[Request] = []
     threads = [threading.Thread(target=lambda ask=ask: told.append(ask())) for ask in asks]
     for thread in threads:

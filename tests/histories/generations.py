@@ -198,9 +198,12 @@ def check_rollbacks(record: Record) -> Iterator[str]:
 
 
 def check_pins(record: Record) -> Iterator[str]:
-    """After the answer to a pin that generation answers, until an operator asks for another."""
+    """After the answer to a pin that generation answers, until an operator asks for another.
+
+    So does the one that a rollback made, unless it was to go on following the source.
+    """
     changes = [each for each in record.requests if each.route in CHANGES]
-    for pin in (each for each in changes if each.route == PIN and each.status == 200):
+    for pin in (each for each in changes if _holds(each) and each.status == 200):
         others = (each.start for each in changes if each is not pin and each.end > pin.start)
         life = record.life_of(pin)
         until = min((*others, (life and life.ended) or float("inf")))
@@ -209,3 +212,8 @@ def check_pins(record: Record) -> Iterator[str]:
                 for said in request.said:
                     if said.generation != pin.fields["generation"]:
                         yield f"{said.generation} at {request.start:.3f}, pinned: {pin.fields}"
+
+
+def _holds(request: Request) -> bool:
+    is_rollback = request.route == "/admin/rollback"
+    return request.route == PIN or (is_rollback and bool(request.fields.get("pinned")))

@@ -288,6 +288,9 @@ SPOILS: dict[str, dict[str, Spoil]] = {
     },
     "check_pins": {
         "another answers after it": added(pinned(72, 73, 2)),
+        "another answers after a rollback that holds": both(
+            told("/admin/rollback", pinned=True), added(answer(82, 83, SECOND, "says b"))
+        ),
     },
     "check_mode": {
         "another way than it was started with": added(status(35, SECOND, mode=Mode.DRAIN)),

@@ -80,7 +80,7 @@ async def test_noise_that_answers_is_seen_by_status_and_metric(running: Running)
     )
     assert (await get(running, "/status"))["noise"] is True
     await tells(running, "hotreload_noise_live 1.0")
-    await post(running, "rollback", generation=before)
+    await post(running, "rollback", generation=before, hold=False)
     assert (await get(running, "/status"))["noise"] is False
     await tells(running, "hotreload_noise_live 0.0")
 
@@ -117,7 +117,7 @@ async def test_of_equal_weights_a_rollback_takes_the_revision_it_was_asked_for_a
     assert running.live.fingerprint == place.fingerprint
     assert (await post(running, "reload_weights", model_path="step_1")).status_code == 200
     before = len(running.attempts)
-    said = (await post(running, "rollback", generation=place.number)).json()
+    said = (await post(running, "rollback", generation=place.number, hold=False)).json()
     assert (said["label"], said["generation"]) == ("step_2", running.live.number)
     status = await get(running, "/status")
     assert (status["label"], status["wanted_label"]) == ("step_2", "step_2")

@@ -216,9 +216,9 @@ async def test_signals_wishes_and_asks_all_at_once_end_with_one_thing_live(
         os.kill(os.getpid(), signal.SIGHUP)
     answers = await asyncio.gather(
         post(running, "reload_weights", model_path="step_20"),
-        post(running, "rollback"),
+        post(running, "rollback", hold=False),
         post(running, "reload_weights", model_path="step_21"),
-        post(running, "rollback"),
+        post(running, "rollback", hold=False),
     )
     assert {answer.status_code for answer in answers} <= {200, 409}, [a.text for a in answers]
     assert 200 in {answer.status_code for answer in answers}

@@ -90,7 +90,7 @@ async def test_a_way_back_while_the_old_ones_answer_is_a_flip_to_them(tmp_path: 
     running.drop(1)
     async with running.serving():
         old, new = await two_side_by_side(running)
-        back = (await post(running, "rollback")).json()
+        back = (await post(running, "rollback", hold=False)).json()
         assert (back["outcome"], back["label"], back["generation"]) == ("live", "step_1", 3)
         assert back["pause_seconds"] == 0.0
         assert answering(running) == [(3, 0), (2, 1), (1, 1)]

@@ -17,7 +17,7 @@ NEW, BACK = 5, 25
 async def flipped_back(running: Running) -> None:
     """Roll back to the weights that were live before: they answer still, or are kept."""
     before = running.generations[-2].number
-    answer = await post(running, "rollback", generation=before)
+    answer = await post(running, "rollback", generation=before, hold=False)
     assert answer.status_code == 200, answer.text
     assert answer.json()["pause_seconds"] == 0.0
 

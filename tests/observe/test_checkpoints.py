@@ -107,6 +107,16 @@ def _put_off(known: Ledger) -> None:
 
 def _pinned(known: Ledger) -> None:
     known.wish(THREE)
+    known.set_pinned(True, replace(BY, verb="pin"))
+
+
+def _held(known: Ledger) -> None:
+    known.wish(THREE)
+    known.set_pinned(True, BY)
+
+
+def _overruled_and_held(known: Ledger) -> None:
+    _overruled(known)
     known.set_pinned(True, BY)
 
 
@@ -115,11 +125,14 @@ def _overruled(known: Ledger) -> None:
     known.overrule(ONE, BY)
 
 
+BACK = "rollback made step_1 (11111111) live instead; it stays until"
 WHY_NOT: dict[str, tuple[Callable[[Ledger], object], str, str]] = {
     "refused": (_refused, "refused", "lm_head holds NaN"),
     "put off": (_put_off, "waiting", "put off: memory: no room; step_3 (33333333) is tried again"),
     "pinned": (_pinned, "waiting", "step_3 (33333333) is wanted, and a pin holds generation 2"),
-    "overruled": (_overruled, "waiting", "rollback made step_1 (11111111) live instead"),
+    "held": (_held, "waiting", "step_3 (33333333) is wanted, and a rollback holds generation 2"),
+    "overruled": (_overruled, "waiting", f"{BACK} the source wishes something new"),
+    "overruled and held": (_overruled_and_held, "waiting", f"{BACK} hotreload unpin"),
     "next": (lambda known: known.wish(THREE), "waiting", "its attempt is next"),
     "not wished": (lambda known: None, "waiting", "the source has not wished for it yet"),
 }

@@ -89,6 +89,20 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
             None,
         ),
         (
+            IS_LIVE,
+            Pages(pinned=True, pinned_by=By("rollback", 0, 7, NOON)),
+            f"{ANSWERS}; a rollback holds it, and the source is not followed",
+            "good",
+            "hotreload unpin",
+        ),
+        (
+            WANTED,
+            Pages(pinned=True, pinned_by=By("rollback", 0, 7, NOON)),
+            f"{ANSWERS}; step-8 is wanted, but a rollback holds this one",
+            "wait",
+            "hotreload unpin",
+        ),
+        (
             (*IS_LIVE, GONE),
             Pages(),
             f"{WELL}; 1 trouble: files_gone",

@@ -276,6 +276,16 @@ async def test_rollback_pin_and_unpin_reach_the_control(world: World) -> None:
     assert verbs == [("rollback", 1), ("rollback", None), ("pin", None), ("unpin", None)]
 
 
+async def test_a_rollback_holds_unless_it_is_to_follow_the_source(world: World) -> None:
+    world.control.outcome = attempt()
+    world.control.others = ["generation 2 (step_2, kept in memory): hotreload rollback 2"]
+    said = (await post(world, "/admin/rollback")).json()
+    assert (said["pinned"], said["can_be_had"]) == (False, world.control.others)
+    await post(world, "/admin/rollback", {"hold": False})
+    assert world.control.holds == [True, False]
+    assert (await post(world, "/admin/rollback", {"hold": "no"})).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("path", "verb"),
     [

@@ -71,6 +71,10 @@ class FakeControl:
         self.came = 0
         self.by: list[By] = []
         """Who asked."""
+        self.holds: list[bool] = []
+        """Whether rollbacks were to hold what they make live."""
+        self.others: list[str] = []
+        """Generations that can be had."""
         self.versions: list[str] = []
         """What those who asked call the weights."""
 
@@ -87,10 +91,14 @@ class FakeControl:
         await self._find_out()
         return self._accept("rehearse", name, False)
 
-    async def rollback(self, number: int | None, *, by: By) -> asyncio.Future[Attempt]:
+    async def rollback(self, number: int | None, *, by: By, holds: bool) -> asyncio.Future[Attempt]:
         self.by.append(by)
+        self.holds.append(holds)
         await self._find_out()
         return self._accept("rollback", number, False)
+
+    async def can_be_had(self) -> list[str]:
+        return self.others
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         self.by.append(by)

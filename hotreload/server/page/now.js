@@ -11,6 +11,7 @@ export function showNow(status) {
   showHeadline(status.summary);
   say(at("health"), `${words.capitalized(status.summary.doing)}.`);
   at("pinned").hidden = !status.pinned;
+  say(at("pinned"), status.pin?.verb === "rollback" ? "held" : "pinned");
   showFacts(facts(status.rows));
   document.title = `${title(status)} · hotreload`;
 }

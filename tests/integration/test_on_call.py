@@ -1,0 +1,138 @@
+"""What whoever is on call is told at night: by commands, before a real daemon on an engine of
+words, with workers and without."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hotreload.cli import main
+from tests.integration.process import OF_WORDS, Process
+
+HOLDS = "held: the source is not followed until `hotreload unpin`"
+
+
+@pytest.fixture(scope="module", params=(0, 2), ids="{} workers".format)
+def process(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Process]:
+    """One daemon for all, with three generations behind it."""
+    folder = tmp_path_factory.mktemp("on-call")
+    sets = (f"server.workers={request.param}", "source.settle=0", "source.rescan=0.3")
+    process = Process(folder, *sets, "source.patience=0.3", command=OF_WORDS)
+    process.drop(1)
+    with process.running():
+        process.until(lambda: process.get("/status")["workers"]["serving"] == request.param)
+        for number in (2, 3):
+            process.drop(number)
+            process.live(f"step_{number}")
+        yield process
+
+
+class Said:
+    """Runs verbs of the command on the daemon, and keeps what they print."""
+
+    def __init__(self, process: Process, printed: pytest.CaptureFixture[str]) -> None:
+        self._process, self._printed = process, printed
+        self.code = 0
+
+    def __call__(self, verb: str, *words: str) -> list[str]:
+        self._printed.readouterr()
+        self.code = main([verb, "--socket", str(self._process.socket), *words])
+        both = self._printed.readouterr()
+        return (both.out + both.err).splitlines()
+
+
+@pytest.fixture
+def hotreload(process: Process, capsys: pytest.CaptureFixture[str]) -> Said:
+    return Said(process, capsys)
+
+
+def status(process: Process) -> dict[str, Any]:
+    return dict(process.get("/status"))
+
+
+def row(process: Process, name: str) -> str:
+    return next((each["words"] for each in status(process)["rows"] if each["name"] == name), "")
+
+
+def waits_for(process: Process, words: str) -> None:
+    process.until(lambda: words in (status(process)["waiting_for"] or ""))
+
+
+def test_a_rollback_by_hand_holds_until_unpin_whatever_the_trainer_writes(
+    process: Process, hotreload: Said
+) -> None:
+    said = hotreload("rollback", "--reason", "talks nonsense")
+    assert (hotreload.code, said[-1]) == (0, HOLDS)
+    assert "rolled back to step_2" in said[0]
+    process.drop(4)
+    waits_for(process, "a rollback holds generation 4")
+    now = status(process)
+    assert (now["label"], now["pinned"], now["pin"]["verb"]) == ("step_2", True, "rollback")
+    assert process.ask()["text"] == "served by step 2"
+    words = now["summary"]["words"]
+    assert words.endswith("step_4 is wanted, but a rollback holds this one"), words
+    assert now["summary"]["next"] == "hotreload unpin"
+    by, pid = now["pin"]["uid"], now["pin"]["pid"]
+    held = row(process, "held")
+    assert held.startswith("by a rollback, the source is not followed until `hotreload unpin`\n")
+    assert f"rollback by uid {by} (pid {pid}), {now['pin']['at']}: talks nonsense" in held
+    hotreload("status", "--check")
+    assert hotreload.code == 0
+
+
+def test_a_second_rollback_says_which_generations_can_be_had_and_how(
+    process: Process, hotreload: Said
+) -> None:
+    said = hotreload("rollback")
+    assert "rolled back to step_1" in said[0]
+    others = [
+        "generation 4 (step_2, kept in memory): hotreload rollback 4",
+        "generation 3 (step_3, restaged from its files): hotreload rollback 3",
+    ]
+    assert said[-3:] == [*(f"  can be had, too: {each}" for each in others), HOLDS]
+    said = hotreload("rollback")
+    nothing = "hotreload: no generation before 5 is left to go back to; what can be had: "
+    assert (hotreload.code, said) == (1, [nothing + "; ".join(others)])
+
+
+def test_after_a_restart_it_holds_on_and_unpin_takes_the_newest_that_was_not_tried(
+    process: Process, hotreload: Said
+) -> None:
+    by = status(process)["pin"]
+    assert process.stop() == 0
+    process.start()
+    process.until(lambda: process.get("/readyz"))
+    process.until(lambda: status(process)["source"]["last_seen"])
+    now = status(process)
+    assert (now["label"], now["pinned"], now["pin"]) == ("step_1", True, by)
+    past = hotreload("history")
+    assert len([line for line in past if "rollback" in line]) == 2, past
+    hotreload("unpin")
+    process.live("step_4")
+
+
+def test_what_was_left_is_not_taken_again_and_what_comes_after_it_is(
+    process: Process, hotreload: Said
+) -> None:
+    hotreload("rollback")
+    hotreload("unpin")
+    words = status(process)["summary"]["words"]
+    assert words.endswith(
+        "step_1, answers; that is what an operator chose over the source's step_4"
+    )
+    process.drop(5)
+    process.live("step_5")
+    tried = [each["label"] for each in process.get("/history")["attempts"]]
+    assert tried[:3] == ["step_5", "step_1", "step_4"]
+
+
+def test_a_rollback_that_follows_holds_nothing(process: Process, hotreload: Said) -> None:
+    said = hotreload("rollback", "--follow")
+    last = "not held: the source's next checkpoint takes over; `hotreload pin` holds this one"
+    assert (said[-1], status(process)["pinned"]) == (last, False)
+    process.drop(6)
+    process.live("step_6")
+    answer = process.daemon.ask("POST", "/admin/rollback", {"hold": False}).fields
+    assert (answer["outcome"], answer["pinned"]) == ("live", False)
