@@ -23,13 +23,19 @@ replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 25-api-keys, 30-paths
 With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
 by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.
 
+With --remove it stops the service and takes back what it wrote: units, our drop-ins, sysusers.d
+and tmpfiles.d. Settings, keys, state, the user and your own drop-ins stay; of one instance nothing
+goes that another needs. --dry-run says which files that are.
+
 examples:
   hotreload install-unit --dry-run
   hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
   hotreload install-unit --instance chat --enable
   hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
+  hotreload install-unit --remove
 
-exit codes: 0 written (and run), 1 a command failed, 2 usage, 78 a file cannot be read or written"""
+exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
+            78 a file cannot be read, written or removed"""
 
 
 def add(verbs: Any) -> None:
@@ -61,14 +67,22 @@ def add(verbs: Any) -> None:
         "--limit-memory", action="store_true", help="set the limits that `hotreload doctor` reckons"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
-    parser.add_argument("--enable", action="store_true", help="also run what it would print to run")
+    then = parser.add_mutually_exclusive_group()
+    then.add_argument("--enable", action="store_true", help="also run what it would print to run")
+    then.add_argument("--remove", action="store_true", help="take back what was written")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and say what comes next or do it."""
-    from hotreload.cli.units import OUR_DROP_INS, render
+    from hotreload.cli.units import OUR_DROP_INS, config_of, render
 
+    if args.remove:
+        from hotreload.cli.unit_removal import remove
+
+        if args.instance:
+            config_of(args.instance)  # which refuses what can be no name
+        return remove(args.instance, args.prefix, dry_run=args.dry_run)
     _check_prefix(args)
     installation = _installation(args)
     files = {args.prefix / target: text for target, text in render(installation)}

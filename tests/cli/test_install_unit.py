@@ -391,6 +391,85 @@ def test_a_drop_in_that_no_longer_applies_is_removed(
     assert (drop_ins / "override.conf").exists()
 
 
+def all_in(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_what_was_written_is_taken_back_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "accelerators", lambda: [Path("/dev/accel0")])
+    hub = "[source]\nkind = 'huggingface'\nrepo = 'a/b'\n[server]\napi_keys_file = 'api-keys'\n"
+    config = settings(tmp_path, f"{hub}[state]\ndirectory = 'state'\n")
+    (tmp_path / "api-keys").write_text("key")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/state.json").write_text("{}")
+    drop_ins = tmp_path / "etc/systemd/system/hotreload.service.d"
+    drop_ins.mkdir(parents=True)
+    (drop_ins / "override.conf").write_text("# an operator's own\n")
+    (drop_ins.parent / "other.service").write_text("# of another program\n")
+    before = all_in(tmp_path)
+    there = ["install-unit", "--prefix", str(tmp_path)]
+    assert main([*there, "--config", str(config), "--exec", str(COMMAND)]) == 0
+    written = all_in(tmp_path)
+    assert len(written) - len(before) == 9
+    capsys.readouterr()
+    assert main([*there, "--remove", "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert all_in(tmp_path) == written
+    assert main([*there, "--remove"]) == 0
+    assert all_in(tmp_path) == before
+    for path in written.keys() - before.keys():
+        assert f"### {tmp_path / path}\n# would be removed\n" in told
+    assert "settings, keys, state and the service's user stay" in capsys.readouterr().out
+    (drop_ins / "override.conf").unlink()
+    assert main([*there, "--config", str(config), "--exec", str(COMMAND)]) == 0
+    assert main([*there, "--remove"]) == 0
+    assert not drop_ins.exists()
+    capsys.readouterr()
+    assert main([*there, "--remove"]) == 0
+    assert "wrote nothing here for hotreload.service" in capsys.readouterr().out
+
+
+def test_of_an_instance_nothing_goes_that_another_or_the_service_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ["install-unit", "--prefix", str(tmp_path)]
+    units_folder = tmp_path / "etc/systemd/system"
+
+    def installed(*which: str) -> None:
+        assert main([*there, "--exec", str(COMMAND), *which]) == 0
+
+    def left() -> set[str]:
+        return {each.name for each in (tmp_path / "etc").rglob("*.*") if each.is_file()}
+
+    instance(tmp_path, monkeypatch, SEVERAL.format(state="/mnt/chat"))
+    own = f"{SEVERAL.format(state='/mnt/code')}".replace("chat.sock", "code.sock")
+    (tmp_path / "code.toml").write_text(own)
+    (tmp_path / "bare.toml").write_text(own.replace("code", "bare"))
+    for name in ("chat", "code"):
+        installed("--instance", name)
+    starts = units_folder / "sockets.target.wants" / "hotreload@bare.socket"
+    starts.parent.mkdir()
+    starts.symlink_to("../hotreload@.socket")
+    template = {"hotreload@.service", "hotreload@.socket"}
+    for name in ("chat", "code"):
+        assert main([*there, "--instance", name, "--remove"]) == 0
+        assert template | {"hotreload.conf"} <= left()
+        assert not (units_folder / f"hotreload@{name}.service.d").exists()
+    installed("--config", str(tmp_path / "none"))
+    starts.unlink()
+    assert main([*there, "--instance", "bare", "--remove"]) == 0
+    its_own = left() - set(units.OUR_DROP_INS)
+    assert its_own == {"hotreload.service", "hotreload.socket", "hotreload.conf"}
+    assert main([*there, "--remove"]) == 0
+    assert left() == set()
+
+
 def test_what_is_written_for_another_place_is_not_started_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

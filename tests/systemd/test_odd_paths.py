@@ -93,8 +93,22 @@ def test_two_instances_have_settings_a_socket_and_a_state_folder_each(machine: M
         assert mounted == ("active" if name == "code" else "inactive")
     # Whether the kernel lets it is a matter of the machine: in a container it may not.
     assert machine.show("OOMScoreAdjust", unit="hotreload@chat.service")["OOMScoreAdjust"] == "-500"
-    machine.run("systemctl stop hotreload@chat.socket hotreload@chat.service")
-    assert machine.show("ActiveState", unit="hotreload@code.service") == {"ActiveState": "active"}
     done = machine.attempt("systemd-analyze verify hotreload@code.service hotreload@code.socket")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    machine.run("systemctl stop hotreload@code.socket hotreload@code.service")
+    assert are_left(machine, "chat", "code") == {"chat": "active", "code": "active"}
+    machine.run(f"{INSIDE}/bin/hotreload install-unit --instance chat --remove")
+    assert are_left(machine, "chat", "code") == {"chat": "inactive", "code": "active"}
+    machine.run(f"{INSIDE}/bin/hotreload install-unit --instance code --remove")
+    assert are_left(machine, "chat", "code") == {"chat": "inactive", "code": "inactive"}
+    found = machine.run(f"find {UNITS} -name 'hotreload@*' -not -name 'hotreload@.service.d'")
+    assert found == ""  # the test's own drop-in is an operator's
+    assert "hotreload@" not in machine.run("systemctl list-unit-files --no-legend")
+    machine.run("cat /etc/hotreload/chat.toml /etc/hotreload/code.toml")
+    machine.run("cat /var/lib/hotreload/chat/told /var/lib/hotreload/code/told; id hotreload")
+
+
+def are_left(machine: Machine, *instances: str) -> dict[str, str]:
+    return {
+        name: machine.show("ActiveState", unit=f"hotreload@{name}.service")["ActiveState"]
+        for name in instances
+    }
