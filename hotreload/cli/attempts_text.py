@@ -11,6 +11,7 @@ from hotreload.picture.words import (
     Fields,
     attempt_words,
     drift_text,
+    judged_words,
     loader_text,
     named,
     outcome_word,
@@ -119,8 +120,9 @@ def _probes(attempt: Fields) -> str:
 
 def _compared(attempt: Fields) -> str:
     """Say how it differs from what is live, and which limits are broken by that."""
-    broken = attempt["findings"] if attempt["outcome"] == "rejected" else ()
-    return "\n".join([behaviour_text(attempt["behaviour"]), *map(plain, broken)])
+    is_refused = attempt["outcome"] == "rejected"  # the findings have the answers, too
+    more = map(plain, attempt["findings"]) if is_refused else judged_words(attempt)
+    return "\n".join([behaviour_text(attempt["behaviour"]), *more])
 
 
 def log_text(past: Fields) -> str:
@@ -216,6 +218,7 @@ def _asker(past: Fields) -> str | None:
 
 
 def _notes(past: Fields) -> list[str]:
-    """Say why it failed, what a user said it is for, and what changed."""
-    notes = [past["reason"], *([] if "verb" in past else words_of(past)["notes"])]
+    """Say why it failed, what a user said it is for, what changed, and what was judged by."""
+    words = {"notes": []} if "verb" in past else words_of(past)
+    notes = [past["reason"], *words["notes"], *words.get("judged", ())]
     return [plain(note) for note in notes if note]

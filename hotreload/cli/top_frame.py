@@ -12,7 +12,7 @@ from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
 from hotreload.picture.rows import behaviour_text
-from hotreload.picture.words import Fields, named, plain, short_name
+from hotreload.picture.words import Fields, judged_words, named, plain, short_name
 
 Line = list[tuple[str, str | None]]
 
@@ -146,15 +146,20 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     elif last := rows.get("last attempt"):
         first, *others = last["words"].split("\n")
         yield from _folded(f"last attempt: {first}", last["tone"], width)
-        found = (status["last_attempt"] or {}).get("behaviour")
-        said = behaviour_text(found) if found else None  # it has a row of its own
-        for line in (each for each in others if each != said):
+        for line in (each for each in others if each not in _of_behaviour(status)):
             yield from _folded(cut(line, 3 * width), None, width)
     elif "wanted" in rows:
         yield [("no attempt yet", "dim")]
     for row in rows.values():
         if "share" in row:
             yield [(f"{bar(row['share'])}  {row['words']}", "wait")]
+
+
+def _of_behaviour(status: Fields) -> Sequence[str]:
+    """Lines of the last attempt that have a row of their own, or take too much room."""
+    last = status["last_attempt"] or {}
+    found = last.get("behaviour")
+    return [*([behaviour_text(found)] if found else []), *judged_words(last)]
 
 
 def _phases(

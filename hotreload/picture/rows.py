@@ -20,6 +20,7 @@ from hotreload.picture.words import (
     drift_text,
     follows,
     is_held_by_rollback,
+    judged_words,
     loader_text,
     named,
     older_text,
@@ -315,6 +316,7 @@ def _last_attempt(attempt: Fields) -> Iterator[str]:
         yield drift_text(attempt)
     if attempt.get("behaviour"):
         yield behaviour_text(attempt["behaviour"])
+    yield from judged_words(attempt)
     if attempt["phases"]:
         spent = attempt["phases"].items()
         yield ", ".join(f"{plain(name)} {duration(took)}" for name, took in spent)

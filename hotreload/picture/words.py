@@ -28,6 +28,8 @@ TONES = {
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
 LOADER_WORDS = {"own": "by our own loader", "upstream": "by upstream's loader"}
 NOT_SEEN = "not seen since the start"
+ALL_PAIRS, LAST_LINES = 3, 3
+"""So many answers that differ, and lines of a command, words tell of."""
 WAITS_FOR_DATA = "waiting for data"
 
 
@@ -96,7 +98,23 @@ def attempt_words(attempt: Fields) -> Fields:
         "held": duration(held) if held else None,
         "by": _asker(by) if by else None,
         "notes": [note for note in notes if note],
+        "judged": judged_words(attempt, ALL_PAIRS if attempt["outcome"] == "rejected" else 1),
     }
+
+
+def judged_words(attempt: Fields, pairs: int = ALL_PAIRS) -> list[str]:
+    """Say which answers differ most, so many at most, and what a command that judged said last."""
+    worst = (attempt.get("behaviour") or {"worst": ()})["worst"]
+    differ = [each for each in worst if each["live"] != each["new"]]
+    words = [
+        f"answers differ: {each['prompt']!r}: live {each['live']!r}, new {each['new']!r}"
+        for each in differ[:pairs]
+    ]
+    if attempt.get("not_compared"):
+        words.append(f"comparison {plain(attempt['not_compared'])}")
+    if said := attempt.get("command_said"):
+        words.append(f"the command said: {plain(' / '.join(said[-LAST_LINES:]))}")
+    return words
 
 
 def _asker(by: Fields) -> str:

@@ -14,6 +14,8 @@ from unittest.mock import ANY
 import pytest
 
 from hotreload.behaviour.corpus import Corpus
+from hotreload.cli.attempts_text import history_text
+from hotreload.cli.status_text import status_text
 from hotreload.core.rules import BakeRules
 from hotreload.events import PhaseEntered, SettingsRead, Warming
 from hotreload.life.corpora import with_corpus
@@ -253,11 +255,20 @@ async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anyb
         bad = (await get(running, "/history"))["attempts"][0]
     assert (bad["outcome"], bad["code"], bad["generation"]) == ("rejected", "behaviour", None)
     assert bad["findings"][0] == "min_agreement: 0 is under 0.05"
-    assert "live 'served by step 30', new 'goodbye from step 31'" in bad["findings"][1]
+    answers = "live 'served by step 30', new 'goodbye from step 31'"
+    assert answers in bad["findings"][1]
+    assert (len(bad["behaviour"]["worst"]), await shown(running, answers)) == (3, [3, 3])
+    assert bad["behaviour"]["worst"][0]["why"].startswith("agreement: 0 of ")
     assert load.failures == []
     said = {text for _, text in load.answers}
     assert said <= {words(live_number(live)), words(30)}
     assert running.engine.recompiles == before
+
+
+async def shown(running: Running, said: str) -> list[int]:
+    """How often `hotreload status` says it, and `hotreload history` of the last attempt."""
+    status, past = await get(running, "/status"), await get(running, "/history")
+    return [status_text(status).count(said), history_text(past["attempts"][:1]).count(said)]
 
 
 MARK = "what a client said in confidence"
@@ -309,6 +320,7 @@ async def test_a_command_asks_new_and_live_weights_side_by_side_and_refuses_what
         bad = (await get(running, "/history"))["attempts"][0]
     assert (bad["outcome"], bad["code"], bad["generation"]) == ("rejected", "command", None)
     assert bad["findings"] == [f"candidate: {words(40)}", f"live: {words(live_number(live))}"]
+    assert await shown(running, f"the command said: {' / '.join(bad['findings'])}") == [1, 1]
     assert load.failures == []
     assert {text for _, text in load.answers} == {words(live_number(live))}
     answer = await running.ask()

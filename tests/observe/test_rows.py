@@ -28,10 +28,10 @@ from hotreload.events import (
 )
 from hotreload.figures import size
 from hotreload.json_fields import attempt_fields, behaviour_fields
-from hotreload.judgements import Behaviour, RightAnswers
+from hotreload.judgements import Behaviour, BothAnswers, RightAnswers
 from hotreload.picture.picture import State
 from hotreload.picture.rows import behaviour_text, rows_of
-from hotreload.picture.words import TONES, attempt_words
+from hotreload.picture.words import TONES, attempt_words, judged_words
 from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live
@@ -232,6 +232,27 @@ def test_how_many_answers_are_right_is_told_beside_what_that_can_mean() -> None:
     assert words in behaviour_text(silent)
 
 
+WORST = tuple(
+    BothAnswers(f"{at}?\x1b", "yes", "no" if at < 2 else "yes", "agreement: 0 of 1")
+    for at in range(3)
+)
+
+
+def test_the_answers_that_differ_and_the_last_words_of_a_command_are_told() -> None:
+    """All of what was refused, and one of what went live: a history has many attempts."""
+    found = Behaviour(*(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0), worst=WORST)
+    said = ("one", "two", "three\x1b", "four")
+    live = replace(went_live(), behaviour=found, command_said=said, not_compared="cut short")
+    fields = attempt_fields(live)
+    first, second = (f"answers differ: '{at}?\\x1b': live 'yes', new 'no'" for at in (0, 1))
+    others = ["comparison cut short", "the command said: two / three\\x1b / four"]
+    assert judged_words(fields) == [first, second, *others]
+    assert attempt_words(fields)["judged"] == [first, *others]
+    refused = attempt_fields(replace(live, outcome=Outcome.REJECTED))
+    assert attempt_words(refused)["judged"] == [first, second, *others]
+    assert judged_words(attempt_fields(went_live())) == []
+
+
 def test_an_attempt_in_the_history_has_its_words() -> None:
     back = replace(went_live(), by=replace(BY, verb="rollback"), loading=OWN)
     fields = attempt_fields(back) | {
@@ -248,4 +269,5 @@ def test_an_attempt_in_the_history_has_its_words() -> None:
             "from step-9 (cccccccccccc), generation 3",
             "12 of 30 leaves changed, most: layers.3.down_proj by 4 %",
         ],
+        "judged": [],
     }
