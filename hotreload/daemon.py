@@ -27,6 +27,7 @@ from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
 from hotreload.life.checking import Checking
 from hotreload.life.ending import Ending, ExitCode
+from hotreload.life.last_life import last_life
 from hotreload.life.observers import Observers
 from hotreload.life.rereading import Rereading, SecretFiles
 from hotreload.life.running import RunningEngine
@@ -70,6 +71,7 @@ class Daemon:
         self.events = Events()
         publish = self.events.publish
         self.state = StateFile(settings.state.directory, publish)
+        self.events.subscribe(self.state.observe)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
         self.entrance = Entrance[RunningEngine](
@@ -188,6 +190,8 @@ class Daemon:
             if is_read_in_terminal(self.settings.log.format):
                 follows = self.ranks is not None and not self.ranks.leads
                 self.events.subscribe(ReadyLine(sockets, metrics, follows=follows).observe)
+            if (died := self.state.folder.died) is not None:
+                self.events.publish(last_life(died, self.ledger, self.settings))
             return await self._serve(sockets, are_lasting=bool(passed))
 
     async def _serve(self, sockets: list[socket], *, are_lasting: bool) -> int:

@@ -31,6 +31,12 @@ KEPT = 2
 
 COMPILES = ("hotreload", "jax", "jaxlib", "sglang-jax")
 """Packages that decide what is compiled, and how."""
+LEFT_OUT = ".left_out"
+"""Ends the name of a folder that no start reads any more."""
+GIVE_NAME_BACK = (
+    "nothing: this start compiles anew, and the next reads what it keeps; if the last one died of "
+    "something else, that folder may have its name back while the daemon is stopped"
+)
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -63,6 +69,29 @@ def keeping_programs(cache: CompileCache | None, devices: Sequence[Any]) -> Iter
         del os.environ[JAX_VARIABLE]
         if before is not None:
             os.environ[JAX_VARIABLE] = before
+
+
+def leave_out(cache: CompileCache) -> Path | None:
+    """Move what the last start kept or read out of the way; return where it lies now, if any."""
+    try:
+        last = max(_kept_in(cache.root), key=lambda each: each.stat().st_mtime, default=None)
+        if last is None:
+            return None
+        left = last.with_name(last.name + LEFT_OUT)
+        shutil.rmtree(left, ignore_errors=True)
+        last.rename(left)
+    except OSError as fault:
+        words = f"{fault.filename}: {fault.strerror}"
+        todo = "remove what is in it if starts end by a signal again"
+        log.warning("compile_cache.not_left_out", extra={"why": words, "todo": todo})
+        return None
+    log.warning("compile_cache.left_out", extra={"path": str(left), "todo": GIVE_NAME_BACK})
+    return left
+
+
+def _kept_in(root: Path) -> list[Path]:
+    folders = [each for each in root.iterdir() if each.is_dir()] if root.is_dir() else []
+    return [each for each in folders if not each.name.endswith(LEFT_OUT)]
 
 
 def name_for(devices: Sequence[Any]) -> str:

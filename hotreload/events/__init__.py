@@ -25,6 +25,7 @@ from hotreload.events.reloads import (
 from hotreload.events.running import (
     FoldersPassedOver,
     GateChanged,
+    LastLifeDied,
     Leaving,
     OperatorAsked,
     PauseBegan,
@@ -51,6 +52,7 @@ __all__ = [
     "GenerationEnded",
     "GenerationLive",
     "GenerationNamed",
+    "LastLifeDied",
     "Leaving",
     "LiveDrifted",
     "LiveVerified",

@@ -16,6 +16,10 @@ WORKER_LOST = (
     "nothing at first: the others answer its clients, who ask again, and it is started again by "
     "itself; if it is lost again and again, set [server] workers = 0 and report what `why` says"
 )
+BY_A_SIGNAL = (
+    "the supervisor's log names the signal (journalctl -u hotreload): KILL is kill -9, or memory "
+    "that ran out, as the kernel's log says; before SEGV, ABRT and the like stand the stacks"
+)
 NOT_READ = (
     "mend what `error` names and send SIGHUP again: until then the previous settings stay in force"
 )
@@ -124,6 +128,22 @@ class Leaving(Event):
     """The daemon was told to stop; requests inside the gate are still answered."""
 
     name = "daemon.stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class LastLifeDied(Event):
+    """The daemon that had this state folder before did not end in order."""
+
+    message: str
+    with_machine: bool
+    """True if the machine was started again since."""
+
+    name = "daemon.last_life_died"
+    level = WARNING
+
+    @property
+    def todo(self) -> str:
+        return "" if self.with_machine else BY_A_SIGNAL
 
 
 @dataclass(frozen=True, slots=True)

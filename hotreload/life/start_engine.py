@@ -200,7 +200,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         args=engine.args,
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
-        compile_cache=_compile_cache(settings),
+        compile_cache=compile_cache_of(settings),
         shares=shares_of(settings),
         unseen=_unseen_options(settings),
     )
@@ -215,7 +215,7 @@ def _unseen_options(settings: Settings) -> UnseenOptions:
     )
 
 
-def _compile_cache(settings: Settings) -> CompileCache | None:
+def compile_cache_of(settings: Settings) -> CompileCache | None:
     """The place where programs are kept, unless whoever started us has told JAX so."""
     chosen = settings.engine.compile_cache
     if chosen == "off" or os.environ.get(JAX_VARIABLE):

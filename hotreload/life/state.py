@@ -5,11 +5,11 @@ import time
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import Publish, StateSaved
+from hotreload.events import Event, Leaving, Publish, StateSaved, Warming
 from hotreload.life import state_files
 from hotreload.life.state_files import Found
 from hotreload.life.state_json import to_json
-from hotreload.life.state_lock import StateFolder
+from hotreload.life.state_lock import LifeStage, StateFolder
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED, Trouble
 
@@ -17,6 +17,8 @@ TRY_AGAIN_SECONDS = 30.0
 """Seconds after a failed save until the next try, if nothing else is saved before."""
 FOLDER_LOOK_SECONDS = 3.0
 """Seconds between two looks whether the state folder is where it was."""
+SIGN_OF_LIFE_SECONDS = 60.0
+"""Seconds between two signs of life in the folder; more often would keep its disk awake."""
 MOVE_BACK = (
     "move it back, or stop the other daemon and remove its folder: a restart would read what is "
     "under the old name"
@@ -42,8 +44,17 @@ class StateFile:
         self._noted = 0
         """The number that was noted last before it was given."""
         self._has_failed = asyncio.Event()
+        self._beat_at = time.monotonic()
         self._found = Found(Ledger())
         self._unusable: tuple[str, ...] = ()
+
+    def observe(self, event: Event) -> None:
+        """Note how far this life has come, for the next one."""
+        match event:
+            case Warming(is_over=True):
+                self.folder.note(LifeStage.SERVING)
+            case Leaving():
+                self.folder.note(LifeStage.OVER)
 
     def read(self) -> Ledger:
         """Return what an earlier run knew, as far as it can be read; `watch` tells of the rest."""
@@ -115,6 +126,12 @@ class StateFile:
             if self._unsaved is not None:
                 await self.save(ledger)
 
+    def _looked(self) -> bool:
+        if time.monotonic() - self._beat_at > SIGN_OF_LIFE_SECONDS:
+            self.folder.beat()
+            self._beat_at = time.monotonic()
+        return self.folder.is_in_place
+
     async def watch(self, ledger: Ledger, pause: float = FOLDER_LOOK_SECONDS) -> None:
         """Tell what could not be read; then see to it that the folder stays where it is, for ever.
 
@@ -125,7 +142,7 @@ class StateFile:
             await asyncio.sleep(pause)
             async with self._writes:
                 is_in_place = await in_thread(
-                    lambda cancel: self.folder.is_in_place,
+                    lambda cancel: self._looked(),
                     leave_as="a look at the state folder",
                     is_read=False,
                 )

@@ -1,15 +1,17 @@
 """The state folder: one daemon a folder, and what is written goes to where this one's lock is.
 
 Two daemons would clear each other's copies and forget each other's past. A folder that is moved
-takes its lock along: who comes then finds another folder under its name, or none.
+takes its lock along: who comes then finds another folder under its name, or none. The lock also
+says how far its daemon came, so that the next one knows if it died.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,29 @@ log = logging.getLogger("hotreload.state")
 
 LOCK = "lock"
 LARGEST_LOCK = 65536
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LifeStage(StrEnum):
+    """How far a life has come."""
+
+    STARTING = "starting"
+    """It does not answer yet, or compiles what larger batches need."""
+    SERVING = "serving"
+    OVER = "over"
+    """It ends in order, or was asked to: whatever ends it then is no crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A life that did not end in order: by a signal, or with its machine."""
+
+    pid: int
+    stage: LifeStage
+    seen: float
+    """The time of its last sign of life."""
+    with_machine: bool
+    """True if the machine was started again since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +77,11 @@ class StateFolder:
         self.path = path
         self.moved: str | None = None
         """The reason why what is written lies elsewhere than under `path`, at the last look."""
+        self.died: Died | None = None
+        """The life before this one, if it did not end in order."""
         self._held: Held | None = None
         self._socket = Path()
+        self._stage = LifeStage.STARTING
 
     @contextmanager
     def held(self, socket: Path) -> Iterator[None]:
@@ -62,8 +90,10 @@ class StateFolder:
         The kernel lets go of it at any death. A folder that cannot be locked is told, and used.
         """
         self._socket = socket
+        died = _died_in(self.path)
         try:
-            self._held = _taken(self.path, socket)
+            self._held = _taken(self.path, self._said)
+            self.died = died
         except BlockingIOError:
             raise ConfigError(
                 f"[state] directory: {self.path} is in use by {named(user_of(self.path))}; stop "
@@ -75,8 +105,31 @@ class StateFolder:
             yield
         finally:
             if self._held is not None:
+                self.note(LifeStage.OVER)
                 self._held.close()
                 self._held = None
+
+    @property
+    def _said(self) -> bytes:
+        """What stands in the lock; of one size, so that a full disk has room for each stage."""
+        user = {"pid": os.getpid(), "socket": str(self._socket)}
+        return json.dumps({**user, "stage": self._stage, "boot": _boot()}).encode().ljust(512)
+
+    def note(self, stage: LifeStage) -> None:
+        """Have the next life know how far this one has come; what is over stays so."""
+        if self._stage is LifeStage.OVER:
+            return
+        self._stage = stage
+        self._write(lambda lock: _say(lock, self._said))
+
+    def beat(self) -> None:
+        """Give a sign of life: the next life says when the last one was."""
+        self._write(os.utime)
+
+    def _write(self, write: Callable[[int], None]) -> None:
+        if self._held is not None:
+            with suppress(OSError):  # then a crash goes unnoticed
+                write(self._held.lock)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
@@ -117,7 +170,7 @@ class StateFolder:
             self.moved = f"{self.path} is gone; {lies_at}"
             return
         try:
-            found = _taken(self.path, self._socket)
+            found = _taken(self.path, self._said)
         except BlockingIOError:
             user = named(user_of(self.path))
             self.moved = f"{self.path} is another folder now, and {user} uses it; {lies_at}"
@@ -129,7 +182,7 @@ class StateFolder:
             self._held = found
 
 
-def _taken(path: Path, socket: Path) -> Held:
+def _taken(path: Path, said: bytes) -> Held:
     """Make and lock the folder of this name; BlockingIOError when another daemon has it."""
     with ExitStack() as opened:
         path.mkdir(parents=True, exist_ok=True)
@@ -139,14 +192,36 @@ def _taken(path: Path, socket: Path) -> Held:
         opened.callback(os.close, lock)
         try:
             files.lock(lock)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, json.dumps({"pid": os.getpid(), "socket": str(socket)}).encode(), 0)
+            _say(lock, said)
         except BlockingIOError:
             raise
         except OSError as error:  # a file system without locks, or a full one
             _complain(path, error)
         opened.pop_all()
     return Held(folder, lock)
+
+
+def _say(lock: int, said: bytes) -> None:
+    os.pwrite(lock, said, 0)
+    os.ftruncate(lock, len(said))
+
+
+def _boot() -> str:
+    """A name for the time since the machine was started."""
+    with suppress(OSError):
+        return BOOT_ID.read_text().strip()
+    return ""
+
+
+def _died_in(directory: Path) -> Died | None:
+    """Read of the life that held this folder last if it did not end in order."""
+    user = user_of(directory)
+    with suppress(OSError, LookupError, TypeError, ValueError):  # or it is of an older version
+        stage, pid = LifeStage(user["stage"]), int(user["pid"])
+        if stage is not LifeStage.OVER:
+            seen = (directory / LOCK).stat().st_mtime
+            return Died(pid, stage, seen, with_machine=user.get("boot") != _boot())
+    return None
 
 
 def _open(folder: Path) -> int:

@@ -13,6 +13,7 @@ from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.picture.surroundings import (
+    LastLifeNow,
     PassedOverNow,
     PauseNow,
     SettingsNow,
@@ -132,6 +133,7 @@ class Picture:
         self.passed_over = PassedOverNow()
         self.state_file = StateFileNow(wall)
         self.settings = SettingsNow(wall)
+        self.last_life = LastLifeNow(wall)
         self.bakes = BakesNow()
         self.workers = WorkersNow(self.setup.workers)
         self.pause = PauseNow(wall, self.readings.paused)
@@ -148,6 +150,7 @@ class Picture:
             self.passed_over,
             self.state_file,
             self.settings,
+            self.last_life,
             self.pause,
             self.bakes,
             self.workers,

@@ -77,6 +77,9 @@ def _now(status: Fields) -> Iterator[Fields]:
         yield _row("warming", f"compiled for {done} of {total} sizes of batches", "wait")
     for trouble in status.get("troubles", ()):
         yield _row("trouble", "\n".join(_trouble(trouble)), "bad")
+    if died := status.get("last_life"):
+        words = map(plain, filter(None, (died["message"], died["todo"])))
+        yield _row("last life", "\n".join(words), "wait")
     if loading := status.get("loading"):
         yield _row("loaded", f"{loader_text(loading)}: {drift_text(loading)}")
 

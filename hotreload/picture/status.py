@@ -151,6 +151,7 @@ class Status:
             "state_file": picture.state_file.fields(),
             "settings": picture.settings.fields(),
             "troubles": picture.troubles.fields(),
+            "last_life": picture.last_life.fields(),
         }
 
     def event(self, event: Event) -> Fields:

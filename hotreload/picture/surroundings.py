@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from hotreload.events import (
     Event,
     FoldersPassedOver,
+    LastLifeDied,
     PauseBegan,
     PauseOver,
     RevisionWanted,
@@ -22,6 +23,8 @@ from hotreload.types import PassedOver, Revision
 
 Wall = Callable[[], float]
 """Wall-clock seconds."""
+TOLD_SECONDS = 3600.0
+"""Seconds for which the death of the life before is shown."""
 
 
 class Wishes:
@@ -89,6 +92,26 @@ class StateFileNow:
     def fields(self) -> Fields:
         """Return it as /status shows it."""
         return dict(self._fields)
+
+
+class LastLifeNow:
+    """Knows for an hour that the life before this one died."""
+
+    def __init__(self, wall: Wall = time.time) -> None:
+        self._wall = wall
+        self._died: LastLifeDied | None = None
+        self._at = 0.0
+
+    def observe(self, event: Event) -> None:
+        """Take in that it died."""
+        if isinstance(event, LastLifeDied):
+            self._died, self._at = event, self._wall()
+
+    def fields(self) -> Fields | None:
+        """Return it as /status shows it; None where it ended in order, or long ago."""
+        if (died := self._died) is None or self._wall() - self._at > TOLD_SECONDS:
+            return None
+        return {"message": died.message, "todo": died.todo, "noticed_at": iso(self._at)}
 
 
 class WorkersNow:

@@ -16,6 +16,7 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     GenerationNamed,
+    LastLifeDied,
     Leaving,
     LiveDrifted,
     LiveVerified,
@@ -267,6 +268,7 @@ FAULTS = (
             SocketBoundAnew("/run/hotreload/hotreload.sock"),
         ),
     ),
+    Scene("the life before died", (LastLifeDied("the daemon before this one died", False),)),
     Scene("they are whole again", (LiveVerified(NOISE_LIVE), StateSaved(), SettingsRead())),
 )
 STOPS = (

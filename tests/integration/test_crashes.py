@@ -18,6 +18,7 @@ import pytest
 from hotreload.core.ledger import Ledger
 from hotreload.failpoints import OVERLAP_ONLY, POINTS, START_ONLY
 from hotreload.life.state_json import to_json
+from hotreload.life.state_lock import user_of
 from hotreload.types import Generation, Revision
 from tests.integration.deaths import (
     EXIT_SECONDS,
@@ -68,6 +69,46 @@ def test_the_second_death_over_a_revision_refuses_it(tmp_path: Path) -> None:
         process.drop(3)
         process.live("step_3")
         assert_answers_from(process, 3)
+
+
+def test_a_death_by_a_signal_is_told_and_what_a_start_died_over_is_left_out(
+    tmp_path: Path,
+) -> None:
+    process, compiled = of_words(tmp_path), tmp_path / "state" / "compiled"
+    process.environ["JAX_COMPILATION_CACHE_DIR"] = ""
+
+    def told() -> str:
+        rows = {each["name"]: each["words"] for each in process.get("/status")["rows"]}
+        assert process.said("daemon.last_life_died")[-1]["message"] in rows["last life"]
+        return str(rows["last life"])
+
+    with process.running():
+        assert process.get("/status")["last_life"] is None
+        assert process.stop() == 0
+    compiled.mkdir()
+    (compiled / "for_this").mkdir()
+    with process.begun("reading=kill"):
+        assert process.child.wait(START_SECONDS) == KILLED
+        died = process.child.pid
+    with process.running():
+        assert f"(pid {died}) ended by a signal; before its start was over" in told()
+        assert "generation 1, step_1" in told()
+        assert "journalctl -u hotreload" in told()
+        assert str(compiled / "for_this.left_out") in told()
+        assert process.said("compile_cache.left_out")
+        (compiled / "for_that").mkdir()
+        process.until(lambda: user_of(tmp_path / "state")["stage"] == "serving")
+        process.child.kill()
+        process.child.wait()
+    with process.running():
+        assert "by a signal; generation 1, step_1" in told()
+        assert sorted(each.name for each in compiled.iterdir()) == ["for_that", "for_this.left_out"]
+        process.child.send_signal(signal.SIGTERM)
+        process.until(lambda: process.said("daemon.stopping")[1:])
+        process.child.kill()  # as systemd does with one that takes too long
+        process.child.wait()
+    with process.running():
+        assert process.get("/status")["last_life"] is None
 
 
 # --- SIGTERM ---------------------------------------------------------------------------------

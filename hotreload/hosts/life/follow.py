@@ -19,7 +19,7 @@ from hotreload.core.progress import Reach, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
-from hotreload.events import GenerationLive, PhaseEntered, Publish
+from hotreload.events import GenerationLive, PhaseEntered, Publish, Warming
 from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
@@ -244,6 +244,7 @@ class FollowerStatus:
             self._slot.fill(Replicas({0: self._replica}))
             self._publish(chosen)
             self._replica.open()
+            self._publish(Warming(self._gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
         else:
             self._replica.live = live
             self._gate.change(Lease(live, engine))
