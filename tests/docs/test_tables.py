@@ -20,8 +20,9 @@ from hotreload.server.operations import OPERATIONS
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES
 from hotreload.types import Generation, Outcome, Revision
-from tests.docs.pages import ROOT, first_cells, section, words_in
+from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
+from tests.engine.families import MODELS, ON_BOTH
 from tests.monitoring.rules import ALERTS
 from tests.source import MODULES, nodes_of
 
@@ -120,6 +121,15 @@ def test_the_headers_that_a_request_may_send_are_told_apart_from_those_of_answer
 def test_every_field_of_the_status_has_its_row() -> None:
     shown = (ROOT / "tests/golden/files/status.txt").read_text()  # held against the code
     assert set(first_cells("status fields")) == set(re.findall(r"^[a-z_]+\b", shown, re.MULTILINE))
+
+
+def test_every_family_of_models_that_is_tried_has_its_row() -> None:
+    rows = [row.split(" | ") for row in section("families").splitlines()[2:]]
+    served = [
+        {name for row in rows if row[column] in words for name in CODE.findall(row[0])}
+        for column, words in ((1, {"yes"}), (2, {"yes", "partly"}))
+    ]
+    assert served == [ON_BOTH, set(MODELS)]
 
 
 def test_every_reason_why_an_engine_drains_has_its_row() -> None:
