@@ -13,6 +13,7 @@ from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import PauseBegan, PauseOver, Publish
 from hotreload.figures import duration
+from hotreload.json_fields import iso
 from hotreload.troubles import PAUSE_LAPSED, Trouble
 from hotreload.types import By
 
@@ -73,7 +74,7 @@ class Pause:
         self._forget_end()
         self._lapsed.now(None)
         self._by = by
-        self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse)
+        self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse, by)
         self._publish(PauseBegan(by, mode, running.value, self.limit))
         self._changed()
 
@@ -85,10 +86,15 @@ class Pause:
             self._over(by)
         return stood
 
-    def _lapse(self) -> None:
+    def _lapse(self, by: By) -> None:
         """Go on without a word of who paused: a caller that died must hold nobody for ever."""
-        limit = duration(self.limit)
-        words = f"a pause was not ended within {limit} ([server] pause_limit), so it ended itself"
+        caller = by.address or f"user {by.uid} (pid {by.pid})"
+        if by.route:
+            caller += f" through {by.route}"
+        words = (
+            f"{caller} paused at {iso(by.at)} and did not end it within {duration(self.limit)} "
+            "([server] pause_limit), so the pause ended by itself"
+        )
         self._lapsed.now(words, LOOK_FOR_THE_CALLER)
         self._over(None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,9 @@ async def test_a_pause_that_aborts_does_and_one_that_nobody_ends_is_over_by_itse
     assert (await running.ask())["text"] == said(running)
     status = await told(running, "GET", "/status")
     assert status["pause"] is None
-    assert [each["code"] for each in status["troubles"]] == ["pause_lapsed"]
+    (trouble,) = status["troubles"]
+    caller = f"user {os.getuid()} (pid {os.getpid()}) through /pause_generation paused at 20"
+    assert (trouble["code"], caller in trouble["message"]) == ("pause_lapsed", True), trouble
     pause.limit = 60
     await told(running, "POST", "/pause?mode=keep")
     held = asyncio.create_task(running.ask())

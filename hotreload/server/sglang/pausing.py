@@ -73,7 +73,8 @@ async def _paused[P](gate: Gate[P], request: Request, mode: str, *, waits: bool)
     running = Running.ABORT if mode == Running.ABORT else Running.FINISH
     gate.engines()  # NotServing while there is nobody to hold
     await request.body()  # or a client that left could not be told from one that still sends
-    gate.pause.begin(asker("pause", request), mode, running)
+    by = asker("pause", request, route=request.url.path)
+    gate.pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):
             await _nobody_runs(gate, aborts=running is Running.ABORT)
