@@ -16,7 +16,10 @@ from hotreload.core.gate import Exactly, Gate
 from hotreload.types import Lease
 
 MOST_SESSIONS = 65_536
-"""The most that are remembered; beyond that the one that was used least lately is forgotten."""
+"""The most that are remembered; beyond that the idle one that was used least lately is forgotten.
+
+While all of them have a request under way, a new one is answered and not remembered.
+"""
 REMEMBERED_SECONDS = 3600.0
 """A session is remembered for so long after its last answer."""
 
@@ -27,6 +30,7 @@ class _Session:
     replica: int
     """The engine that answered it last, by its index."""
     used_at: float
+    """The end of its last request."""
     inside: int = 0
     kept: tuple[Gate[Any], Lease[Any]] | None = None
     end: asyncio.TimerHandle | None = None
@@ -38,8 +42,9 @@ class Sessions:
     def __init__(self, keep: float = 0.0) -> None:
         self.keep = keep
         """Seconds for which a lane is kept after a session's last request; 0: there are none."""
-        self._by_name: OrderedDict[Hashable, _Session] = OrderedDict()
-        """Those that were used least lately come first."""
+        self._by_name: dict[Hashable, _Session] = {}
+        self._idle: OrderedDict[Hashable, _Session] = OrderedDict()
+        """Those of them with no request under way; the ones used least lately come first."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -63,16 +68,20 @@ class Sessions:
             yield
             return
         session = self._found(name) or self._new(name, gate, lease)
+        if session is None:
+            yield
+            return
         session.replica = gate.replica
         session.inside += 1
+        self._idle.pop(name, None)
         self._keep(session, gate, lease)
-        self._use(name, session)
         try:
             yield
         finally:
             session.inside -= 1
-            self._use(name, session)
             if not session.inside:
+                session.used_at = _now()
+                self._idle[name] = session
                 loop = asyncio.get_running_loop()
                 session.end = loop.call_later(self.keep, _let_go, session)
 
@@ -85,8 +94,11 @@ class Sessions:
     def _found(self, name: Hashable | None) -> _Session | None:
         return self._by_name.get(name) if self.keep else None
 
-    def _new(self, name: Hashable, gate: Gate[Any], lease: Lease[Any]) -> _Session:
+    def _new(self, name: Hashable, gate: Gate[Any], lease: Lease[Any]) -> _Session | None:
+        """Remember a new one; None where as many as may be are under way."""
         self._forget_some()
+        if len(self) >= MOST_SESSIONS:
+            return None
         weights = Exactly(fingerprint=lease.generation.fingerprint)
         self._by_name[name] = session = _Session(weights, gate.replica, _now())
         return session
@@ -99,19 +111,14 @@ class Sessions:
         gate.keep(lease, session)
         session.kept, session.end = (gate, lease), None
 
-    def _use(self, name: Hashable, session: _Session) -> None:
-        session.used_at = _now()
-        if self._by_name.get(name) is session:
-            self._by_name.move_to_end(name)
-
     def _forget_some(self) -> None:
         """Make room for one more: forget those of long ago, and the oldest of too many."""
-        while self._by_name:
-            name, oldest = next(iter(self._by_name.items()))
+        while self._idle:
+            name, oldest = next(iter(self._idle.items()))
             is_old = oldest.used_at + max(REMEMBERED_SECONDS, self.keep) < _now()
-            if oldest.inside or not (is_old or len(self) >= MOST_SESSIONS):
+            if not (is_old or len(self) >= MOST_SESSIONS):
                 return
-            del self._by_name[name]
+            del self._idle[name], self._by_name[name]
             _let_go(oldest)
 
 

@@ -248,13 +248,40 @@ async def test_no_more_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "MOST_SESSIONS", 3)
     talks = Talks()
     async with talks.entrance.passing(session="runs"):
-        for name in "abc":
+        for name in "abcde":
             await talks.turn(name)
+            assert len(talks.entrance.sessions) <= 3
         talks.entrance.gates[0].change(lease(TWO))
         assert await talks.turn("runs") == "1 on engine 0"
-    await talks.turn("d")
-    assert len(talks.entrance.sessions) <= 4
-    assert await talks.turn("a") == "2 on engine 0"  # forgotten: it begins anew
+        assert await talks.turn("e") == "1 on engine 0"
+        assert await talks.turn("a") == "2 on engine 0"  # forgotten: it begins anew
+
+
+async def test_while_all_that_may_be_are_under_way_a_new_one_is_answered_and_not_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST_SESSIONS", 1)
+    talks = Talks()
+    async with talks.entrance.passing(session="runs"):
+        assert await talks.turn("new") == "1 on engine 0"
+        talks.entrance.gates[0].change(lease(TWO))
+        assert [await talks.turn(name) for name in ("new", "runs")] == [
+            "2 on engine 0",
+            "1 on engine 0",
+        ]
+        assert len(talks.entrance.sessions) == 1
+    assert await talks.turn("new") == "2 on engine 0"
+    assert len(talks.entrance.sessions) == 1
+
+
+async def test_one_under_way_keeps_none_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
+    talks = Talks(keep=0.01)
+    async with talks.entrance.passing(session="runs"):
+        await talks.turn("a")
+        await asyncio.sleep(0.05)
+        await talks.turn("b")
+        assert len(talks.entrance.sessions) == 2
 
 
 async def test_what_was_used_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

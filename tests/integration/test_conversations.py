@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.core import sessions
 from tests.integration.running import (
     Load,
     Running,
@@ -160,6 +161,17 @@ async def test_a_rollback_is_followed_by_nobody_who_began_with_what_it_left(
     assert await turn(running, talk, "good")
     assert (talk.prints[0], talk.refusals) == (left, [GONE])
     assert talk.prints[1] != left
+
+
+async def test_one_that_runs_for_long_keeps_no_others_from_being_forgotten(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
+    talk, entrance = Talk(), running.daemon.entrance
+    async with entrance.passing(session="runs"):
+        for number in range(8):  # more than there may be, whoever came before
+            assert await turn(running, talk, f"short {number}")
+    assert len(entrance.sessions) <= 3
 
 
 @pytest.mark.parametrize("pause", ["/pause_generation", "/pause?mode=keep"])
