@@ -17,6 +17,7 @@ from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import Status
 from hotreload.server.browsers import is_from_a_page
+from hotreload.server.conversations import WEIGHT_VERSION_HEADER
 from hotreload.server.exchange import generation_header, sender
 from hotreload.server.keys import KeyCheck
 from hotreload.server.ordering import (
@@ -40,7 +41,6 @@ from hotreload.server.request_body import (
     is_integer,
     is_number,
     read_fields,
-    text,
     whole_number,
 )
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
@@ -54,7 +54,23 @@ OPERATOR_REASON = Kind(
     {"type": "string", "maxLength": LONGEST_REASON},
 )
 """The operator's reason for a change; it is kept and shown with who asked."""
-WEIGHT_VERSION = text(most=256)
+LONGEST_VERSION = 256
+WEIGHT_VERSION = Kind(
+    f"printable ASCII of at most {LONGEST_VERSION} characters, without blanks at its ends, as the "
+    f"header {WEIGHT_VERSION_HEADER} asks for it",
+    lambda value: (
+        isinstance(value, str)
+        and len(value) <= LONGEST_VERSION
+        and value.isascii()
+        and value.isprintable()
+        and value == value.strip()
+    ),
+    {
+        "type": "string",
+        "maxLength": LONGEST_VERSION,
+        "pattern": "^([!-~]([ -~]*[!-~])?)?$",
+    },
+)
 """The name that a trainer has for weights."""
 PINNING: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
 WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}

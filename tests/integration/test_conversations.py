@@ -150,6 +150,31 @@ async def test_a_lane_goes_by_the_name_that_its_weights_were_given_while_they_we
     await no_old_lane(running)
 
 
+@pytest.mark.parametrize("name", ["über", "v\u20117", "v1\n", " v1", "v1 ", "\x7f"])
+async def test_weights_get_no_name_that_no_header_can_ask_for(running: Running, name: str) -> None:
+    before = running.live.weight_version
+    path = str(running.checkpoints / "step_1")
+    orders = {
+        "/update_weight_version": {"new_version": name},
+        "/update_weights_from_disk": {"model_path": path, "weight_version": name},
+        "/admin/reload_weights": {"model_path": path, "weight_version": name},
+    }
+    async with running.client() as client:
+        for route, body in orders.items():
+            answer = await client.post(route, json=body)
+            assert answer.status_code == 400, route
+            assert "version must be printable ASCII" in answer.text
+    assert running.live.weight_version == before
+
+
+async def test_weights_are_asked_for_by_the_name_they_were_given(running: Running) -> None:
+    name = "run 3/step=7, ~rev {a}"
+    async with running.client() as client:
+        assert (await client.post("/update_weight_version", json={"new_version": name})).is_success
+    told = await turn(running, Talk(), "", **{"X-Hotreload-Weight-Version": name})
+    assert told is not None
+
+
 async def test_a_rollback_is_followed_by_nobody_who_began_with_what_it_left(
     running: Running,
 ) -> None:
