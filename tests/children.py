@@ -17,6 +17,15 @@ def workers_below(pid: int) -> list[int]:
     return [child for child, line in lines.items() if b"worker_process" in line]
 
 
+def is_there(pid: int) -> bool:
+    """Whether it runs: one that has ended, and nobody has waited for, does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # ended before it was opened, or read
+        return False
+    return state != "Z"
+
+
 def sockets_of(pid: int) -> int:
     """How many it has open; of one that ends meanwhile, those that were seen."""
     found = 0

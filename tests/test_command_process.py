@@ -13,6 +13,7 @@ from hotreload.core.commanding import CommandEnd
 from hotreload.errors import ConfigError
 from hotreload.life import command_process
 from hotreload.life.command_process import LastLines, Rights, rights_of, run_command
+from tests.children import is_there
 from tests.waiting import PATIENCE, turn_until
 
 ENV = {"PATH": os.defpath, "WORD": "told"}
@@ -24,14 +25,6 @@ async def run(*argv: str, within: float = PATIENCE, rights: Rights | None = None
 
 async def python(program: str, within: float = PATIENCE) -> CommandEnd:
     return await run(sys.executable, "-c", program, within=within)
-
-
-def is_there(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):  # ended before it was opened, or read
-        return False
-    return state != "Z"
 
 
 async def gone(*pids: str) -> None:
@@ -73,7 +66,7 @@ async def test_a_deadline_ends_all_of_it_and_its_last_lines_are_told() -> None:
 
 
 async def test_what_does_not_want_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(command_process, "ORDER_SECONDS", 0.2)
     script = "trap '' TERM; sleep 600 & echo $! $$; while :; do sleep 600; done"
     end = await run("sh", "-c", script, within=0.5)
     assert end.code is None

@@ -1,6 +1,7 @@
 """Runs an operator's command in a session of its own, and ends all of it.
 
-A deadline ends it, and so does a cancel: first it is asked to, then it must.
+A deadline ends it, and so does a cancel: first it is asked to, then it must. Where this process is
+killed, a guard beside it does: its input ends then.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import os
 import pwd
 import signal
 import subprocess
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,12 +22,13 @@ from typing import Any
 
 from hotreload.core.commanding import CommandEnd
 from hotreload.errors import ConfigError, cut
-from hotreload.life.process_session import kill_session
+from hotreload.life import process_session
+from hotreload.life.process_session import END_SECONDS, kill_session
 from hotreload.threads import in_thread, uninterrupted
 
 log = logging.getLogger("hotreload.command")
 
-END_SECONDS = 5.0
+ORDER_SECONDS = 5.0
 """Time in which a command that is asked to end may put its things in order."""
 MOST_LINES, MOST_CHARACTERS = 20, 200
 """Bounds on what is kept of its output."""
@@ -39,6 +43,10 @@ MOST_READS = 64
 """Pieces that are read after its end: what has left the session may write on."""
 FIRST_TO_GO = "500"
 """The kernel is to take the command before the engine when memory is short."""
+
+_Program = subprocess.Popen[bytes]
+_Begun = tuple[_Program, _Program]
+"""A command, and its guard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,8 @@ async def run_command(
 ) -> CommandEnd:
     """Run it to its end, and say how it ended; nothing of its session is left then."""
 
-    def begun() -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+    def begun(cancel: threading.Event) -> _Begun:
+        program = subprocess.Popen(
             [*argv],
             env=dict(env),
             cwd="/",
@@ -88,10 +96,18 @@ async def run_command(
             start_new_session=True,
             **_as_user(rights),
         )
+        try:
+            return program, _guard_of(program.pid)
+        except BaseException:
+            _kill(program)
+            raise
 
     try:
-        program = await in_thread(
-            lambda cancel: begun(), discard=_killed, leave_as=f"a start of {argv[0]}", is_read=False
+        program, guard = await in_thread(
+            begun,
+            discard=_discard,
+            leave_as=f"a start of {argv[0]}",
+            is_read=False,
         )
     except (OSError, ValueError, subprocess.SubprocessError) as fault:
         return CommandEnd(None, why=f"could not be started: {fault}")
@@ -102,10 +118,23 @@ async def run_command(
             await asyncio.wait({over}, timeout=within)
             in_time = over.done()
         finally:
-            await uninterrupted(_end_session(program, over))
+            await uninterrupted(_end_session(program, guard, over))
         if in_time:
             over.result()
     return CommandEnd(*_outcome(program.returncode, in_time, within, lines))
+
+
+def _guard_of(session: int) -> _Program:
+    """Begin what kills this session once we are gone, however that comes."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", process_session.__file__, str(session)],
+        env={},
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _as_user(rights: Rights | None) -> dict[str, Any]:
@@ -134,26 +163,38 @@ async def _over(pid: int) -> None:
     await in_thread(lambda cancel: waited(), leave_as=f"process {pid}", is_read=False)
 
 
-async def _end_session(program: "subprocess.Popen[bytes]", over: "asyncio.Task[None]") -> None:
+async def _end_session(program: _Program, guard: _Program, over: "asyncio.Task[None]") -> None:
     """End all of it: what does not end by itself in time, or is left behind, is killed."""
     if not over.done():
         _signal(program, signal.SIGTERM)
-        await asyncio.wait({over}, timeout=END_SECONDS)
+        await asyncio.wait({over}, timeout=ORDER_SECONDS)
     _signal(program, signal.SIGKILL)
     left = await in_thread(lambda cancel: kill_session(program.pid, END_SECONDS))
+    _end(guard)  # before the session's number can be another one's
     await asyncio.wait({over}, timeout=END_SECONDS)
     over.cancel()  # what not even that ends is left behind
     if program.poll() is None or left:
         log.error("command.does_not_end", extra={"pid": program.pid, "left": left})
 
 
-def _killed(program: "subprocess.Popen[bytes]") -> None:
+def _discard(begun: _Begun) -> None:
     """End what was started when nobody wanted it any more."""
+    program, guard = begun
+    _kill(program)
+    _end(guard)
+
+
+def _kill(program: _Program) -> None:
     with program:
         kill_session(program.pid, END_SECONDS)
 
 
-def _signal(program: "subprocess.Popen[bytes]", number: int) -> None:
+def _end(guard: _Program) -> None:
+    with guard:
+        guard.kill()
+
+
+def _signal(program: _Program, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(program.pid, number)
 
@@ -192,7 +233,7 @@ def _told(line: bytes) -> str:
 
 
 @contextmanager
-def _reading(program: "subprocess.Popen[bytes]") -> Iterator[LastLines]:
+def _reading(program: _Program) -> Iterator[LastLines]:
     """Read its output as it comes, a piece at a time, and at the end what is there."""
     assert program.stdout is not None
     loop, pipe, lines = asyncio.get_running_loop(), program.stdout.fileno(), LastLines()

@@ -1,12 +1,19 @@
-"""Kills all processes of a session, also those that are in process groups of their own."""
+"""Kills all processes of a session, also those that are in process groups of their own.
+
+As a program it is the guard of one session: it kills that once the process that began the guard is
+gone. It imports nothing of ours, so it costs little.
+"""
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+END_SECONDS = 5.0
+"""The longest time for killing a session."""
 LOOK_AGAIN_SECONDS = 0.02
 """Seconds between two looks: who is killed needs a moment, and may have begun others meanwhile."""
 STATE_FIELD, SESSION_FIELD = 0, 3
@@ -40,3 +47,13 @@ def _is_of(pid: int, session: int) -> bool:
     except OSError:
         return False
     return fields[STATE_FIELD] not in HAS_ENDED and int(fields[SESSION_FIELD]) == session
+
+
+def main() -> None:
+    """Kill the session that is named once nobody can write to this program's input any more."""
+    sys.stdin.buffer.read()
+    kill_session(int(sys.argv[1]), END_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

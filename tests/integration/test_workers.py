@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import httpx
 import pytest
 
-from tests.children import sockets_of, workers_below
+from tests.children import children_of, is_there, sockets_of, workers_below
 from tests.integration.openai_clients import free_address
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import client_of
@@ -241,15 +241,23 @@ async def test_a_stop_loses_nobody_whom_a_worker_answers(tmp_path: Path) -> None
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
 
-def test_a_daemon_that_is_killed_leaves_no_worker(tmp_path: Path) -> None:
-    process = Process(tmp_path, "server.workers=1", command=OF_WORDS)
+def test_a_daemon_that_is_killed_leaves_no_worker_and_nothing_of_a_command(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    begun = f"sleep 600 & timeout 600 sleep 599 & echo $$ $! $(jobs -p) >{told}.; mv {told}. {told}"
+    command = ["bash", "-c", f"trap '' TERM; {begun}; wait"]
+    process = Process(
+        tmp_path, "server.workers=1", f"behaviour.command={command}", command=OF_WORDS
+    )
     process.drop(1)
     with process.running():
         process.until(lambda: workers_of(process)["serving"] == 1)
-        (worker,) = pids_of(process)
+        process.drop(2)
+        process.until(told.exists)
+        left = {*map(int, told.read_text().split()), *children_of(process.child.pid)}
+        assert len(left) >= 4
         process.child.kill()
         process.child.wait()
-        look_until(lambda: not Path(f"/proc/{worker}").exists(), str)
+        look_until(lambda: not any(map(is_there, left)), str)
 
 
 def test_limits_that_are_read_again_hold_in_workers(tmp_path: Path) -> None:
