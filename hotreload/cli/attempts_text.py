@@ -6,10 +6,10 @@ from typing import Any
 from hotreload.cli import show
 from hotreload.cli.show import Now, ago, for_here, moment
 from hotreload.figures import duration
-from hotreload.picture.rows import behaviour_text
 from hotreload.picture.words import (
     Fields,
     attempt_words,
+    behaviour_text,
     drift_text,
     judged_words,
     loader_text,

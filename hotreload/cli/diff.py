@@ -13,8 +13,7 @@ from hotreload.cli.repo import add_repo_options, cache_of, token_of
 from hotreload.cli.show import painted, pairs
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields, behaviour_fields, reason_fields
-from hotreload.picture.rows import behaviour_text
-from hotreload.picture.words import plain
+from hotreload.picture.words import behaviour_text, plain
 
 if TYPE_CHECKING:
     from hotreload.core.rules import Rules

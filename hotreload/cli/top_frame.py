@@ -11,8 +11,14 @@ from hotreload.cli.bar import bar
 from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
-from hotreload.picture.rows import behaviour_text
-from hotreload.picture.words import Fields, judged_words, named, plain, short_name
+from hotreload.picture.words import (
+    Fields,
+    behaviour_text,
+    judged_words,
+    named,
+    plain,
+    short_name,
+)
 
 Line = list[tuple[str, str | None]]
 

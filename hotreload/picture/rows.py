@@ -14,6 +14,7 @@ from hotreload.picture.words import (
     TONES,
     Fields,
     asked,
+    behaviour_text,
     boot_text,
     counted,
     damage_text,
@@ -178,38 +179,6 @@ def _pause(pause: Fields) -> Iterator[str]:
     """Say who paused and how many wait, and when it ends by itself."""
     yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
     yield f"since {pause['since']}, for {duration(pause['limit'])} at most"
-
-
-def behaviour_text(found: Fields) -> str:
-    """Say how weights that came differ from those before them."""
-    longer, longer_than_none = found["length_ratio"], "something where there was nothing"
-    times = longer_than_none if longer is None else f"{longer:.2f} times as long"
-    words = f"answers agree {found['agreement']:.0%}, {times}"
-    if found["mean_kl"] is not None:
-        words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
-    elif not found["tokens"]:
-        words += ", no KL: the live answers hold nothing to be led along"
-    if found["same_top"] is not None:
-        words += f", same top {found['same_top']:.0%}"
-    if found["perplexity_ratio"] is not None:
-        words += f", perplexity {found['perplexity_ratio']:.3g} times"
-    if right := found.get("right_answers"):
-        words += f", {_right_answers(right)}"
-    if found.get("heard") and found["heard_same_top"] is not None:
-        requests = counted(found["heard"], "heard request")
-        words += f", {found['heard_same_top']:.0%} along {requests}"
-    bad = {name: found[name] for name in ("empty", "endless", "repeating")}
-    more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
-    return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
-
-
-def _right_answers(right: Fields) -> str:
-    """Say how many are, beside the live weights', and whether that can be chance."""
-    counts = f"{right['right']} of {right['expected']} answers right (before {right['live_right']}"
-    changed = f"{right['worse']} worse, {right['better']} better, p {right['p_worse']:.2g}"
-    drop = right["smallest_drop"]
-    seen = "no loss could be seen" if drop is None else f"a loss of {drop:.1%} could be seen"
-    return f"{counts}; {changed}; {seen})"
 
 
 def _bake(bake: Fields) -> Iterator[str]:

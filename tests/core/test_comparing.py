@@ -19,7 +19,7 @@ from hotreload.core.rules import BehaviourLimits, Rules
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.json_fields import attempt_fields
 from hotreload.judgements import Behaviour, RightAnswers
-from hotreload.picture.rows import behaviour_text
+from hotreload.picture.words import behaviour_text
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged
 from tests.core.overlapping import Overlapping
 from tests.fakes import END, HANG, FakeEngine

@@ -7,6 +7,7 @@ import { readFileSync } from "node:fs";
 class Node {
   kids = [];
   dataset = {};
+  classList = { toggle() {} };
   attributes = {};
   hidden = false;
   value = "";
@@ -62,12 +63,14 @@ function written(node) {
   return `${text}${after}`;
 }
 
-const [now, attempt, tables, charts] = await Promise.all(
-  ["now", "attempt", "tables", "charts"].map((name) => import(`${page}/${name}.js`)));
+const [now, attempt, refused, changed, tables, charts] = await Promise.all(
+  ["now", "attempt", "refused", "changed", "tables", "charts"].map((name) => import(`${page}/${name}.js`)));
 let before = new Map();
 for (const [name, { status, history, leaves }] of JSON.parse(readFileSync(0, "utf8"))) {
-  now.showNow(status);
+  now.showNow(status, []);
   attempt.showAttempt(status);
+  refused.showRefused(status.refused);
+  changed.showChanged(history);
   charts.showCharts(history);
   tables.showTables(history, leaves);
   parts.set("title", Object.assign(new Node("title"), { kids: [document.title] }));

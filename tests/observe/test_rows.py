@@ -30,8 +30,8 @@ from hotreload.figures import size
 from hotreload.json_fields import attempt_fields, behaviour_fields
 from hotreload.judgements import Behaviour, BothAnswers, RightAnswers
 from hotreload.picture.picture import State
-from hotreload.picture.rows import behaviour_text, rows_of
-from hotreload.picture.words import TONES, attempt_words, judged_words
+from hotreload.picture.rows import rows_of
+from hotreload.picture.words import TONES, attempt_words, behaviour_text, judged_words
 from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live
@@ -269,5 +269,6 @@ def test_an_attempt_in_the_history_has_its_words() -> None:
             "from step-9 (cccccccccccc), generation 3",
             "12 of 30 leaves changed, most: layers.3.down_proj by 4 %",
         ],
+        "behaviour": None,
         "judged": [],
     }

@@ -1,11 +1,13 @@
 """The status page in a real browser, before a server whose engine does what the test says."""
 
 import asyncio
+import itertools
 import json
 import re
 import shutil
 import subprocess
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.judgements import Behaviour
+from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.bounds import Limits
 from hotreload.server.status_page import FOLDER
@@ -55,6 +57,7 @@ from tests.server.world import FIRST, SECOND, World, attempt, serving
 from tests.waiting import PATIENCE
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+COMPARED = Behaviour(6, 96, 0.42, 1.0, 3, 1.25, 0, 0, 0, 0, 0, 0)
 PROBE = Reason("probe", "the answer 'x x x' does not hold 'Paris'", ("x" * 80, "second finding"))
 STEP_3 = Revision("cccc3333", "step-3")
 SHOWN_FOCUS = "document.activeElement.id || document.activeElement.className || 'body'"
@@ -63,7 +66,7 @@ SHOWN_FOCUS = "document.activeElement.id || document.activeElement.className || 
 async def opened(tab: Tab, world: World) -> Tab:
     await tab.look()
     await tab.open(f"http://127.0.0.1:{world.tcp_port}/")
-    await tab.until_text("#link", "live")
+    await tab.until_text("#link", "connected")
     return tab
 
 
@@ -96,7 +99,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
     files = [path for path in FOLDER.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 48_000
+    assert sum(path.stat().st_size for path in files) < 52_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
@@ -182,7 +185,7 @@ async def test_the_history_tells_a_rollback_as_one_and_who_asked_for_it(
     world.events.publish(AttemptFinished(back, replace(SECOND, number=3)))
     await tab.until_text("#attempt", "Last attempt", "rolled back")
     left = "too many words; from step-2 (bbbb2222), generation 2"
-    await tab.until_text("#history", "rolled back", f"rollback, uid 0 (pid 77); {left}")
+    await tab.until_text("#history", "rolled back", f"rollback, root (pid 77); {left}")
     world.events.publish(
         AttemptFinished(replace(attempt(Outcome.REJECTED), rolled_back=True), SECOND)
     )
@@ -198,6 +201,8 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
     world.events.publish(AttemptFinished(attempt(), now))
     await tab.until_text("#headline", "Generation 2, step-2, answers")
     await tab.until_text("#leaves-said", "2 leaves, 1 changed since generation 1")
+    await tab.ask("document.querySelector('#leaves-said').click()")
+    await tab.until_text("#leaves", "lm_head")
     assert (await tab.text("#leaves tbody tr")).split() == ["lm_head", "12", "11", "changed"]
     label = "document.querySelector('#phase-chart').getAttribute('aria-label')"
     assert "step-2 (live): validating 200 ms, staging 1.0 s, swapping 4 ms" in await tab.ask(label)
@@ -212,7 +217,7 @@ async def test_a_swap_moves_the_headline_the_leaves_and_the_charts(world: World,
 async def test_the_agreement_of_the_last_attempts_is_drawn(world: World, tab: Tab) -> None:
     """From the history that the page has: a rollback, which nothing is compared in, has no mark."""
     for agreement, outcome in ((1.0, Outcome.LIVE), (None, Outcome.LIVE), (0.25, Outcome.REJECTED)):
-        found = agreement and Behaviour(6, 96, agreement, 1.0, None, 1.0, 0, 0, 0, 0, 0, 0)
+        found = agreement and replace(COMPARED, agreement=agreement)
         ended = replace(attempt(outcome), behaviour=found or None)
         world.events.publish(AttemptFinished(ended, SECOND))
     await opened(tab, world)
@@ -231,6 +236,110 @@ async def test_the_agreement_of_the_last_attempts_is_drawn(world: World, tab: Ta
     await tab.shoot("agreement-360")
 
 
+WORST = (
+    BothAnswers(
+        "The capital of France is", " Paris", " Lyon", "agreement: 0 of 2 tokens are alike"
+    ),
+    BothAnswers("2 + 2 =", " 4", " 4", "mean_kl: 0.01 along the same answer"),
+)
+
+
+@needs_chromium
+async def test_what_changed_in_answers_is_shown_beside_what_it_was(world: World, tab: Tab) -> None:
+    """Of what was compared last, though other attempts came after it; and the command's words."""
+    await opened(tab, world)
+    assert await tab.ask("document.querySelector('#changed').hidden")
+    said = ("188 of 200 tasks solved", "below 190: refused")
+    reason = Reason("behaviour", "agreement 42 % is below 60 %")
+    found = replace(COMPARED, worst=WORST)
+    compared = replace(attempt(Outcome.REJECTED, reason), behaviour=found, command_said=said)
+    world.events.publish(AttemptFinished(compared, FIRST))
+    await tab.until_text("#attempt", "rejected", "answers agree 42%, 1.25 times as long")
+    world.events.publish(AttemptFinished(attempt(Outcome.REJECTED, PROBE), FIRST))
+    await tab.until_text("#attempt", "Paris")
+    await tab.until_text("#changed-said", "step-2 rejected", "answers agree 42%")
+    pairs = "[...document.querySelectorAll('#pairs li')].map((pair) => pair.innerText.split('\\n'))"
+    first, second = await tab.ask(pairs)
+    assert [word.strip() for word in first if word] == [
+        *("Prompt", "The capital of France is", "agreement: 0 of 2 tokens are alike"),
+        *("Before", "Paris", "New", "Lyon"),
+    ]
+    assert "Both answer" in second
+    assert await tab.text("#command-said") == "\n".join(said)
+    for width in (390, 1280):
+        await tab.look(width)
+        await tab.until(f"innerWidth === {width}")
+        assert await tab.ask("document.documentElement.scrollWidth") <= width
+        await tab.shoot(f"changed-{width}")
+
+
+@needs_chromium
+async def test_the_newest_three_refusals_have_a_line_each_across_the_page(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    assert await tab.ask("document.querySelector('#refused').hidden")
+    for step in range(5):
+        long = Reason("nonfinite", f"tensor {step} " + "holds NaN " * 40, (f"finding of {step}",))
+        refusal = Refusal(Revision(f"{step}" * 40, f"step_{step}"), long, time.time() + step)
+        world.view.ledger.refused[f"{step}"] = refusal
+    world.events.publish(RevisionWanted(STEP_3))
+    await tab.until_text("#refused", "and 2 more")
+    lines = "[...document.querySelectorAll('#refusals summary')].map((one) => one.innerText)"
+    assert [line.split(" nonfinite")[0][-6:] for line in await tab.ask(lines)] == [
+        *("step_4", "step_3", "step_2"),
+    ]
+    for width in (390, 1280):
+        await tab.look(width)
+        await tab.until(f"innerWidth === {width}")
+        boxes = await tab.ask(
+            "['#refusals summary', '#refusals', '#refused', 'main'].map((one) => "
+            "document.querySelector(one).getBoundingClientRect()).map((box) => box.toJSON())"
+        )
+        line, all_lines, panel, page = boxes
+        assert all_lines["height"] == 3 * line["height"]
+        assert line["height"] < 24
+        assert panel["width"] == page["width"]
+        assert await tab.ask("document.documentElement.scrollWidth") <= width
+    await tab.ask("document.querySelector('#refusals summary').click()")
+    await tab.until_text("#refusals", "finding of 4", "4" * 40)
+
+
+@needs_chromium
+async def test_tokens_a_second_and_the_first_token_are_measured_between_two_looks(
+    world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+
+    def counted() -> bytes:
+        look = next(looks)
+        return (
+            f"hotreload_tokens_total {look * 1000}.0\n"
+            f"hotreload_time_to_first_token_seconds_count {look * 4}.0\n"
+            f"hotreload_time_to_first_token_seconds_sum {look * 0.2}\n"
+        ).encode()
+
+    monkeypatch.setattr(world.metrics, "latest", lambda: done(counted()))
+    await opened(tab, world)
+    facts = "document.querySelector('#facts').innerText"
+    await tab.until_text("#facts", "Tokens a second\nbeing measured", "no stream lately")
+    await tab.until(f"/First token after\\n50 ms, the mean of 4 streams/.test({facts})")
+    rate = re.search(r"Tokens a second\n(\d+)", await tab.text("#facts"))
+    assert rate is not None
+    assert 100 < int(rate[1]) < 1000
+    for _ in range(20):
+        world.events.publish(RevisionWanted(STEP_3))  # an event asks for no metrics
+    await tab.until_text("#facts", "step-3")
+    assert next(looks) == 2
+
+
+def done(page: bytes) -> Future[bytes]:
+    """What was already made."""
+    future = Future[bytes]()
+    future.set_result(page)
+    return future
+
+
 @needs_chromium
 async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
     world: World, tab: Tab
@@ -244,7 +353,8 @@ async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
     facts = await tab.text("#facts")
     assert "0 requests by generation 2, 3 requests still by 1" in facts
     assert "overlap" in facts
-    await tab.until_text(".charts", "none of these held any")
+    await tab.until("document.querySelector('#pauses').hidden")
+    assert "Pause" not in await tab.text("main")
     await tab.shoot("fading")
     world.view.older.clear()
     world.events.publish(GenerationEnded(FIRST))
@@ -345,11 +455,11 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     world.events.publish(FoldersPassedOver((odd,), {"format": 3}))
     await opened(tab, world)
     assert await tab.text("#health") == "Answers requests; waits for 2 of 4 shards of step-3."
-    assert "step-0 (dddd4444): probe: " in await tab.text("#facts")
+    assert "step-0 probe: " in await tab.text("#refusals")
     assert "step-9 holds a.bin\nand 2 more" in await tab.text("#facts")
     assert await tab.text("#pinned") == "pinned"
     facts = await tab.text("#facts")
-    assert "by hand: rollback by uid 0 (pid 7), " in facts
+    assert "by hand: rollback by root (pid 7), " in facts
     assert "it overrules the source's step-2 (bbbb2222) until" in facts
     assert "no space left" in facts
 
@@ -426,11 +536,12 @@ async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
     assert await tab.ask("getSelection().toString()") == "step-1 (aaaa1111)"
     world.view.ledger.refused["d"] = refused_just_now()
     world.events.publish(RevisionWanted(STEP_3))
-    await tab.until_text("#facts", "step-3", "step-0 (dddd4444): probe")
+    await tab.until_text("#facts", "step-3")
+    await tab.until_text("#refusals", "step-0 probe")
     assert await tab.ask("getSelection().toString()") == "step-1 (aaaa1111)"
     names = "[...document.querySelectorAll('#facts dt')].map((name) => name.innerText)"
     order = ["Revision", "Fingerprint", "Live since", "Wanted", "Source", "Gate"]
-    assert await tab.ask(names) == [*order, "Answering", "Refused"]
+    assert await tab.ask(names) == [*order, "Answering"]
 
 
 @needs_chromium
@@ -470,10 +581,15 @@ async def test_a_whole_revision_is_reached_with_the_keyboard(world: World, tab: 
 async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, tab: Tab) -> None:
     evil = Generation(2, Revision("bbbb2222", SCRIPT), SCRIPT, 1.7e9, {SCRIPT: 1})
     reason = Reason("probe", SCRIPT, (SCRIPT, "more"))
+    world.view.ledger.refused["evil"] = Refusal(evil.revision, reason, time.time())
     world.go_live(evil)
     world.events.publish(Waiting(SCRIPT))
     phases = {Phase.STAGING: 1.0}
-    tried = Attempt(evil.revision, Outcome.REJECTED, reason, phases, 0.1, 1.7e9)
+    tried = replace(
+        Attempt(evil.revision, Outcome.REJECTED, reason, phases, 0.1, 1.7e9),
+        behaviour=replace(COMPARED, worst=(BothAnswers(SCRIPT, SCRIPT, f"{SCRIPT} new", SCRIPT),)),
+        command_said=(SCRIPT,),
+    )
     world.events.publish(AttemptFinished(tried, evil))
     world.engine.words = [SCRIPT]
     await opened(tab, world)
@@ -481,7 +597,9 @@ async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, 
     await tab.type(SCRIPT)
     await tab.press("Enter")
     await tab.until_text("#answer", SCRIPT)
-    for place in ("#headline", "#health", "#attempt", "#history", "#leaves"):
+    await tab.ask("document.querySelector('#leaves-said').click()")
+    texts = ("#refusals", "#pairs dd", "#pairs small", "#pairs div:last-child dd", "#command-said")
+    for place in ("#headline", "#health", "#attempt", "#history", "#leaves", *texts):
         await tab.until_text(place, SCRIPT)
     assert await tab.ask("document.querySelectorAll('img, main script').length") == 0
     assert await tab.ask("document.title") == "serving 2 · hotreload"
@@ -539,7 +657,7 @@ async def test_a_prompt_is_asked_with_the_keyboard_alone(world: World, tab: Tab)
         await tab.press("Tab")
         seen.append(await tab.ask(SHOWN_FOCUS))
     assert seen[:4] == ["skip", "prompt", "tokens", "ask-button"]
-    assert "leaf-filter" in seen
+    assert "leaf-filter" not in seen  # what is folded stops nobody on the way
     await tab.ask("document.querySelector('.skip').focus()")
     await tab.press("Enter")
     await tab.press("Tab")
@@ -694,7 +812,7 @@ async def test_a_tab_that_nobody_sees_keeps_no_connection(world: World, tab: Tab
     world.go_live(SECOND)
     await tab.ask(TURN % "false")
     await tab.until_text("#headline", "Generation 2")
-    await tab.until_text("#link", "live")
+    await tab.until_text("#link", "connected")
 
 
 TURN = """

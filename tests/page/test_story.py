@@ -67,7 +67,7 @@ async def seen(tmp_path: Path, tab: Tab) -> AsyncIterator[Seen]:
 @needs_chromium
 async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) -> None:
     tab, process = seen.tab, seen.process
-    await tab.until_text("#link", "live")
+    await tab.until_text("#link", "connected")
     await tab.shoot("booting")
     await tab.until_text("#headline", "Generation 1, step_1, answers")
     assert await seen.asked("Who serves?") == words(1)
@@ -80,11 +80,13 @@ async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) ->
     await tab.until_text("#leaves-said", "changed since generation 1")
     assert await seen.asked("Who serves?") == words(2)
     await tab.until_text("#answered-by", "Answered by generation 2 (step_2)")
+    await tab.until_text("#facts", "Tokens a second", "First token after", "stream")
 
     process.drop(3, damage="nan")
     await tab.until_text("#attempt", "step_3", "rejected", "nonfinite")
     process.drop(4, damage="gibberish")
     await tab.until_text("#attempt", "step_4", "rejected", "probe")
+    await tab.until_text("#refusals", "step_3 nonfinite: ", "step_4 probe: ")
     assert (await tab.text("#headline")).startswith("Generation 2, step_2, answers; step_4")
     assert await seen.asked("Who serves?") == words(2)
 
@@ -102,7 +104,7 @@ async def test_the_page_follows_a_daemon_through_all_that_happens(seen: Seen) ->
     assert await tab.text("#state") == "unreachable"
     await tab.shoot("lost")
     process.start()
-    await tab.until_text("#link", "live")
+    await tab.until_text("#link", "connected")
     await tab.until_text("#state", "serving")
     await tab.until_text("#headline", "step_1")
     assert await seen.asked("Who serves?") == words(1)

@@ -54,5 +54,10 @@ def test_moments_in_the_daemons_words_are_found_to_be_told_in_the_readers_time()
     assert in_the_page("values.map(words.pieces)", said) == cut
 
 
+def test_root_has_its_name_and_others_their_numbers() -> None:
+    said = ["rollback, uid 0 (pid 7)", "uid 1000 (pid 7)", "the reason says uid 0"]
+    assert in_the_page("values.map(words.people)", said) == ["rollback, root (pid 7)", *said[1:]]
+
+
 def test_the_charts_know_every_phase() -> None:
     assert set(in_the_page("words.PHASES")) == set(Phase)

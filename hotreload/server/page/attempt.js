@@ -23,9 +23,11 @@ function said(attempt, last) {
   if (attempt) return [element("strong", {}, words.named(attempt))];
   if (!last) return ["None yet. Drop a checkpoint, and it appears here."];
   const outcome = element("span", { class: "word", "data-tone": last.told.tone }, last.told.outcome);
-  const reason = last.reason ? [element("span", { class: "reason" }, last.reason)] : [];
+  const { by, notes, behaviour } = last.told;
+  const without = last.not_compared && `comparison ${last.not_compared}`;
+  const lines = [last.reason, by && words.people(by), ...notes, behaviour, without].filter(Boolean);
   return [element("strong", {}, words.named(last)), " ", outcome, ", ", timed(last.finished_at),
-    ...reason];
+    ...lines.map((line) => element("span", { class: "reason" }, line))];
 }
 
 function steps(attempt, { phase: current }) {

@@ -1,5 +1,5 @@
-// Phase times as stacked bars, pauses as dots on a log scale, and how far answers agreed: one column
-// an attempt, the newest at the right. The table of the history says the same in numbers.
+// Phase times as stacked bars, pauses (where there were any) as dots on a log scale, and how far
+// answers agreed: one column an attempt, the newest at the right. The table of the history says the same in numbers.
 
 import { at, drawn, element } from "./dom.js";
 import * as words from "./words.js";
@@ -67,7 +67,8 @@ function phaseLabel(attempts) {
 
 function showPauses(attempts) {
   const paused = attempts.filter((one) => one.pause_seconds > 0);
-  at("pause-none").hidden = paused.length > 0;
+  at("pauses").hidden = !paused.length;  // generations that overlap hold nobody
+  if (!paused.length) return;
   const logs = paused.map((one) => Math.log10(one.pause_seconds));
   const low = Math.min(-3, Math.floor(Math.min(...logs)));
   const high = Math.max(0, Math.ceil(Math.max(...logs)));
@@ -101,7 +102,6 @@ function pauseWords(attempt) {
 }
 
 function pauseLabel(paused) {
-  if (!paused.length) return "No attempt has held requests yet";
   const longest = paused.reduce((one, other) =>
     (other.pause_seconds > one.pause_seconds ? other : one));
   return `Pauses of the last ${words.count(paused.length, "attempt")} that held requests, on a ` +

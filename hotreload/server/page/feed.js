@@ -1,5 +1,5 @@
 // Keeps asking the daemon how things are. Events wake it and are never believed: whatever is
-// shown comes from /status, /history and /leaves, so a missed event costs a moment at most.
+// shown comes from /status, /history, /leaves and /metrics, so a missed event costs a moment at most.
 
 const RETRY_MS = 1000;
 const QUIET_MS = 5000;  // with events: counts at the gate and a pin change without one
@@ -9,12 +9,14 @@ const GIVE_UP_MS = 8000;
 const QUIET_EVENTS = new Set(["source.scanned"]);
 
 export class Feed {
-  // `show` is called with {status, history, leaves}, `tell` with "live", "polling" or "lost".
+  // `show` is called with {status, history, leaves, metrics}, `tell` with "connected", "polling" or
+  // "lost".
   constructor(show, tell) {
     this.show = show;
     this.tell = tell;
-    this.known = { status: null, history: [], leaves: null };
+    this.known = { status: null, history: [], leaves: null, metrics: null };
     this.seen = "";
+    this.measuredAt = -QUIET_MS;
     this.isListening = false;
     this.isAsking = false;
     this.isStale = false;
@@ -77,9 +79,10 @@ export class Feed {
     try {
       const status = await get("/status");
       await this.askForMore(status);
+      await this.askForMetrics();
       this.known.status = status;
       this.show(this.known);
-      this.tell(this.isListening ? "live" : "polling");
+      this.tell(this.isListening ? "connected" : "polling");
     } catch {
       this.tell("lost");
     }
@@ -94,10 +97,19 @@ export class Feed {
     this.known.leaves = leaves;
     this.seen = seen;
   }
+
+  // A page of many lines, of which three are shown: often enough for a rate, and not by each event.
+  async askForMetrics() {
+    if (document.hidden || performance.now() - this.measuredAt < QUIET_MS) return;
+    this.measuredAt = performance.now();
+    this.known.metrics = { at: this.measuredAt, text: await (await answerOf("/metrics")).text() };
+  }
 }
 
-async function get(path) {
+const get = async (path) => (await answerOf(path)).json();
+
+async function answerOf(path) {
   const answer = await fetch(path, { signal: AbortSignal.timeout(GIVE_UP_MS), cache: "no-store" });
   if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
-  return answer.json();
+  return answer;
 }

@@ -3,14 +3,17 @@
 import { showAttempt, tickAttempt } from "./attempt.js";
 import { wireAsk } from "./ask.js";
 import { showCharts } from "./charts.js";
+import { showChanged } from "./changed.js";
 import { at, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { showNow, showUnreachable, tick } from "./now.js";
+import { measure } from "./pace.js";
+import { showRefused } from "./refused.js";
 import { showTables, wireTables } from "./tables.js";
 import * as words from "./words.js";
 
 const LINKS = {
-  live: ["live", "good"],
+  connected: ["connected", "good"],
   polling: ["asking every second", "wait"],
   lost: ["connection lost, trying again", "bad"],
 };
@@ -18,14 +21,16 @@ let lostAt = null;
 let drawn = "";
 const made = new Map();  // what each generation is called
 
-function show({ status, history, leaves }) {
+function show({ status, history, leaves, metrics }) {
   for (const one of [...history, status]) made.set(one.generation, one);
-  showNow(status);
+  showNow(status, measure(metrics));
   showAttempt(status);
+  showRefused(status.refused);
   // What did not change stays as it is, with the reader's selection and open details in it.
   const now = JSON.stringify([history, leaves]);
   if (now === drawn) return;
   drawn = now;
+  showChanged(history);
   showCharts(history);
   showTables(history, leaves);
 }

@@ -4,15 +4,16 @@ import { at, badge, element, keep, opening, say } from "./dom.js";
 import * as words from "./words.js";
 
 // The rows of /status that have a place of their own on the page.
-const ELSEWHERE = new Set(["state", "boot", "generation", "waiting for", "phase", "last attempt"]);
+const ELSEWHERE = new Set(["state", "boot", "generation", "waiting for", "phase", "last attempt",
+  "refused"]);
 
-export function showNow(status) {
+export function showNow(status, pace) {
   badge(at("state"), status.state, status.rows.find(({ name }) => name === "state").tone);
   showHeadline(status.summary);
   say(at("health"), `${words.capitalized(status.summary.doing)}.`);
   at("pinned").hidden = !status.pinned;
   say(at("pinned"), status.pin?.verb === "rollback" ? "held" : "pinned");
-  showFacts(facts(status.rows));
+  showFacts([...facts(status.rows), ...pace]);
   document.title = `${title(status)} · hotreload`;
 }
 
@@ -66,7 +67,7 @@ function fact({ name, words: said, tone, whole }) {
 
 // The daemon's words, with how long ago where a moment stands.
 function told(said) {
-  return words.pieces(said).map((piece, place) => (place % 2 ? timed(piece) : piece));
+  return words.pieces(words.people(said)).map((piece, place) => (place % 2 ? timed(piece) : piece));
 }
 
 function folded(said, whole) {

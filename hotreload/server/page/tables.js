@@ -30,6 +30,7 @@ const rows = (table, made) => at(table).tBodies[0].replaceChildren(...made);
 
 function showHistory() {
   const { history } = known;
+  at("history").classList.toggle("no-pause", !history.some((one) => one.told.held));
   rows("history", history.slice(0, isLong ? history.length : FIRST_ROWS).map(historyRow));
   at("history").hidden = !history.length;
   at("history-empty").hidden = history.length > 0;
@@ -46,14 +47,14 @@ function historyRow(attempt) {
     cell("outcome", outcome),
     attempt.generation === null ? none("number") : cell("number gen", String(attempt.generation)),
     cell("number took", told.took),
-    told.held ? cell("number pause", told.held) : none("number"),
+    told.held ? cell("number pause", told.held) : none("number pause"),
     attempt.reason || told.by || told.notes.length ? cell("why", ...why(attempt)) : none("why"),
   );
 }
 
 function why(attempt) {
   const { by, notes } = attempt.told;
-  const beside = (by ? [by, ...notes] : notes).join("; ");
+  const beside = (by ? [words.people(by), ...notes] : notes).join("; ");
   if (!attempt.reason) return [beside];
   return [...reason(attempt), ...(beside ? [element("div", { class: "dim" }, beside)] : [])];
 }

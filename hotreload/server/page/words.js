@@ -50,4 +50,7 @@ const STAMP = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)/;
 // The daemon's words in pieces: every second one is a moment, to be told as its reader knows it.
 export const pieces = (said) => said.split(STAMP);
 
+// Root has that name on every machine; who the others are, the command on theirs says.
+export const people = (said) => said.replace(/\buid 0(?= \(pid \d)/g, "root");
+
 export const capitalized = (said) => said.charAt(0).toUpperCase() + said.slice(1);
