@@ -1,11 +1,11 @@
 """Connections: how long each may take to ask and to read."""
 
 import asyncio
-import os
 import select
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -74,6 +74,8 @@ class PeerProtocol(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._was_cut_off = False
+        self.sends_no_more = False
+        """True if its client has closed its half."""
         self._until_gone: UntilGone | None = None
         self._waits_to_go = False
         """True while a request is for elsewhere, and answers to those before it are not written."""
@@ -153,15 +155,21 @@ class PeerProtocol(H11Protocol):
     def _went_elsewhere(self, data: bytes) -> bool:
         assert self._elsewhere is not None, "it is for there"
         connection = self.transport.get_extra_info("socket")
-        if not self._elsewhere.hand_over(connection.fileno(), data):
-            return False
+        try:
+            if not self._elsewhere.hand_over(connection.fileno(), data):
+                return False
+        except OSError:
+            self._refuse(_crowded())
+            return True
         self.transport.abort()  # of ours; the connection itself goes on
         return True
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Stay connected to a client that sends no more and may wait for an answer."""
         if self._owes_an_answer and not self.sends_no_more:
-            self._until_gone = UntilGone(self.transport, self.transport.abort)
+            self.sends_no_more = True
+            with suppress(OSError):  # no descriptor is left: who is gone has its answer made
+                self._until_gone = UntilGone(self.transport, self.transport.abort)
             self._ask_whether_it_reads()
         return self._owes_an_answer
 
@@ -170,11 +178,6 @@ class PeerProtocol(H11Protocol):
         super().on_response_complete()
         if self.sends_no_more and not self._owes_an_answer:
             self.transport.close()
-
-    @property
-    def sends_no_more(self) -> bool:
-        """True if its client has closed its half."""
-        return self._until_gone is not None
 
     @property
     def _owes_an_answer(self) -> bool:
@@ -323,8 +326,7 @@ def _send_at_once(transport: asyncio.Transport) -> None:
     """
     wrapped = transport.get_extra_info("socket")
     if wrapped.family != socket.AF_UNIX:
-        with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        wrapped.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _crowded() -> Refused:

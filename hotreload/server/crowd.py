@@ -1,10 +1,14 @@
 """Places for connections: how many there may be, and which of too many are closed."""
 
+import logging
+import os
 import resource
 from collections.abc import Callable
 from typing import Protocol
 
 from hotreload.server.shared_numbers import SharedNumber
+
+log = logging.getLogger("hotreload.server")
 
 
 class Elsewhere(Protocol):
@@ -15,7 +19,10 @@ class Elsewhere(Protocol):
         ...
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give away a connection, on which this came and is not answered; False if it stays."""
+        """Give away a connection, on which this came and is not answered; False if it stays.
+
+        OSError where it can neither go nor be answered here.
+        """
         ...
 
     def make_room(self, *, is_local: bool) -> bool:
@@ -66,10 +73,15 @@ class Crowd:
         """The oldest of ours first."""
         self._count = there or SharedNumber()
         self._elsewhere_make_room = elsewhere_make_room
+        self._has_said_so = False
 
     def join(self, newcomer: CrowdMember) -> bool:
-        """Take a place, if need be of the oldest that does nothing; False when all are busy."""
-        if self._count.total >= self._most and not self.make_room():
+        """Take a place, if need be of the oldest that does nothing; False when all are busy.
+
+        So it is for who took the last descriptor: one is left for everything else.
+        """
+        is_full = self._count.total >= self._most or not self._is_a_descriptor_left()
+        if is_full and not self.make_room():
             return False
         self.take_in(newcomer)
         return True
@@ -86,6 +98,18 @@ class Crowd:
             return self._elsewhere_make_room()
         self.leave(spare)
         spare.shutdown()
+        return True
+
+    def _is_a_descriptor_left(self) -> bool:
+        """Look; that there is none is logged once, until there is one again."""
+        try:
+            os.close(os.eventfd(0))
+        except OSError as error:
+            if not self._has_said_so:
+                log.warning("server.no_descriptor_left", extra={"error": error.strerror})
+            self._has_said_so = True
+            return False
+        self._has_said_so = False
         return True
 
     def leave(self, connection: CrowdMember) -> None:

@@ -1,7 +1,6 @@
 """The process at the other end of a unix socket, as the kernel names it."""
 
 import asyncio
-import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -56,6 +55,4 @@ def peer_behind(transport: asyncio.Transport) -> Peer | None:
     wrapped = transport.get_extra_info("socket")
     if wrapped.family != socket.AF_UNIX:
         return None
-    # A duplicate, because asyncio and uvloop wrap the socket in things of their own.
-    with socket.socket(fileno=os.dup(wrapped.fileno())) as connection:
-        return peer_of(connection)
+    return peer_of(wrapped)

@@ -6,11 +6,12 @@ import asyncio
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import termios
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import parse_headers
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -54,6 +55,22 @@ def asking_for_keys(folder: Path, workers: int) -> Process:
     process = Process(folder, f"server.workers={workers}", tcp, *named, command=OF_WORDS)
     process.drop(1)
     return process
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Another one, without workers."""
+    process = Process(tmp_path_factory.mktemp("alone"), command=OF_WORDS)
+    process.drop(1)
+    with process.running():
+        yield process
+
+
+@pytest.fixture(params=["process", "alone"])
+def either(request: pytest.FixtureRequest) -> Process:
+    """Each of the two."""
+    found: Process = request.getfixturevalue(request.param)
+    return found
 
 
 def all_serve(process: Process) -> None:
@@ -123,11 +140,10 @@ def test_the_kernel_names_the_same_peer_whoever_has_the_connection(process: Proc
 
 
 @pytest.mark.parametrize("sends_no_more", [False, True])
-@pytest.mark.parametrize("workers", [WORKERS, 0])
 def test_what_is_asked_at_once_and_read_late_is_answered_whole_and_in_order(
-    process: Process, tmp_path: Path, workers: int, sends_no_more: bool
+    either: Process, sends_no_more: bool
 ) -> None:
-    with process_with(workers, process, tmp_path) as asked, connected(asked) as client:
+    with connected(either) as client:
         names = ["/openapi.json", "/generate"] * 7 + ["/openapi.json"]
         client.sendall(b"".join(map(request_to, names, range(len(names)))))
         if sends_no_more:
@@ -142,18 +158,6 @@ def test_what_is_asked_at_once_and_read_late_is_answered_whole_and_in_order(
 
 
 HALF_A_SOCKET = 2**16
-
-
-@contextmanager
-def process_with(workers: int, process: Process, folder: Path) -> Iterator[Process]:
-    """The daemon of all where it has so many workers, or another one."""
-    if workers == WORKERS:
-        yield process
-        return
-    another = Process(folder, f"server.workers={workers}", command=OF_WORDS)
-    another.drop(1)
-    with another.running():
-        yield another
 
 
 @contextmanager
@@ -188,6 +192,51 @@ def answer_in(reader: BinaryIO) -> tuple[str, dict[str, Any]]:
     assert status == b"HTTP/1.1 200 OK\r\n", status
     headers = parse_headers(reader)
     return headers["x-request-id"], json.loads(reader.read(int(headers["content-length"])))
+
+
+@pytest.mark.parametrize("path", ["/livez", "/generate"])
+def test_out_of_descriptors_each_client_is_answered_or_hung_up_on_and_no_descriptor_is_lost(
+    either: Process, path: str
+) -> None:
+    pids = [either.child.pid, *workers_below(either.child.pid)]
+    before = [descriptors_of(pid) for pid in pids]
+    with ExitStack() as stack:
+        for pid, count in zip(pids, before, strict=True):
+            stack.enter_context(limited_descriptors(pid, count + 3))
+        clients = [stack.enter_context(connected(either)) for _ in range(20)]
+        for client in clients:
+            with suppress(OSError):  # it may have been hung up on
+                client.sendall(request_to(path, 1))
+        heard = {answer_or_end(client) for client in clients}
+    assert heard <= {b"HTTP/1.1 200", b"HTTP/1.1 503", b""}
+    assert len(heard) > 1
+    either.until(
+        lambda: all(descriptors_of(pid) <= was for pid, was in zip(pids, before, strict=True))
+    )
+    assert either.ask()["text"] == "served by step 1"
+    assert "server.no_descriptor_left" in either.log.read_text()
+
+
+def descriptors_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@contextmanager
+def limited_descriptors(pid: int, most: int) -> Iterator[None]:
+    usual = resource.prlimit(pid, resource.RLIMIT_NOFILE, None)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, usual[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+
+
+def answer_or_end(client: socket.socket) -> bytes:
+    """How the answer begins; nothing where there is none and the connection has ended."""
+    try:
+        return client.recv(12)
+    except ConnectionError:
+        return b""
 
 
 def test_new_weights_answer_who_asks_a_worker(process: Process) -> None:

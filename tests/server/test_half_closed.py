@@ -1,6 +1,8 @@
 """Clients that send no more and still read, as `nc -N` and socat do; and those that are gone."""
 
 import asyncio
+import errno
+import select
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -63,6 +65,26 @@ async def test_who_half_closes_after_the_request_is_answered(world: World, over_
     status, body = await answer_in_the_end(reader)
     assert (status, b"served by step 1" in body) == (200, True)
     await world.until(lambda: world.metrics.finished == [("/generate", 200)])
+    await world.until(lambda: not world.connections)
+
+
+async def test_who_half_closes_where_no_descriptor_is_left_is_answered_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(size: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(select, "epoll", no_more)
+    reader, writer = await world.raw()
+    world.engine.may_answer.clear()
+    world.send(writer, {"text": "hi"})
+    writer.write_eof()
+    await world.until(lambda: world.engine.running == 1)
+    connection = await accepted(world)
+    await world.until(lambda: connection.sends_no_more)
+    world.engine.may_answer.set()
+    status, body = await answer_in_the_end(reader)
+    assert (status, b"served by step 1" in body) == (200, True)
     await world.until(lambda: not world.connections)
 
 

@@ -1,6 +1,7 @@
 """What the engine's process and a worker tell each other: messages, errors, pieces, connections."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -226,6 +227,35 @@ async def test_a_connection_goes_with_all_that_was_read_of_it(size: int) -> None
             assert data == b"x" * size
             connection.sendall(b"hello")
             assert client.recv(5) == b"hello"
+    finally:
+        giving.close()
+        taking.close()
+
+
+async def test_what_wants_a_descriptor_that_is_not_there_goes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client, server = socket.socketpair()
+    taken: asyncio.Future[tuple[socket.socket, bytes]] = asyncio.get_running_loop().create_future()
+    giving = Handing(ours, lambda connection, data: None)
+    taking = Handing(theirs, lambda connection, data: taken.set_result((connection, data)))
+    tries: list[str] = []
+
+    def no_file(name: str) -> int:
+        tries.append(name)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    try:
+        with client, server, monkeypatch.context() as patched:
+            patched.setattr(os, "memfd_create", no_file)
+            giving.hand_over_surely(server.fileno(), b"x" * 2**17)
+            for _ in range(100):  # it turns no processor meanwhile
+                await asyncio.sleep(0)
+            assert len(tries) < 5
+        connection, data = await asyncio.wait_for(taken, PATIENCE)
+        connection.close()
+        assert data == b"x" * 2**17
     finally:
         giving.close()
         taking.close()

@@ -5,6 +5,7 @@ The socket is the same one: nobody who is connected notices, and the kernel name
 
 import array
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -13,6 +14,10 @@ from collections.abc import Callable
 LARGEST_INLINE = 2**15
 """Bytes that go along in the message itself; more go in a file of memory."""
 DESCRIPTORS = 2
+SEND_AGAIN_SECONDS = 0.1
+"""Seconds until a connection that waits is tried again, where no event says when."""
+
+log = logging.getLogger("hotreload.server")
 
 Taken = Callable[[socket.socket, bytes], None]
 
@@ -20,10 +25,16 @@ Taken = Callable[[socket.socket, bytes], None]
 class Handing:
     """One end of the way that connections go, in both directions."""
 
-    def __init__(self, end: socket.socket, taken: Taken) -> None:
-        """`taken` is called with each connection that comes, and the bytes that came on it."""
+    def __init__(
+        self, end: socket.socket, taken: Taken, lost: Callable[[], None] = lambda: None
+    ) -> None:
+        """`taken` is called with each connection that comes, and the bytes that came on it.
+
+        `lost` is called for one that this process has no descriptor for: it is closed.
+        """
         self._end = end
         self._taken = taken
+        self._lost = lost
         end.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[int, bytes]] = deque()
@@ -32,26 +43,20 @@ class Handing:
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         """Give away a connection; False if nobody takes it now. The caller closes its own."""
-        beside = None
         try:
-            if len(data) > LARGEST_INLINE:
-                beside, data = _in_memory(data), b""
-            descriptors = [descriptor] if beside is None else [descriptor, beside]
-            rights = array.array("i", descriptors).tobytes()
-            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-            # One byte before the data: an empty message would look like the end.
-            self._end.sendmsg([b"+", data], control)
-        except OSError:  # it does not read, or has ended
+            self._send(descriptor, data)
+        except OSError:  # it does not read, or has ended, or a descriptor is wanting
             return False
-        finally:
-            if beside is not None:
-                os.close(beside)
         return True
 
     def hand_over_surely(self, descriptor: int, data: bytes) -> None:
-        """Give away a connection, now or as soon as somebody takes it; then this one is closed."""
-        self._waiting.append((descriptor, data))
-        self._send_waiting()
+        """Give away a connection, now or as soon as somebody takes it. The caller closes its own.
+
+        OSError where it would wait, and there is no descriptor for that.
+        """
+        if self._waiting or not self.hand_over(descriptor, data):
+            self._waiting.append((os.dup(descriptor), data))
+            self._send_waiting()
 
     def close(self) -> None:
         """Take and give no more."""
@@ -66,37 +71,59 @@ class Handing:
     def _send_waiting(self) -> None:
         while self._waiting:
             descriptor, data = self._waiting[0]
-            if not self.hand_over(descriptor, data):
+            try:
+                self._send(descriptor, data)
+            except BlockingIOError:
                 self._loop.add_writer(self._end.fileno(), self._send_waiting)
+                return
+            except OSError:
+                self._loop.remove_writer(self._end.fileno())
+                self._loop.call_later(SEND_AGAIN_SECONDS, self._send_waiting)
                 return
             self._waiting.popleft()
             os.close(descriptor)
-        self._loop.remove_writer(self._end.fileno())
+        if self._end.fileno() >= 0:
+            self._loop.remove_writer(self._end.fileno())
+
+    def _send(self, descriptor: int, data: bytes) -> None:
+        descriptors = [descriptor]
+        try:
+            if len(data) > LARGEST_INLINE:
+                descriptors.append(beside := os.memfd_create("hotreload-request"))
+                with open(beside, "wb", closefd=False) as file:
+                    file.write(data)
+                data = b""
+            rights = array.array("i", descriptors).tobytes()
+            control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
+            # One byte before the data: an empty message would look like the end.
+            self._end.sendmsg([b"+", data], control)
+        finally:
+            for beside in descriptors[1:]:
+                os.close(beside)
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(
+            message, descriptors, flags, _ = socket.recv_fds(
                 self._end, LARGEST_INLINE + 1, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return
         except OSError:
-            message, descriptors = b"", []
+            message, descriptors, flags = b"", [], 0
         if not message:
             self._loop.remove_reader(self._end.fileno())
+            return
+        if flags & socket.MSG_CTRUNC:  # the kernel has closed what there was no descriptor for
+            log.warning("server.no_descriptor_left", extra={"error": "a connection was closed"})
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._lost()
             return
         connection, *beside = descriptors
         data = message[1:]
         for memory in beside:
             data = _read(memory)
         self._taken(socket.socket(fileno=connection), data)
-
-
-def _in_memory(data: bytes) -> int:
-    descriptor = os.memfd_create("hotreload-request")
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(data)
-    return descriptor
 
 
 def _read(descriptor: int) -> bytes:

@@ -1,7 +1,6 @@
 """A worker: answers connections that the engine's process hands over, and asks it the model."""
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -75,7 +74,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._http.serve([]), name="answer")
         await asyncio.sleep(0)  # its server is there before the first connection comes
-        self._handing = Handing(handing, self._adopt)
+        self._handing = Handing(handing, self._adopt, lambda: self._counts.adopted.add(1))
         await loop.connect_accepted_socket(lambda: self._wire, wire)
         try:
             await serving
@@ -91,7 +90,7 @@ class Worker:
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         """Give a connection back; it waits for as long as the engine's process takes none."""
         assert self._handing is not None, "no connection comes before"
-        self._handing.hand_over_surely(os.dup(descriptor), data)
+        self._handing.hand_over_surely(descriptor, data)
         return True
 
     def make_room(self, *, is_local: bool) -> bool:
