@@ -50,6 +50,11 @@ def parsed(request: Mapping[str, Any]) -> FakeParsed:
     return FakeParsed((), is_batch, bool(request.get("stream")), request=request)
 
 
+def is_prompt_alone(request: Mapping[str, Any]) -> bool:
+    sampling = request.get("sampling_params")
+    return isinstance(sampling, dict) and sampling.get("max_new_tokens") == 0
+
+
 class FakeAnswers:
     """What clients are told: `word word …`, one word a chunk, when the test lets it."""
 
@@ -211,6 +216,13 @@ class FakeAnswers:
             self.swap()
             cut = _ended_for_a_swap(self._chunk(weights, 0))
             yield [cut] * count if asked.is_batch and not asked.stream else cut
+        elif is_prompt_alone(asked.request):
+            alone = _without_tokens(self._chunk(weights, 0))
+            if asked.stream:
+                for index in range(count):
+                    yield {**alone, "index": index} if asked.is_batch else alone
+            else:
+                yield [dict(alone) for _ in range(count)] if asked.is_batch else alone
         elif asked.stream:
             async for item in self._streamed(asked, count, one):
                 yield item
@@ -271,6 +283,12 @@ class FakeAnswers:
         answer: Fields = {"text": " ".join(all_words[:words]), "meta_info": meta}
         ids = [ord(word[:1] or " ") for word in all_words[:words]]
         return answer | {"output_ids": ids} if self.tells_ids else answer
+
+
+def _without_tokens(answer: Fields) -> Fields:
+    meta = {k: [] if k.startswith("output_") else v for k, v in answer["meta_info"].items()}
+    meta["finish_reason"] = {"type": "length", "length": 0}
+    return {**answer, "meta_info": meta}
 
 
 def _without_end(answer: Fields) -> Fields:

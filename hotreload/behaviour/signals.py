@@ -45,11 +45,13 @@ OUT_OF_TIME = SeenAnswer(frozenset({Signal.LENGTH}), 0)
 def seen_of(answer: Mapping[str, Any]) -> SeenAnswer | None:
     """Look at an answer that has ended, in the engine's schema.
 
-    None for one that a client or a swap ended: it says nothing of the weights. Whether it is long
-    depends on what it is compared with.
+    None for one that a client or a swap ended, and for one that was to have no token: it says
+    nothing of the weights. Whether it is long depends on what it is compared with.
     """
     meta = answer["meta_info"]
     ended = meta["finish_reason"]
+    if ended.get("length") == 0:
+        return None
     ids: Sequence[int] = answer.get("output_ids") or ()
     tokens = int(meta.get("completion_tokens") or len(ids))
     if ended["type"] == "abort":

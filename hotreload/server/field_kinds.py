@@ -107,7 +107,7 @@ TOOL_CHOICE = Kind(
     {"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]},
 )
 CHOICES = whole_number(1, MOST_CHOICES)
-TOKENS = whole_number(1, 2**31 - 1)
+TOKENS = whole_number(0, 2**31 - 1)
 TOP_P = Kind(
     "a number above 0 and at most 1",
     lambda value: is_number(value) and 0 < value <= 1,

@@ -298,7 +298,6 @@ COMPLETION = _openai(
         "prompt": PROMPT,
         "logprobs": whole_number(0, 20),
         "echo": BOOLEAN,
-        "max_tokens": whole_number(0, 2**31 - 1),
     },
     {"echo": (False,)},
 )

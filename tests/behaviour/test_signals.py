@@ -34,6 +34,10 @@ def test_one_that_calls_a_tool_is_not() -> None:
     assert signals_of(answer("", tool_calls=[{"name": "f", "arguments": "{}"}])) == set()
 
 
+def test_one_that_was_to_have_no_token_says_nothing_of_the_weights() -> None:
+    assert seen_of(answer("", {"type": "length", "length": 0}, output_ids=[])) is None
+
+
 def test_one_that_ran_into_a_limit_has_no_stop() -> None:
     assert signals_of(answer(ended={"type": "length", "length": 3})) == {Signal.LENGTH}
 

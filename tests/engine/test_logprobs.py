@@ -86,6 +86,25 @@ def check(mix: dict[str, Any], answer: dict[str, Any], before: dict[str, Any]) -
         assert all([entry[1] for entry in step] == ids for step in steps)
 
 
+async def test_of_a_prompt_alone_its_own_are_told_and_none_of_an_answer(engine: Engine) -> None:
+    if not engine.capabilities.logprobs:
+        pytest.skip("this version has none; that it refuses them, is tested")
+    wanted: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+    wanted["token_ids_logprob"] = [7]
+    alone, usual = await asyncio.gather(ask(engine, 0, **wanted), ask(engine, 3, **wanted))
+    assert (alone["text"], alone["output_ids"]) == ("", [])
+    told, expected = alone["meta_info"], usual["meta_info"]
+    assert (told["completion_tokens"], told["finish_reason"]["type"]) == (0, "length")
+    assert told.keys() == expected.keys()
+    assert {name: told[name] for name in told if name.startswith("output_")} == {
+        "output_token_logprobs": [],
+        "output_top_logprobs": [],
+        "output_token_ids_logprobs": [],
+    }
+    for name in ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs"):
+        assert len(told[name]) == len(expected[name]) == told["prompt_tokens"]
+
+
 async def test_another_mix_of_what_is_asked_compiles_nothing(engine: Engine) -> None:
     """Everybody waits for what is compiled."""
     if not engine.capabilities.logprobs:

@@ -68,7 +68,7 @@ def sampling(**params: Any) -> dict[str, Any]:
         (sampling(temperature=float("inf")), "sampling_params.temperature"),
         (sampling(temperature=10**400), "sampling_params.temperature"),
         (sampling(max_new_tokens=1.5), "sampling_params.max_new_tokens"),
-        (sampling(max_new_tokens=0), "sampling_params.max_new_tokens"),
+        (sampling(max_new_tokens=0, min_new_tokens=1), "sampling_params.min_new_tokens"),
         (sampling(max_new_tokens=-1), "sampling_params.max_new_tokens"),
         (sampling(max_new_tokens=30), "max_new_tokens"),
         (sampling(max_new_tokens=2**80), "sampling_params.max_new_tokens"),
@@ -183,6 +183,16 @@ def test_a_batch_has_a_value_for_each_prompt_or_one_for_all() -> None:
     assert [item.input_ids for item in batch.items] == [[97], [98]]
     assert [item.sampling_params for item in batch.items] == each
     assert [item.rid for item in batch.items] == ["r_0", "r_1"]
+
+
+def test_an_answer_of_no_token_takes_the_room_of_one_and_alone_in_its_batch() -> None:
+    each = [{"max_new_tokens": 0, "stop": "x"}, {"max_new_tokens": 2}]
+    none, two = parsed({"text": ["a", "b"], "sampling_params": each}).items
+    assert none.sampling_params == {"max_new_tokens": 1, "stop": "x"}
+    assert (none.is_prompt_alone, two.is_prompt_alone) == (True, False)
+    limits = EngineLimits(vocabulary=128, input_tokens=20, total_tokens=3)
+    with pytest.raises(BadRequest, match="more than the context of 3"):
+        parse(sampling(max_new_tokens=0), limits=limits, can=OLD, encode=encode, chat=chat)
 
 
 def test_a_parameter_that_is_null_is_as_if_it_were_not_there() -> None:

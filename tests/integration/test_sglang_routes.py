@@ -40,6 +40,75 @@ async def test_a_router_and_a_trainer_read_what_they_are_looking_for(running: Ru
     assert (await asked(running, "GET", "/health_generate")).content == b""
 
 
+NONE = {"max_new_tokens": 0, "temperature": 0}
+
+
+async def test_an_answer_of_no_token_is_given_by_every_route(running: Running) -> None:
+    """A prefill alone, as upstream's own benchmark begins with it."""
+    said = (await running.ask())["text"]
+    one = await told(running, "POST", "/generate", {"text": "Who?", "sampling_params": NONE})
+    none_in(one)
+    sampling = [NONE, request_for("")["sampling_params"], NONE]
+    prompts = ["Who?", "Who serves?", "And now?"]
+    batch = {"text": prompts, "sampling_params": sampling}
+    first, usual, last = await told(running, "POST", "/generate", batch)
+    none_in(first)
+    none_in(last)
+    assert usual["text"] == said
+    pieces = await streamed(running, "/generate", {"text": "Who?", "sampling_params": NONE})
+    none_in(pieces[-1])
+    several = await streamed(running, "/generate", batch)
+    assert {each["index"]: each["text"] for each in several} == {0: "", 1: said, 2: ""}
+
+    zero = {"model": "tiny", "max_tokens": 0, "temperature": 0}
+    for path, prompt, text in (
+        ("/v1/completions", {"prompt": "Who?"}, ""),
+        ("/v1/completions", {"prompt": "Who?", "echo": True}, "Who?"),
+        ("/v1/chat/completions", CHAT, ""),
+    ):
+        answer = await told(running, "POST", path, zero | prompt)
+        (choice,) = answer["choices"]
+        told_text = choice["message"]["content"] if prompt is CHAT else choice["text"]
+        assert (told_text, choice["finish_reason"]) == (text, "length")
+        usage = answer["usage"]
+        assert (usage["completion_tokens"], usage["total_tokens"]) == (0, usage["prompt_tokens"])
+        ends = [
+            choice["finish_reason"]
+            for piece in await streamed(running, path, zero | prompt)
+            for choice in piece["choices"]
+        ]
+        assert ends[-1] == "length"
+    response = {"model": "tiny", "input": "Who?", "max_output_tokens": 0}
+    answer = await told(running, "POST", "/v1/responses", response)
+    assert (answer["status"], answer["usage"]["output_tokens"]) == ("incomplete", 0)
+    generated = {"inputs": "Who?", "parameters": {"max_new_tokens": 0}}
+    (answer,) = await told(running, "POST", "/", generated)
+    assert answer["generated_text"] == ""
+
+
+CHAT = {"messages": [{"role": "user", "content": "Who?"}]}
+
+
+def none_in(answer: dict[str, Any]) -> None:
+    """It ended before its first token."""
+    meta = answer["meta_info"]
+    assert (answer["text"], answer["output_ids"], meta["completion_tokens"]) == ("", [], 0)
+    assert meta["finish_reason"] == {"type": "length", "length": 0}
+    assert meta["prompt_tokens"] > 0
+
+
+async def streamed(running: Running, path: str, body: dict[str, Any]) -> list[Any]:
+    """The events of a stream that came to its end."""
+    async with (
+        running.client() as client,
+        client.stream("POST", path, json={**body, "stream": True}) as answer,
+    ):
+        assert answer.status_code == 200, await answer.aread()
+        lines = [line async for line in answer.aiter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
 async def test_the_version_moves_with_the_weights_and_stands_in_each_answer(
     running: Running,
 ) -> None:

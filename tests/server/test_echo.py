@@ -79,7 +79,7 @@ async def test_of_no_token_nothing_is_told_but_the_prompt(
     assert choice.logprobs.tokens == ["W", "ho"]
     assert answer.usage is not None
     assert (answer.usage.completion_tokens, answer.usage.total_tokens) == (0, 7)
-    assert world.engine.requests[0]["sampling_params"]["max_new_tokens"] == 1
+    assert world.engine.requests[0]["sampling_params"]["max_new_tokens"] == 0
 
 
 async def test_a_stop_string_in_the_prompt_ends_nothing(
@@ -97,7 +97,6 @@ async def test_a_stop_string_in_the_prompt_ends_nothing(
     ("more", "param", "words"),
     [
         ({"prompt": [1, 2], "echo": True}, "echo", "needs logprobs for a prompt of token ids"),
-        ({"max_tokens": 0}, "max_tokens", "0 only with echo = true"),
         ({"max_tokens": -1, "echo": True}, "max_tokens", "from 0"),
         ({"echo": 1}, "echo", "true or false"),
     ],

@@ -235,7 +235,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
         ({"temperature": "hot"}, "temperature", "a number from 0 to 100"),
         ({"top_p": 0}, "top_p", "above 0"),
         ({"n": 0}, "n", "from 1 to 128"),
-        ({"max_tokens": 0}, "max_tokens", "from 1"),
+        ({"max_tokens": -1}, "max_tokens", "from 0"),
         ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens", "give one of them"),
         ({"stop": ["a", ""]}, "stop", "none of them empty"),
         ({"logprobs": 3}, "logprobs", "true or false"),

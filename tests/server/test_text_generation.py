@@ -97,7 +97,7 @@ async def test_what_is_asked_of_an_answer_reaches_the_engine_in_its_words(tmp_pa
     ("more", "words"),
     [
         ({"truncate": 5}, "parameters.truncate: this server does not have it"),
-        ({"max_new_tokens": 0}, "parameters.max_new_tokens must be a whole number from 1"),
+        ({"max_new_tokens": -1}, "parameters.max_new_tokens must be a whole number from 0"),
         ({"best_of": 2}, "parameters.best_of: this server does not have it"),
         ({"grammar": {"type": "xml"}}, "parameters.grammar: must be"),
     ],

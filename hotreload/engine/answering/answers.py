@@ -37,6 +37,9 @@ ENDED_AS_ASKED: Mapping[str, Any] = {
 }
 """SGLang's words for it, and our code."""
 
+NO_TOKENS: Mapping[str, Any] = {"type": "length", "length": 0}
+"""The end of an answer that was to have none."""
+
 
 class Answers:
     """Hands requests to the tokenizer manager, under ids of our own.
@@ -125,6 +128,8 @@ class Answers:
         try:
             while (piece := await self._next(pieces)) is not None:
                 answer = _for_client(piece, item.rid)
+                if item.is_prompt_alone:
+                    answer = _without_tokens(answer["meta_info"])
                 if not (parsed.text_at_end and answer["meta_info"]["finish_reason"] is None):
                     answer = wording.worded(answer)
                 check_finite(answer)
@@ -281,6 +286,15 @@ def _say_why(meta: dict[str, Any], why: Mapping[str, Any]) -> None:
 
 def _is_aborted(meta: dict[str, Any]) -> bool:
     return bool((meta.get("finish_reason") or {}).get("type") == "abort")
+
+
+def _without_tokens(meta: dict[str, Any]) -> Answer:
+    """The answer without the token that nobody asked for, and without what is told of it."""
+    meta = {name: [] if name.startswith("output_") else value for name, value in meta.items()}
+    ended = meta["finish_reason"]
+    if ended is not None and not _is_aborted(meta):
+        ended = NO_TOKENS
+    return {"output_ids": [], "meta_info": {**meta, "completion_tokens": 0, "finish_reason": ended}}
 
 
 def _for_client(piece: Answer, rid: str | None) -> Answer:

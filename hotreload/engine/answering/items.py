@@ -21,6 +21,8 @@ class Item:
     """True for one of ours: what clients wish to end, it is none of."""
     name: str = ""
     """Its name in its lane; empty for one that is given a name of its own."""
+    is_prompt_alone: bool = False
+    """True if its answer has no token: the one that the engine makes is left out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,18 @@ def _item(
     check_ids("input_ids", ids, limits.vocabulary)
     sampling = check(request.get("sampling_params"))
     _check_new(len(ids), sampling, limits)
-    return Item(ids, sampling, asked_logprobs(request, len(ids), limits, can), request.get("rid"))
+    logprobs = asked_logprobs(request, len(ids), limits, can)
+    item = Item(ids, sampling, logprobs, request.get("rid"))
+    return item if sampling.get("max_new_tokens") != 0 else _prompt_alone(item)
+
+
+def _prompt_alone(item: Item) -> Item:
+    """The item with one token, which is left out: upstream makes it all the same.
+
+    With none it also divides by their sum where it takes a request back, which ends the engine.
+    """
+    sampling = {**item.sampling_params, "max_new_tokens": 1}
+    return replace(item, sampling_params=sampling, is_prompt_alone=True)
 
 
 def _check_rids(given: Any) -> None:
@@ -257,7 +268,7 @@ def _check_new(prompt: int, sampling: Mapping[str, Any], limits: EngineLimits) -
     new, least = sampling.get("max_new_tokens"), sampling.get("min_new_tokens")
     if new is not None and least is not None and least > new:
         raise bad("sampling_params.min_new_tokens", f"is more than the {new} there may be")
-    if new is not None and prompt + new >= limits.total_tokens:
+    if new is not None and prompt + max(1, new) >= limits.total_tokens:
         raise bad(
             "max_new_tokens",
             f"{prompt} tokens of prompt and {new} new ones are more than "

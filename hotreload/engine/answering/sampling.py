@@ -152,8 +152,8 @@ def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> No
         raise bad(path, f"must be a number of a sensible size, not {shown(value)}")
     if name in INTEGERS and not _is_int64(value):
         raise bad(path, f"must be a whole number, not {shown(value)}")
-    if name == "max_new_tokens" and value < 1:
-        raise bad(path, f"must be at least 1, not {value}: the engine adds a token to each prompt")
+    if name == "max_new_tokens" and value < 0:
+        raise bad(path, f"must be at least 0, not {value}")
     if name in FLAGS and not isinstance(value, bool):
         raise bad(path, f"must be true or false, not {shown(value)}")
     if name == "n" and value != 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.asking import EngineAnswer
-from hotreload.server.openai.echo import ONLY_PROMPT, Echo
+from hotreload.server.openai.echo import Echo
 from hotreload.server.problems import openai_fields
 from hotreload.types import Generation
 
@@ -42,13 +42,10 @@ class Choice:
         names = ("prompt_tokens", "cached_tokens", "completion_tokens")
         prompt, cached, completion = (int(meta.get(name) or 0) for name in names)
         self.usage = (prompt, cached, completion)
-        ended = meta.get("finish_reason")
+        ended: Fields | None = meta.get("finish_reason")
         text: str = answer["text"]
         if self._echo is not None:
             text = self._echo.text(answer, text)
-            if self._echo.is_all:
-                self.usage = (prompt, cached, 0)
-                ended = ended and ONLY_PROMPT
         new = text[self._told :]
         self._told = max(self._told, len(text))
         return new, ended or None

@@ -8,9 +8,6 @@ from hotreload.json_fields import Fields
 from hotreload.server.openai.messages import refused
 from hotreload.server.request_body import is_integer
 
-ONLY_PROMPT: Fields = {"type": "length", "length": 0}
-"""The end of an answer of which nothing is told but its prompt."""
-
 
 @dataclass(frozen=True, slots=True)
 class Echo:
@@ -18,8 +15,6 @@ class Echo:
 
     prompt: str | None
     """None for one of token ids: its text is that of the tokens."""
-    is_all: bool
-    """True if nothing of the answer is told: the engine makes one token at least."""
 
     def text(self, answer: Fields, text: str) -> str:
         """The prompt, and this text of the answer."""
@@ -27,25 +22,21 @@ class Echo:
         if prompt is None:
             tokens = answer["meta_info"].get("input_token_logprobs") or []
             prompt = "".join(each for _, _, each in tokens)
-        return prompt if self.is_all else prompt + text
+        return prompt + text
 
     def tokens(self, meta: Fields, name: str) -> list[Any]:
         """The tokens, or what stands beside each, of the prompt and of the answer."""
-        answered = [] if self.is_all else meta.get(f"output_{name}") or []
-        return [*(meta.get(f"input_{name}") or []), *answered]
+        return [*(meta.get(f"input_{name}") or []), *(meta.get(f"output_{name}") or [])]
 
 
 def asked_echo(fields: Fields) -> list[Echo]:
     """The prompts as they are told; BadRequest for what cannot be."""
-    is_all = fields.get("max_tokens") == 0
     if not fields.get("echo"):
-        if is_all:
-            raise refused("max_tokens", "0 only with echo = true: an answer has one token at least")
         return []
     texts = _texts(fields["prompt"])
     if None in texts and "logprobs" not in fields:
         raise refused("echo", "needs logprobs for a prompt of token ids, whose text they bring")
-    return [Echo(text, is_all) for text in texts]
+    return [Echo(text) for text in texts]
 
 
 def _texts(prompt: Any) -> Sequence[str | None]:

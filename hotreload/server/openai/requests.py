@@ -46,8 +46,7 @@ def completion_request(fields: Fields) -> Fields:
     texts = prompt if isinstance(prompt, list) else [prompt]
     request: Fields = {"text" if isinstance(texts[0], str) else "input_ids": prompt}
     request |= _common(fields)
-    most = fields.get("max_tokens", COMPLETION_TOKENS)
-    request["sampling_params"]["max_new_tokens"] = max(1, most)
+    request["sampling_params"]["max_new_tokens"] = fields.get("max_tokens", COMPLETION_TOKENS)
     if "logprobs" in fields:
         request |= _logprobs(fields["logprobs"])
         if fields.get("echo"):
