@@ -60,8 +60,7 @@ def asking_for_keys(folder: Path, workers: int) -> Process:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """Another one, without workers."""
-    process = Process(tmp_path_factory.mktemp("alone"), command=OF_WORDS)
-    process.drop(1)
+    process = asking_for_keys(tmp_path_factory.mktemp("alone"), 0)
     with process.running():
         yield process
 
@@ -326,18 +325,11 @@ def test_limits_that_are_read_again_hold_in_workers(tmp_path: Path) -> None:
 # --- keys -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[0, WORKERS])
-def with_keys(
-    request: pytest.FixtureRequest, tmp_path: Path, process: Process
-) -> Iterator[Process]:
-    """A daemon without workers, and one with some; afterwards the first keys count again."""
-    if request.param:
-        yield process
-        put_keys(process, FIRST_KEYS)
-        return
-    process = asking_for_keys(tmp_path, 0)
-    with process.running():
-        yield process
+@pytest.fixture
+def with_keys(either: Process) -> Iterator[Process]:
+    """Each of the two; afterwards the first keys count again."""
+    yield either
+    put_keys(either, FIRST_KEYS)
 
 
 def put_keys(process: Process, keys: dict[str, str]) -> None:
