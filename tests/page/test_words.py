@@ -59,5 +59,16 @@ def test_root_has_its_name_and_others_their_numbers() -> None:
     assert in_the_page("values.map(words.people)", said) == ["rollback, root (pid 7)", *said[1:]]
 
 
+def test_what_only_counts_on_is_not_said_anew() -> None:
+    said = ["booting: compiling step_7, for 9.5 s, 3 of 8 batches", "412 MB of 1.2 GB, 5 min left"]
+    later = [said[0].replace("9.5 s, 3", "10.2 s, 4"), "415 MB of 1.2 GB, 4 min left"]
+    other = [each.replace("7", "8").replace("412", "step_1, 412") for each in said]
+    same = in_the_page("values.map((each) => words.timeless(each))", [*said, *later, *other])
+    assert same[:2] == same[2:4]
+    assert [one == another for one, another in zip(same[:2], same[4:], strict=True)] == [
+        *(False, False),
+    ]
+
+
 def test_the_charts_know_every_phase() -> None:
     assert set(in_the_page("words.PHASES")) == set(Phase)

@@ -10,7 +10,7 @@ const ELSEWHERE = new Set(["state", "boot", "generation", "waiting for", "phase"
 export function showNow(status, pace) {
   badge(at("state"), status.state, status.rows.find(({ name }) => name === "state").tone);
   showHeadline(status.summary);
-  say(at("health"), `${words.capitalized(status.summary.doing)}.`);
+  showHealth(`${words.capitalized(status.summary.doing)}.`);
   at("pinned").hidden = !status.pinned;
   say(at("pinned"), status.pin?.verb === "rollback" ? "held" : "pinned");
   showFacts([...facts(status.rows), ...pace]);
@@ -22,8 +22,15 @@ export function showUnreachable() {
   badge(at("state"), "unreachable", "bad");
   at("headline").dataset.tone = "dim";
   at("next").hidden = true;
-  say(at("health"), "The daemon does not answer this page. Below is how it was when it last did.");
+  showHealth("The daemon does not answer this page. Below is how it was when it last did.");
   document.title = "unreachable · hotreload";
+}
+
+// Read out when it says something else, and not at each second that it counts.
+function showHealth(said) {
+  say(at("health"), said);
+  const heard = at("health-heard");
+  if (words.timeless(heard.textContent) !== words.timeless(said)) say(heard, said);
 }
 
 // How things are in one sentence, as `hotreload status` begins, and what to type next.

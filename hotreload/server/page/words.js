@@ -53,4 +53,8 @@ export const pieces = (said) => said.split(STAMP);
 // Root has that name on every machine; who the others are, the command on theirs says.
 export const people = (said) => said.replace(/\buid 0(?= \(pid \d)/g, "root");
 
+// What is said, whatever the time and however far: for who must not hear each second of it.
+export const timeless = (said) =>
+  said.replace(/[\d.]+ (ms|s|min|h|[kMGT]?B)\b|\d+ of \d+/g, "");
+
 export const capitalized = (said) => said.charAt(0).toUpperCase() + said.slice(1);
