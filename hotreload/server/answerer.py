@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
@@ -16,10 +16,24 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Begun, EngineAnswer, Inquiry, Model, answers_in, end_of
+from hotreload.server.asking import (
+    Begun,
+    EngineAnswer,
+    Inquiry,
+    Model,
+    answers_in,
+    end_of,
+    tokens_of,
+)
 from hotreload.server.bounds import Limits
 from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
-from hotreload.server.exchange import CUT_SHORT, ended_as, generation_header, while_connected
+from hotreload.server.exchange import (
+    CUT_SHORT,
+    ended_as,
+    generation_header,
+    note,
+    while_connected,
+)
 from hotreload.server.ports import Metrics
 from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, whole_number
@@ -106,8 +120,8 @@ class Answerer:
     async def _whole(self, asked: ModelRequest, client: "_Client") -> None:
         async with self._answering(asked, client) as begun:
             item = await anext(begun.items)
-            for answer in answers_in(item):
-                client.note_end(answer)
+            for index, answer in enumerate(answers_in(item)):
+                client.note(index, answer)
         told = asked.form.whole(item, begun.generation)
         await client.send_json(told, begun.generation)
 
@@ -117,7 +131,9 @@ class Answerer:
         try:
             async with self._answering(asked, client) as begun:
                 out.add_headers(generation_header(begun.generation))
-                self._metrics.first_token(time.perf_counter() - began)
+                seconds = time.perf_counter() - began
+                self._metrics.first_token(seconds)
+                note(client.scope, first_token=round(seconds, 4))
                 await _tell(begun, asked.form, client, out)
         except HotReloadError as error:
             if not out.is_started:
@@ -142,6 +158,8 @@ class Answerer:
             limit = self.limits.request_seconds
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
+        finally:
+            note(client.scope, tokens=sum(client.tokens.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,8 @@ class _Client:
     receive: Receive
     send: Send
     until: float
+    tokens: dict[int, int] = field(default_factory=dict)
+    """The tokens of each of its answers so far."""
 
     def asks(self, asked: ModelRequest) -> Inquiry:
         """Say what is asked, with what the headers wish for."""
@@ -165,8 +185,9 @@ class _Client:
             not forbids_replay(headers),
         )
 
-    def note_end(self, answer: Fields) -> None:
-        """Count the request as cut short if this answer was."""
+    def note(self, index: int, answer: Fields) -> None:
+        """Count the tokens of this answer, and the request as cut short if it was."""
+        self.tokens[index] = tokens_of(answer)
         ended = end_of(answer)
         if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
             ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
@@ -181,7 +202,7 @@ async def _tell(begun: Begun, form: AnswerForm, client: _Client, out: EventWrite
     """Tell an answer piece by piece, and what follows the last."""
     async for piece in begun.items:
         assert isinstance(piece, dict)
-        client.note_end(piece)
+        client.note(piece.get("index", 0), piece)
         for event in form.piece(piece, begun.generation):
             await out.write(event)
     for event in form.end(begun.generation):

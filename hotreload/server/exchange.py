@@ -32,6 +32,7 @@ _USUAL = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 """Names that go into logs and back as they were sent; a client that sends another is given one."""
 LONGEST_PATH = 200
 _ENDED = "hotreload.ended"
+_NOTED = "hotreload.noted"
 
 
 class ClientGone(Exception):
@@ -81,6 +82,11 @@ def ended_as(scope: Scope, code: int) -> None:
     scope[_ENDED] = code
 
 
+def note(scope: Scope, **fields: Any) -> None:
+    """Have the access log tell these of the answer, too."""
+    scope.setdefault(_NOTED, {}).update(fields)
+
+
 def generation_header(generation: Generation) -> dict[str, str]:
     """Name the generation that made this answer, and its weights."""
     return {
@@ -125,7 +131,8 @@ class Exchange:
             code, seconds = scope.get(_ENDED, answer.code), time.perf_counter() - began
             self._metrics.request_finished(_route(scope), code, seconds)
             if self._access_log:
-                log_access(scope, answer.name, code, seconds)
+                note(scope, generation=answer.generation, request_id=answer.name)
+                log_access(scope, code, seconds)
 
     async def _fail(
         self, error: Exception, answer: "_Answer", scope: Scope, receive: Receive
@@ -163,6 +170,8 @@ class _Answer:
         self.name = request_id(scope)
         self.code = CLIENT_GONE
         self.is_started = False
+        self.generation: int | None = None
+        """The generation that answers, or is live as it is answered; None where there is none."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -194,6 +203,7 @@ class _Answer:
         if live is not None and all(key != name for key, _ in headers):
             more.append((name, str(live.number).encode()))
         message["headers"] = [*headers, *more]
+        self.generation = next((int(at) for key, at in message["headers"] if key == name), None)
 
 
 def _gone(scope: Scope) -> int:
@@ -215,12 +225,12 @@ def request_id(scope: Scope) -> str:
     return given if _USUAL.fullmatch(given) else uuid.uuid4().hex
 
 
-def log_access(scope: Scope, name: str, code: int, seconds: float) -> None:
+def log_access(scope: Scope, code: int, seconds: float) -> None:
     """Write the line: who asked for what, and what came of it; nothing of what was said."""
     peer = scope.get("extensions", {}).get("peer")
     who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": sender(scope)}
     fields = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "code": code}
-    more = {**fields, "seconds": round(seconds, 4), "request_id": name}
+    more = {**fields, "seconds": round(seconds, 4), **scope.get(_NOTED, {})}
     access_log.info("request.answered", extra={**more, **who})
 
 

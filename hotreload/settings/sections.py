@@ -222,7 +222,7 @@ class ServerSettings(SettingsTable):
     access_log: bool = Field(
         default=False,
         description="Write a line for each request that was answered: who asked for which path, "
-        "its code, its seconds and its X-Request-Id.",
+        "its code, seconds, generation and X-Request-Id, and of an answer of the model its tokens.",
     )
     update_roots: tuple[Location, ...] = Field(
         default=(),

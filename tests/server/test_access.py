@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hotreload.errors import EngineLost
 from tests.server.world import World, serving
 
 LOGGER = "hotreload.access"
@@ -54,10 +55,32 @@ async def test_the_access_log_tells_who_asked_for_what_and_nothing_of_what_was_s
     assert (told["method"], told["path"], told["code"]) == ("POST", "/generate", 200)
     assert told["request_id"] == "mine"
     assert told["seconds"] >= 0
+    assert (told["generation"], told["tokens"]) == (1, 4)
+    assert "first_token" not in told
+    assert (lost["generation"], "tokens" in lost) == (1, False)
     assert {"uid", "pid"} <= told.keys()
     assert (lost["path"], lost["code"]) == ("/nowhere", 404)
     assert len(long["path"]) == 200
     assert "not-told" not in str([told, lost])
+
+
+@pytest.mark.parametrize("answered_by", ["itself", "a worker"], indirect=True)
+async def test_it_tells_how_long_a_stream_took_to_its_first_token_and_how_many_it_had(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    async with serving(tmp_path, access_log=True) as world, world.client() as client:
+        asked = {"text": ["a", "b"], "stream": True}
+        await client.post("/generate", json=asked)
+        await client.post("/v1/completions", json={"prompt": "a", "n": 2})
+        await client.post("/generate", json={"text": 5})
+        world.engine.breaks_after = (2, EngineLost("gone"))
+        await client.post("/generate", json=asked)
+        await world.until(lambda: len(world.metrics.finished) == 4)
+    whole, several, refused, broken = lines(caplog)
+    assert [each["tokens"] for each in (whole, several, broken)] == [8, 8, 4]
+    assert 0 <= whole["first_token"] <= whole["seconds"]
+    assert "tokens" not in refused
 
 
 async def test_the_access_log_is_off_unless_it_is_asked_for(
