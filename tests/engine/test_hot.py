@@ -115,8 +115,9 @@ def test_the_first_lines_of_the_page_print_what_it_says(
     monkeypatch.setattr(hotreload, "HotEngine", started, raising=False)
     example(FIRST)
     first, second, last = capsys.readouterr().out.splitlines()
-    assert (first, second) == ("policy 1", "policy 2")
-    assert last.startswith(f"<HotEngine: answers by generation {hot.generation.number}, model (")
+    number = hot.generation.number
+    assert (first, second) == ("policy 1", f"{number - 1} policy 2")
+    assert last.startswith(f"<HotEngine: answers by generation {number}, model (")
 
 
 # --- arrays in memory -------------------------------------------------------------------------
