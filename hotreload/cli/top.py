@@ -82,16 +82,13 @@ class TopScreen:
         self._status: Fields | None = None
         self._last_attempt: Fields | None = None
         self._attempts: list[Fields] = []
-        self._leaves: Fields | None = None
         self._fault: tuple[str, str] | None = None
 
     def look(self, within: float) -> None:
-        """Ask again; for the history after an attempt, for the leaves after a new generation."""
+        """Ask again; for the history after an attempt."""
         status = self._daemon.get("/status", within)
         if status["last_attempt"] != self._last_attempt:
             self._attempts = self._daemon.get("/history", within)["attempts"]
-        if status["generation"] != (self._leaves or {}).get("generation"):
-            self._leaves = self._daemon.get("/leaves", within)
         self._last_attempt = status["last_attempt"]
         self._status, self._fault = status, None
 
@@ -112,7 +109,6 @@ class TopScreen:
         shown = frame(
             self._status,
             self._attempts,
-            self._leaves,
             width=width,
             height=height,
             now=now(),

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.attempts_text import words_of
 from hotreload.cli.bar import bar
-from hotreload.cli.show import COLOURS, Now, ago, columns, cut, folded, for_here, padded
+from hotreload.cli.show import BELOW, COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
 from hotreload.picture.words import (
     Fields,
     behaviour_text,
+    drift_text,
     judged_words,
     named,
     plain,
@@ -37,7 +38,6 @@ NARROW = 100
 def frame(
     status: Fields | None,
     attempts: Sequence[Fields],
-    leaves: Fields | None = None,
     *,
     width: int,
     height: int,
@@ -51,10 +51,12 @@ def frame(
         top = [[(f"hotreload: {what}", "bad")], [(plain(why), "dim")]]
     if status is not None:
         rows = {row["name"]: {**row, "words": _here(row["words"], now)} for row in rows_of(status)}
-        top += [*_wrong(status, width), *_now(status, rows, width), *_moved(leaves)]
-        top += [*_shown(rows, width, "loaded"), *_compared(attempts, width)]
+        top += [*_wrong(status, width), *_now(status, rows, width)]
+        top += [*_changed(rows, width), *_compared(attempts, width)]
         top += [[], *_attempt(status, rows, width), []]
-        top += _history(attempts[: max(0, height - len(top))], now, width)
+        shown = attempts[: max(0, height - len(top))]
+        ended = (each for each in shown if not each.get("dry_run"))
+        top += _history(shown, now, width, told=None if status["attempt"] else next(ended, None))
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
 
@@ -125,23 +127,21 @@ def _shown(rows: Rows, width: int, *names: str) -> Iterator[Line]:
         yield from _folded(f"{row['name']} {row['words']}", row["tone"], width)
 
 
-def _moved(leaves: Fields | None) -> Iterator[Line]:
-    """Say how many leaves the last swap changed; after a start there was none yet."""
-    if leaves and leaves["previous"]:
-        count = f"{len(leaves['changed'])} of {len(leaves['leaves'])}"
-        yield [(f"leaves changed at the last swap: {count}", None)]
+def _changed(rows: Rows, width: int) -> Iterator[Line]:
+    """Say on one line how the live weights were made, and what changed."""
+    if row := rows.get("loaded"):
+        yield [(cut(f"loaded {row['words']}", width), row["tone"])]
 
 
 def _compared(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
-    """Show what the last comparison found, and by how much answers agreed in those before it."""
+    """Say on one line what the last comparison found, and how answers agreed before it."""
     found = [each for each in attempts if each.get("behaviour")][: 1 + COMPARED_BEFORE]
     if found:
         last, *before = found
         words = f"compared {short_name(last)}: {behaviour_text(last['behaviour'])}"
-        if before:
-            agreed = (f"{each['behaviour']['agreement']:.0%}" for each in before)
-            words = f"{words}; before it {', '.join(agreed)}"
-        yield from _folded(words, None, width)
+        agreed = ", ".join(f"{each['behaviour']['agreement']:.0%}" for each in before)
+        before_it = f"; before it {agreed}" if agreed else ""
+        yield [(cut(words, width - columns(before_it)) + before_it, None)]
 
 
 def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
@@ -183,8 +183,14 @@ def _phases(
             yield [(f"{cell} ", hue) for cell, hue in zip(fitted, hues, strict=True)]
 
 
-def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]:
-    """Make each column as wide as need be, within bounds; the reason has the rest."""
+def _history(
+    attempts: Sequence[Fields], now: Now, width: int, *, told: Fields | None
+) -> Iterator[Line]:
+    """Make each column as wide as need be, within bounds; the reason has the rest.
+
+    That of a failure stands below, across the terminal, where it does not fit. `told` stands above
+    in full: its code is enough.
+    """
     head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
     most = max(LEAST_ROOM, width // 4)
@@ -193,17 +199,25 @@ def _history(attempts: Sequence[Fields], now: Now, width: int) -> Iterator[Line]
         yield [("  ".join([*_fitted(head, rooms), "REASON"]), "dim")]
     for attempt, row in zip(attempts, rows, strict=True):
         when, what, outcome, *rest = _fitted(row, rooms)
-        yield [
-            (f"{when}  {what}  ", None),
-            (outcome, words_of(attempt)["tone"]),
-            ("  ".join(["", *rest, _here(_why(attempt), now)]), None),
-        ]
+        first: Line = [(f"{when}  {what}  ", None), (outcome, words_of(attempt)["tone"])]
+        why = _here(str(attempt["code"] or "") if attempt is told else _why(attempt), now)
+        beside = "  ".join(["", *rest, why])
+        room = width - sum(columns(text) for text, _ in first)
+        if columns(beside) <= room or not attempt["reason"]:
+            yield [*first, (beside, None)]
+        else:
+            yield [*first, ("  ".join(["", *rest]), None)]
+            room = width - len(BELOW)
+            for line in folded(cut(why, 2 * room), room)[:2]:
+                yield [(BELOW + line, None)]
 
 
 def _why(attempt: Fields) -> str:
-    """Say why it failed, who asked for it and why, and what changed."""
+    """Say why it failed, who asked for it and why; what changed stands above, of what is live."""
     words = words_of(attempt)
-    return "; ".join(filter(None, [attempt["reason"], words["by"], *words["notes"]]))
+    change = drift_text(attempt) if attempt.get("loader") else None
+    notes = (note for note in words["notes"] if note != change)
+    return "; ".join(filter(None, [attempt["reason"], words["by"], *notes]))
 
 
 def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:

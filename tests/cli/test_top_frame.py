@@ -24,13 +24,14 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.json_fields import attempt_fields
-from hotreload.judgements import Behaviour
+from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.types import (
     NOISY,
     Answering,
     Attempt,
     By,
     GateState,
+    Loading,
     Mode,
     Outcome,
     Phase,
@@ -41,6 +42,7 @@ from hotreload.types import (
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
 from tests.observe.things import NOON, STEP_8, Told, generation, rejected, went_live
 
+LOADING = Loading("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")
 LATER = datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=3)
 
 
@@ -251,23 +253,36 @@ def test_a_daemon_that_does_not_answer_is_soon_said_to_start_or_hang() -> None:
     assert watch.lines(colour=False)[0] == "hotreload: the daemon starts or hangs; trying again"
 
 
-def test_how_many_leaves_the_last_swap_changed_is_told_and_asked_once_a_generation() -> None:
-    status = after(*BOOTED)
-    status.observe(GenerationLive(generation(4, a=1, b=3)))
-    answers = {"/status": status.snapshot(), "/leaves": status.leaves()}
-    daemon = Asked({**answers, "/history": {"attempts": []}})
-    watch = TopScreen(daemon)
-    watch.look_again()
-    watch.look_again()
-    assert "leaves changed at the last swap: 1 of 2" in watch.lines(colour=False)
-    assert [path for path, _ in daemon.asked].count("/leaves") == 1
+def differed(number: int) -> Attempt:
+    """One that went live, changed some leaves, and whose comparison takes two lines in words."""
+    right = RightAnswers(40, 38, 39, 1, 2, 0.5, 0.05)
+    found = Behaviour(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0)
+    found = replace(found, mean_kl=0.01, noise_kl=0.001, same_top=0.9, right_answers=right)
+    return replace(went_live(number), loading=LOADING, behaviour=found)
 
 
-def test_after_a_start_no_leaves_have_changed() -> None:
-    answers = {"/status": after(*BOOTED).snapshot(), "/leaves": after(*BOOTED).leaves()}
-    watch = TopScreen(Asked({**answers, "/history": {"attempts": []}}))
-    watch.look_again()
-    assert not any("leaves" in line for line in watch.lines(colour=False))
+def test_on_24_lines_of_80_columns_the_change_is_told_once_and_a_reason_to_its_end() -> None:
+    why = "the answer 'the the the the the the the the' to 'Who serves?' repeats itself 9 times"
+    tried = replace(rejected(Reason("probe", why)), loading=LOADING)
+    past = (replace(tried, finished_at=NOON + 9), tried, differed(5), differed(4))
+    ended = [AttemptFinished(each, generation(5, STEP_8)) for each in reversed(past)]
+    live = GenerationLive(generation(5, STEP_8))
+    lines = shown(*BOOTED, live, *ended, attempts=past, pages=Pages(history=past))
+    assert (max(map(columns, lines)), len(lines)) <= (80, 24)
+    assert [line for line in lines if "leaves changed" in line] == [
+        "loaded by our own loader: 12 of 30 leaves changed, most: layers.3.down_proj by…",
+        "12 of 30 leaves changed, most: layers.3.down_proj by 4 %",  # of the last attempt
+    ]
+    (compared,) = [line for line in lines if "answers agree" in line]
+    assert compared.endswith("…; before it 50%")
+    head = next(at for at, line in enumerate(lines) if line.startswith("WHEN"))
+    newest, older, *below, live_row, _, _ = [line.strip() for line in lines[head + 1 :]]
+    assert newest.split()[-2:] == [
+        "rejected",
+        "probe",
+    ]  # all of it stands above, as the last attempt
+    assert (older.split()[-1], " ".join(below)) == ("rejected", f"probe: {why}")
+    assert live_row.split()[-1] == "live"
 
 
 def test_what_would_drive_the_terminal_is_shown_as_what_it_is() -> None:

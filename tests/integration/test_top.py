@@ -1,7 +1,6 @@
 """`hotreload top` on a terminal (tmux), before a real daemon on an engine of words."""
 
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -33,7 +32,8 @@ class Terminal:
 
     def tell(self, *words: str) -> str:
         command = ["tmux", "-S", self._server, *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        env = {**os.environ}  # else it has the size that readline, which pytest imports, has set
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
 
     def type(self, text: str) -> None:
         self.tell("send-keys", "-t", "t", "-l", text)
@@ -101,8 +101,7 @@ def test_it_follows_a_swap_and_a_rejection_in_place(process: Process, screen: Te
     screen.shows("generation 1, step_1, answers", "q quits")
     process.drop(2)
     screen.shows("reloading", "attempt in progress: step_2", ">staging")
-    text = screen.shows("generation 2, step_2, answers", "last attempt: step_2", "leaves changed")
-    assert re.search(r"leaves changed at the last swap: [1-9]\d* of \d+\n", text)
+    text = screen.shows("generation 2, step_2, answers", "last attempt: step_2")
     assert text.count("WHEN") == 1
     process.drop(3, damage="nan")
     text = screen.shows("last attempt: step_3", "rejected", "nonfinite")
@@ -148,6 +147,7 @@ def test_it_fits_itself_to_another_size(screen: Terminal) -> None:
     screen.tell("resize-window", "-t", "t", "-x", "40", "-y", "10")
     text = screen.until(lambda text: "…" in text and "q quits" in text, "a narrow frame")
     assert len(text.splitlines()) <= 10
+    assert text.startswith("generation ")
     screen.tell("resize-window", "-t", "t", "-x", "120", "-y", "30")
     screen.shows("live since")
     screen.press("q")
