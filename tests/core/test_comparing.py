@@ -14,6 +14,7 @@ from hotreload.behaviour.built_in import questions
 from hotreload.behaviour.report import BothRead, Pair, report_of
 from hotreload.core import attempt as core_attempt
 from hotreload.core import comparing
+from hotreload.core.commanding import CommandEnd, RunCommand
 from hotreload.core.comparing import breaches
 from hotreload.core.rules import BehaviourLimits, Rules
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
@@ -158,6 +159,28 @@ async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_fa
     assert attempt.not_compared == f"cut short after 0.05 s: {ASKED[turn]}"
     assert attempt_fields(attempt)["not_compared"] == attempt.not_compared
     assert world.restarted_ledger().history[0].not_compared == attempt.not_compared
+
+
+async def is_content(replica: int, staged: Staged) -> CommandEnd:
+    return CommandEnd(0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "command"),
+    [(BehaviourLimits(min_agreement=0.0), None), (BehaviourLimits(), is_content)],
+)
+async def test_where_limits_or_a_command_decide_it_has_all_its_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: BehaviourLimits,
+    command: RunCommand | None,
+) -> None:
+    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.0)
+    world = world_of(tmp_path, replace(COMPARING, limits=limits), command=lambda: command)
+    async with world.running():
+        attempt = await reloaded(world, OTHER)
+    assert attempt.behaviour is not None
+    assert (attempt.outcome, attempt.not_compared) == (Outcome.LIVE, "")
 
 
 async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
