@@ -2,6 +2,7 @@
 
 HotReloadError
 ├── ConfigError                the operator must change something         exit 78
+│   └── AddressTaken           another process has it, and may let go     exit 75
 ├── CheckpointRejected         never try these bytes again                REJECTED
 │   ├── CheckpointCorrupt · CheckpointIncompatible · ProbeFailed
 ├── TryAgain                   nothing wrong with it; later               POSTPONED
@@ -62,6 +63,12 @@ class ConfigError(HotReloadError):
             return cls(faults[0], findings=faults)
         lines = "".join(f"\n  {fault}" for fault in faults)
         return cls(f"{len(faults)} settings are wrong:{lines}", findings=faults)
+
+
+class AddressTaken(ConfigError):
+    """Another process listens there; once it has ended, a restart helps."""
+
+    code = "address_taken"
 
 
 class CheckpointRejected(HotReloadError):

@@ -16,6 +16,7 @@ FACTS = {
     "checkpoint.never_loaded",
     "files",
     "heap",
+    "holders",
     "hub_names",
     "mount_table",
     "owned_args",

@@ -71,7 +71,8 @@ The verbs that ask the daemon find its socket by --socket, --config, $HOTRELOAD_
 settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
-            6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 78 bad settings
+            6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 75 an address is taken,
+            78 bad settings
 
 `hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
 code means."""

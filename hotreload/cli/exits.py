@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload.errors import (
+    AddressTaken,
     Busy,
     ConfigError,
     DeviceUnavailable,
@@ -12,7 +13,7 @@ from hotreload.errors import (
 )
 
 FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT, NOT_READY = 1, 2, 3, 4, 5, 6
-NO_DEVICE, ENGINE_LOST, BAD_CONFIG = 69, 70, 78
+NO_DEVICE, ENGINE_LOST, ADDRESS_TAKEN, BAD_CONFIG = 69, 70, 75, 78
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
@@ -53,6 +54,7 @@ _CODES: tuple[tuple[type[HotReloadError], int], ...] = (
     (NotReady, NOT_READY),
     (DeviceUnavailable, NO_DEVICE),
     (EngineLost, ENGINE_LOST),
+    (AddressTaken, ADDRESS_TAKEN),
     (ConfigError, BAD_CONFIG),
 )
 

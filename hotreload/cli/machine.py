@@ -7,11 +7,9 @@ import os
 import pwd
 import re
 import stat
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from hotreload.cli.unit_words import credential_name
@@ -24,11 +22,6 @@ CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\n]+)", re.M
 NO_USER = 65534
 SERVICE_USER = "hotreload"
 """The user as whom the service runs, unless `install-unit --user` names another."""
-LISTENS = "0A"
-"""The state of a socket that listens, as /proc/net/tcp shows it."""
-IpAddress = IPv4Address | IPv6Address
-ACCEPTS = 0x10000
-"""The flag of a socket that listens, as /proc/net/unix shows it."""
 
 
 def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[Path]:
@@ -108,71 +101,6 @@ def user_called(name: str | None) -> User | None:
         return None
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return User(entry.pw_name, entry.pw_uid, frozenset(groups))
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process that runs."""
-
-    pid: int
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid})"
-
-
-def holders(opened: object) -> Iterator[Process]:
-    """Yield the processes that have a file or `socket:[inode]` open, as far as we may look."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it ended, or is somebody else's
-            if any(os.readlink(fd) == str(opened) for fd in (process / "fd").iterdir()):
-                yield Process(int(process.name), (process / "comm").read_text().strip())
-
-
-def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None:
-    """Find what listens under this name, as `socket:[inode]`; None when nothing does.
-
-    It does not connect: under systemd that would start the daemon.
-    """
-    if not os.path.lexists(path):
-        return None
-    wanted = os.path.realpath(path)
-    for line in table.read_text(errors="replace").splitlines()[1:]:
-        *_, flags, _, _, inode, name = [*line.split(maxsplit=7), ""][:8]
-        is_it = name.endswith(path.name) and os.path.realpath(name) == wanted
-        if is_it and int(flags, 16) & ACCEPTS:
-            return f"socket:[{inode}]"
-    return None
-
-
-def tcp_listener(address: str, tables: Path = Path("/proc/net")) -> str | None:
-    """Find the `socket:[inode]` that keeps us from listening on `host:port`, without connecting."""
-    host, _, port = address.rpartition(":")
-    try:
-        wanted = ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:  # a name, which may stand for any address of this machine
-        wanted = None
-    for line in _lines(tables / "tcp") + _lines(tables / "tcp6"):
-        _, local, _, state, *_, inode = line.split()[:10]
-        taken, _, at = local.partition(":")
-        if state == LISTENS and int(at, 16) == int(port) and _collide(wanted, _address(taken)):
-            return f"socket:[{inode}]"
-    return None
-
-
-def _lines(table: Path) -> list[str]:
-    return table.read_text().splitlines()[1:] if table.exists() else []
-
-
-def _address(written: str) -> IpAddress:
-    """Read an address of /proc/net/tcp: on most machines each four bytes are turned round."""
-    raw, turn = bytes.fromhex(written), -1 if sys.byteorder == "little" else 1
-    return ip_address(b"".join(raw[at : at + 4][::turn] for at in range(0, len(raw), 4)))
-
-
-def _collide(wanted: IpAddress | None, taken: IpAddress) -> bool:
-    every = wanted is None or wanted.is_unspecified or taken.is_unspecified
-    return every or wanted == taken
 
 
 def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:

@@ -34,8 +34,8 @@ The log goes to stderr.
 
 signals: SIGTERM and SIGINT stop it in order, a second one at once; on SIGHUP it reads the settings
 again, says which of them want a restart, and looks for a checkpoint now.
-exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 78 a setting is
-wrong."""
+exit codes: 0 stopped, 69 no accelerator, 70 the engine is lost (start it again), 75 another process
+has an address of ours (stop it), 78 a setting is wrong."""
 
 
 def add(verbs: Any) -> None:

@@ -26,7 +26,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LifeStage(StrEnum):
-    """How far a life has come."""
+    """The stages of a life, as far as the next one must know."""
 
     STARTING = "starting"
     """It does not answer yet, or compiles what larger batches need."""
@@ -111,7 +111,7 @@ class StateFolder:
 
     @property
     def _said(self) -> bytes:
-        """What stands in the lock; of one size, so that a full disk has room for each stage."""
+        """The text of the lock; of one size, so that a full disk has room for each stage."""
         user = {"pid": os.getpid(), "socket": str(self._socket)}
         return json.dumps({**user, "stage": self._stage, "boot": _boot()}).encode().ljust(512)
 

@@ -4,6 +4,7 @@ It has a port and threads of its own. Any process of this machine can connect, s
 together get a few threads and descriptors.
 """
 
+import errno
 import logging
 import sys
 import threading
@@ -17,7 +18,8 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-from hotreload.errors import ConfigError
+from hotreload.errors import AddressTaken, ConfigError
+from hotreload.holders import who_has
 
 log = logging.getLogger("hotreload.metrics")
 
@@ -88,10 +90,12 @@ class Page(ThreadingHTTPServer):
             self.address_family = AF_INET6 if ":" in host else AF_INET
             super().__init__((host, parts.port or 0), _Scrape)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"[metrics] address: cannot listen on {address}: {error}; choose another "
-                "host:port, or '' to export metrics on the unix socket alone"
-            ) from error
+            words = f"[metrics] address: cannot listen on {address}"
+            otherwise = "choose another host:port, or '' to export metrics on the unix socket alone"
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                why = f"{who_has(address)} has it; stop that"
+                raise AddressTaken(f"{words}: {why}, or {otherwise}") from error
+            raise ConfigError(f"{words}: {error}; {otherwise}") from error
         self._thread = threading.Thread(
             target=self.serve_forever, args=(0.2,), name="metrics", daemon=True
         )

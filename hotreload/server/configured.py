@@ -11,7 +11,7 @@ from socket import AF_UNIX, socket
 from fastapi import FastAPI
 
 from hotreload.core.operator import Operator
-from hotreload.errors import ConfigError
+from hotreload.errors import AddressTaken, ConfigError
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
@@ -136,12 +136,14 @@ def passed_sockets() -> Iterator[Sequence[socket]]:
     """Hold the sockets that systemd passes to us, if any.
 
     A ConfigError of this block is told to all who wait in them: the next start would fail on the
-    same setting.
+    same setting. Where an address is taken they wait on: systemd tries again.
     """
     with ExitStack() as stack:
         passed = [stack.enter_context(each) for each in take_over()]
         try:
             yield passed
+        except AddressTaken:
+            raise
         except ConfigError as fault:
             turn_away(passed, fault)
             raise

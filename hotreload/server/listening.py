@@ -14,8 +14,10 @@ import time
 from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
-from hotreload.errors import ConfigError, NotServing
+from hotreload.errors import AddressTaken, ConfigError, NotServing
 from hotreload.files import locked
+from hotreload.holders import process_of, who_has
+from hotreload.server.peers import peer_of
 from hotreload.server.problems import problem_of
 from hotreload.socket_names import LOOKING
 
@@ -54,7 +56,12 @@ def bind_tcp(address: str) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
     except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"[server] tcp: cannot listen on {address}: {error}") from error
+        words = f"[server] tcp: cannot listen on {address}"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise AddressTaken(
+                f"{words}: {who_has(address)} has it; stop that, or choose another port"
+            ) from error
+        raise ConfigError(f"{words}: {error}") from error
 
 
 def _make_folder(folder: Path) -> None:
@@ -76,7 +83,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
         with locked(folder):
             yield
     except BlockingIOError:
-        raise ConfigError(f"another hotreload is starting in {folder}; try again") from None
+        raise AddressTaken(f"another hotreload is starting in {folder}; try again") from None
 
 
 def _clear(path: Path) -> None:
@@ -86,20 +93,25 @@ def _clear(path: Path) -> None:
         return
     if not stat.S_ISSOCK(kind):
         raise ConfigError(f"[server] socket: {path} exists and is no socket; move it away")
-    if _is_answered(path):
-        raise ConfigError(
-            f"another hotreload answers on {path}; stop it, or set another [server] socket"
+    if (answerer := _answerer(path)) is not None:
+        raise AddressTaken(
+            f"another hotreload answers on {path}{answerer}; stop it, or set another [server] "
+            "socket"
         )
     path.unlink()
 
 
-def _is_answered(path: Path) -> bool:
+def _answerer(path: Path) -> str | None:
+    """Name who listens there, where the kernel says who it is; None if nobody does."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # one that is full answers too, and says so at once
         code = probe.connect_ex(os.fspath(path))
+        pid = peer_of(probe).pid if not code else 0
     if code in (errno.EACCES, errno.EPERM):
         raise ConfigError(f"[server] socket: {path} belongs to somebody else: {os.strerror(code)}")
-    return code not in (errno.ECONNREFUSED, errno.ENOENT)
+    if code in (errno.ECONNREFUSED, errno.ENOENT):
+        return None
+    return f": {process_of(pid).in_full}" if pid else ""
 
 
 def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hotreload import holders
 from hotreload.cli import doctor, machine, main
 from hotreload.cli.doctor_checks import checkup
 from hotreload.cli.doctor_checks import places as check_places
@@ -46,7 +47,6 @@ from hotreload.cli.doctor_checks.room import (
     check_open_files,
 )
 from hotreload.cli.machine import (
-    Process,
     User,
     accelerators,
     unknown_groups,
@@ -54,6 +54,7 @@ from hotreload.cli.machine import (
 from hotreload.engine import versions
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
+from hotreload.holders import Process
 from hotreload.life.state_lock import StateFolder
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
@@ -396,8 +397,8 @@ def test_who_listens_on_the_socket_is_told_without_connecting(world: Path) -> No
 def test_a_socket_that_systemd_alone_holds_is_no_daemon(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "listening_on", lambda path: "socket:[1]")
-    monkeypatch.setattr(machine, "holders", lambda opened: iter([Process(1, "systemd")]))
+    monkeypatch.setattr(holders, "listening_on", lambda path: "socket:[1]")
+    monkeypatch.setattr(holders, "holders", lambda opened: iter([Process(1, "systemd")]))
     (world / "s").touch()
     with socket.socket(socket.AF_UNIX) as bound:
         (world / "s").unlink()
@@ -542,9 +543,9 @@ def test_memory_for_what_is_loaded_on_the_host_is_reckoned_as_the_engine_does(
     with (world / "model" / "big.safetensors").open("wb") as sparse:
         sparse.truncate(10 * 10**9)
     if running:
-        monkeypatch.setattr(machine, "listening_on", lambda path: "socket:[1]")
+        monkeypatch.setattr(holders, "listening_on", lambda path: "socket:[1]")
         me = Process(os.getpid(), "hotreload")
-        monkeypatch.setattr(machine, "holders", lambda opened: iter([me]))
+        monkeypatch.setattr(holders, "holders", lambda opened: iter([me]))
     monkeypatch.setattr(check_room, "host_bytes_free", lambda pid: sets * 10**10 + 10**9)
     found = check_memory(facts(world, devices=devices))
     assert (found.verdict, f"({sets} x the weights)" in found.says) == ("ok", True)

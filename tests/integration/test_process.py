@@ -20,6 +20,8 @@ import httpx
 import pytest
 
 from hotreload import __version__
+from hotreload.cli.exits import ADDRESS_TAKEN
+from hotreload.server.listening import bind_tcp, bind_unix
 from tests.integration.process import OF_WORDS, START_SECONDS, Process
 from tests.integration.running import words
 from tests.integration.test_fading import ROOM, TOKENS
@@ -58,6 +60,25 @@ def test_a_restart_boots_the_last_good_generation_and_not_the_newest_folder(
         assert [(r["label"], r["code"]) for r in refused] == [("step_3", "probe")]
         history = [a["outcome"] for a in process.get("/history")["attempts"]]
         assert history == ["live", "live", "rejected", "live", "live"]
+
+
+def test_an_address_that_is_taken_is_told_with_its_holder_and_may_come_free(
+    tmp_path: Path,
+) -> None:
+    process = Process(tmp_path, command=OF_WORDS)
+    process.drop(1)
+    with bind_tcp("127.0.0.1:0") as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for setting in ("server.tcp", "metrics.address"):
+            with process.begun(sets=[f"{setting}={address}"]):
+                assert process.child.wait(START_SECONDS) == ADDRESS_TAKEN
+    with bind_unix(process.socket):
+        assert process.exits() == ADDRESS_TAKEN
+    holder = f"pid {os.getpid()} ({Path('/proc/self/cmdline').read_text()[:20].split(chr(0))[0]}"
+    told = [line for line in process.log.read_text().splitlines() if line[:11] == "hotreload: "]
+    assert [holder in line for line in told] == [True] * 3, told
+    with process.running():  # it is free
+        assert process.stop() == 0
 
 
 def test_a_second_daemon_on_the_same_state_folder_ends_with_78_and_names_the_first(

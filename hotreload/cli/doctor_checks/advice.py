@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from hotreload import holders
 from hotreload.checkpoint.file_names import WEIGHTS
 from hotreload.cli import machine
 from hotreload.settings.load import Settings
@@ -50,14 +51,14 @@ class Facts:
     @cached_property
     def listener(self) -> str | None:
         """The listener on the daemon's socket: the daemon, or systemd in its place."""
-        return machine.listening_on(self.settings.server.socket)
+        return holders.listening_on(self.settings.server.socket)
 
     @cached_property
-    def daemon(self) -> list[machine.Process]:
+    def daemon(self) -> list[holders.Process]:
         """The processes that serve on the socket, as far as we may look; never systemd itself."""
         if self.listener is None:
             return []
-        return [each for each in machine.holders(self.listener) if each.name != "systemd"]
+        return [each for each in holders.holders(self.listener) if each.name != "systemd"]
 
     @property
     def hub_cache(self) -> Path | None:

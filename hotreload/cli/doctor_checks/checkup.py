@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hotreload import holders
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts, not_configured
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
@@ -76,7 +77,7 @@ def check_devices(facts: Facts) -> Advice:
 
 def check_device_free(facts: Facts) -> Advice:
     """Does another process than the daemon hold the accelerator?"""
-    held = {node: list(machine.holders(node)) for node in facts.devices}
+    held = {node: list(holders.holders(node)) for node in facts.devices}
     ours = {process for by in held.values() for process in by if process in facts.daemon}
     strangers = {node: [each for each in by if each not in ours] for node, by in held.items()}
     busy = [f"{node}: {', '.join(map(str, by))}" for node, by in strangers.items() if by]
@@ -186,8 +187,8 @@ def check_ports(facts: Facts) -> Advice:
     named = {"[server] tcp": settings.server.tcp, "[metrics] address": settings.metrics.address}
     ports = {name: at for name, at in named.items() if at and not at.endswith(":0")}
     for name, address in ports.items():
-        taken = machine.tcp_listener(address)
-        by = list(machine.holders(taken)) if taken else []
+        taken = holders.tcp_listener(address)
+        by = list(holders.holders(taken)) if taken else []
         is_ours = any(each in facts.daemon or each.name == "systemd" for each in by)
         if taken and not is_ours and (by or not facts.listener):
             who = f" by {', '.join(map(str, by))}" if by else " (run this as root to see by whom)"
@@ -201,7 +202,7 @@ def _who_listens(facts: Facts, listener: str) -> str:
     path = facts.settings.server.socket
     if facts.daemon:
         return f"{', '.join(map(str, facts.daemon))} listens on {path}"
-    if any(machine.holders(listener)):
+    if any(holders.holders(listener)):
         return f"systemd holds {path}, and starts the daemon when somebody connects"
     return f"somebody listens on {path}; run this as root to see who"
 

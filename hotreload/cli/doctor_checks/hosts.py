@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 
-from hotreload.cli import machine
+from hotreload import holders
 from hotreload.cli.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.hosts.life.agreement import differences, to_agree_on
@@ -79,8 +79,8 @@ def _leads(facts: Facts, ranks: Ranks, address: str) -> Advice:
         says = f"[engine] dist_init_addr: {address} is no address of this host, which is rank 0"
         return Advice("fail", says, "name an address that rank 0 has, or set [engine] node_rank")
     for _, port in ports_of_a_meeting(ranks.address):
-        taken = machine.tcp_listener(f"{address}:{port}")
-        by = list(machine.holders(taken)) if taken else []
+        taken = holders.tcp_listener(f"{address}:{port}")
+        by = list(holders.holders(taken)) if taken else []
         if taken and not any(each in facts.daemon for each in by):
             who = f" by {', '.join(map(str, by))}" if by else ""
             todo = "end that, or set another [engine] dist_init_addr on all hosts"

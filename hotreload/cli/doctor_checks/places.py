@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from hotreload import holders
 from hotreload.checkpoint.fit import served_by
 from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
@@ -102,7 +103,7 @@ def check_state_file_system(facts: Facts) -> Advice:
 def check_state_free(facts: Facts) -> Advice:
     """Does another daemon than the one on our socket use the state folder?"""
     state = facts.settings.state.directory
-    users = list(machine.holders(os.path.realpath(state / state_lock.LOCK)))
+    users = list(holders.holders(os.path.realpath(state / state_lock.LOCK)))
     others = [each for each in users if each not in facts.daemon]
     if others:
         names = ", ".join(map(str, others))
