@@ -7,6 +7,8 @@ import * as words from "./words.js";
 const ELSEWHERE = new Set(["state", "boot", "generation", "waiting for", "phase", "last attempt",
   "refused"]);
 
+const LONG = 60;  // letters, for which one column is too narrow
+
 export function showNow(status, pace) {
   badge(at("state"), status.state, status.rows.find(({ name }) => name === "state").tone);
   showHeadline(status.summary);
@@ -68,7 +70,7 @@ function facts(rows) {
 
 function fact({ name, words: said, tone, whole }) {
   const value = whole === undefined ? told(said) : [folded(said, whole)];
-  return element("div", { "data-tone": tone },
+  return element("div", { "data-tone": tone, class: said.length > LONG ? "long" : null },
     element("dt", {}, words.capitalized(name)), element("dd", {}, ...value));
 }
 
