@@ -360,7 +360,7 @@ class Attempt:
     behaviour: Behaviour | None = None
     """Its weights beside those that were live; None where they were not compared."""
     not_compared: str = ""
-    """How far the comparison came that was cut short; empty where none was."""
+    """The point that a comparison reached before it was cut short; empty where none was."""
     command_said: tuple[str, ...] = ()
     """The last lines of the operator's command that judged its weights."""
 
