@@ -16,6 +16,8 @@ from hotreload.picture.words import Fields, plain
 MOST_SHOWN = 1000
 """More than a daemon keeps."""
 HISTORIES = ("attempts", "pins")
+OF_AN_END = ("revision", "label", "generation", "reason", "by")
+"""The fields of an attempt that ended on its line."""
 STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
 
 STATUS_EXPLAINED = """\
@@ -65,9 +67,10 @@ examples:
   hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
 
 EVENTS_EXPLAINED = """\
-One line for each event: the time, its name and fields, or with --json one object, in which `at` is
-the time in UTC. Past events are not shown, and the looks that come every [source] rescan only with
---all. It exits 0 when the daemon stops. `hotreload log -f` tells the ends of attempts in words.
+One line for each event: the time, its name and fields (few, where an attempt ended), or with --json
+one object of all, in which `at` is the time in UTC. Past events are not shown, and the looks that
+come every [source] rescan only with --all. It exits 0 when the daemon stops. `hotreload log -f`
+tells the ends of attempts in words.
 
 examples:
   hotreload events
@@ -197,7 +200,13 @@ def _is_usual_look(event: Fields) -> bool:
 
 
 def _event_text(event: Fields) -> str:
-    """Write one event on a line, the local time before it."""
+    """Write one event on a line, the local time before it; of an attempt what a line has room for.
+
+    All of it stands in the JSON, and in the history.
+    """
+    if "finished_at" in event:
+        event = {name: event.get(name) for name in ("event", "at", *OF_AN_END)}
+        event["by"] = event["by"] and event["by"]["verb"]
     fields = {name: value for name, value in event.items() if value not in (None, [], "")}
     others = {name: value for name, value in fields.items() if name not in ("event", "at")}
     said = (f"{plain(name)}={_value(value)}" for name, value in others.items())

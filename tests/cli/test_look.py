@@ -355,6 +355,24 @@ async def test_events_come_as_they_happen(world: World, hotreload: Command) -> N
     assert (process.returncode, err) == (130, b"")
 
 
+async def test_the_end_of_an_attempt_is_one_line_of_few_fields(
+    world: World, hotreload: Command
+) -> None:
+    observers = len(world.events._observers)
+    process = await hotreload.start("events")
+    await world.until(lambda: len(world.events._observers) > observers)
+    back = By("rollback", 0, 77, 1.7e9, "it talks too much")
+    for told in (replace(attempt(), by=back), attempt(Outcome.REJECTED, NAN)):
+        world.events.publish(AttemptFinished(told, SECOND))
+    world.server.stop()
+    out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert [line.split(maxsplit=2)[2] for line in out.decode().splitlines()] == [
+        "reload.live          revision=bbbb2222 label=step-2 generation=2 by=rollback",
+        "reload.rejected      revision=bbbb2222 label=step-2 "
+        "reason=\"nonfinite: tensor 'lm_head' holds NaN\"",
+    ]
+
+
 async def test_events_leave_looks_by_the_clock_out_unless_they_fail_or_are_asked_for(
     world: World, hotreload: Command
 ) -> None:
