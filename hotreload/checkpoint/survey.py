@@ -102,7 +102,7 @@ class _Surveyor:
     """Collects what one look at a folder shows."""
 
     def __init__(self, folder: Path, root: Roots) -> None:
-        self._folder = Path(os.path.realpath(folder))
+        self._folder = folder
         self._roots = _resolved(root)
         self._files: list[ServingFile] = []
         self._waiting: list[str] = []
@@ -139,10 +139,11 @@ class _Surveyor:
         return self._waiting[0] + (f" (and {more} more)" if more else "")
 
     def _names(self) -> list[str]:
-        if not _inside(str(self._folder), self._roots):
-            self._escape(self._folder.name, str(self._folder))
-            return []
         try:
+            self._folder = Path(os.path.realpath(self._folder))
+            if not _inside(str(self._folder), self._roots):
+                self._escape(self._folder.name, str(self._folder))
+                return []
             names = sorted(os.listdir(self._folder))
         except OSError as error:
             self._wait("io", None, f"the folder cannot be read: {error.strerror}")

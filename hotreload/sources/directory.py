@@ -24,7 +24,7 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
 from hotreload.listed import Listed
 from hotreload.sources.alarm import Alarm
-from hotreload.sources.allowed import MORE_ROOTS
+from hotreload.sources.allowed import MORE_ROOTS, told_if_exchanged
 from hotreload.sources.emptied import EMPTIED_TODO, Emptied
 from hotreload.sources.look import Look
 from hotreload.sources.options import FolderOptions
@@ -121,7 +121,7 @@ class DirectorySource:
         if name is None:
             return await self._resolve_newest()
         sighting = self._seen.find(name)
-        if sighting is not None and await _in_thread(lambda cancel: sighting.folder.is_dir()):
+        if sighting is not None and await _in_thread(lambda cancel: os.path.isdir(sighting.folder)):
             return Revision(name, sighting.folder.name)
         folder = await _in_thread(lambda cancel: self._allowed_folder(name))
         if (stand_in := self._tree.stand_in(folder)) is not None:
@@ -299,7 +299,8 @@ class DirectorySource:
             raise BadRequest("a checkpoint's name holds no NUL")
         shown = name if name.isprintable() else ascii(name)
         roots = [Path(os.path.realpath(root)) for root in self._roots]
-        meant = [Path(os.path.realpath(root / name)) for root in roots]
+        with told_if_exchanged(shown):
+            meant = [Path(os.path.realpath(root / name)) for root in roots]
         allowed = [path for path in meant if any(path.is_relative_to(root) for root in roots)]
         if not allowed:
             listed = ", ".join(str(root) for root in self._roots)

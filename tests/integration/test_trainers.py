@@ -8,6 +8,8 @@ That a trainer which dies after its pause holds nobody for ever is shown in test
 """
 
 import asyncio
+import errno
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -174,6 +176,41 @@ async def test_slime(trainer: Trainer) -> None:
     pulls = {"local_checkpoint_dir": "/a", "source_dir": "/b", "target_version": 8}
     refused = await trainer.asks("POST", "/pull_weights", pulls)
     assert (refused.status_code, "/pull_weights" in refused.json()["message"]) == (400, True)
+
+
+async def test_a_folder_that_becomes_a_link_while_it_is_looked_at_is_told_as_such(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a link that becomes a folder: it is one as it is found, and none as it is followed."""
+    link = trainer.folder / "link"
+    link.symlink_to(trainer.writes(19, "behind_a_link"))
+    readlink, follows = os.readlink, 0
+
+    def follow(path: Any, **more: Any) -> Any:
+        nonlocal follows
+        if Path(os.fsdecode(path)) == link:
+            follows -= 1
+            if follows < 0:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(link))
+        return readlink(path, **more)
+
+    monkeypatch.setattr(os, "readlink", follow)
+    orders = {
+        "/admin/reload_weights": {"model_path": str(link), "dry_run": True},
+        "/update_weights_from_disk": {"model_path": str(link)},
+    }
+    for route, body in orders.items():
+        told: list[int] = []
+        for so_far in range(20):
+            follows = so_far
+            answer = await trainer.asks("POST", route, body)
+            told.append(answer.status_code)
+            if answer.status_code == 200:
+                break
+            assert "Invalid argument" in answer.text, answer.text
+        assert set(told[:-1]) <= {400, 422}, told
+        assert len(told) > 1
+        assert told[-1] == 200
 
 
 async def test_miles(trainer: Trainer) -> None:
