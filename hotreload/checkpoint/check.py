@@ -7,14 +7,14 @@ bytes that were hashed are the bytes that were looked at. Loading proves that th
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content, examine, unread
 from hotreload.checkpoint.counted import Counted, what_counts
-from hotreload.checkpoint.digests import Digests, identify
+from hotreload.checkpoint.digests import Digests, head_digest, identify
 from hotreload.checkpoint.file_findings import changed
 from hotreload.checkpoint.findings import (
     Finding,
@@ -207,10 +207,21 @@ class _Reader:
         header = self.looked.header_of(file)
         try:
             if header is None:
-                return Content(self.digests.of(file, cancel=self.cancel), False, (), {}, {})
-            return self._examined(file, header)
+                return Content(self._digest(file), False, (), {}, {})
+            content = self._examined(file, header)
+            return replace(content, digest=self._digest(file)) if self._is_condemned else content
         except Unfit as unfit:
             return unfit
+
+    @property
+    def _is_condemned(self) -> bool:
+        """True if it is unfit whatever the rest of its bytes are, as its name was made by."""
+        return bool(self.looked.findings) and not any(each.memory for each in self.looked.files)
+
+    def _digest(self, file: ServingFile) -> str:
+        if self._is_condemned:
+            return head_digest(self.looked, file)
+        return self.digests.of(file, cancel=self.cancel)
 
     def _examined(self, file: ServingFile, header: Header) -> Content:
         if file.memory is not None and file.memory.is_unread:

@@ -14,8 +14,8 @@ import xxhash
 from hotreload.checkpoint.content import Content, examine
 from hotreload.checkpoint.findings import Unfit, error_of
 from hotreload.checkpoint.memory import with_serving
-from hotreload.checkpoint.reading import Identity
-from hotreload.checkpoint.safetensors import Header
+from hotreload.checkpoint.reading import Hashing, Identity, Readable
+from hotreload.checkpoint.safetensors import LONGEST_HEAD, Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.types import CheckpointFile
 
@@ -90,20 +90,39 @@ def content_id(
 ) -> str:
     """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
 
-    Neither touching a file nor renaming the folder changes the id. Raises Cancelled at `cancel`.
+    Neither touching a file nor renaming the folder changes the id. Of one that the survey condemns
+    only the heads of the files count. Raises Cancelled at `cancel`.
     """
     digests = digests or Digests()
+
+    def digest_of(file: ServingFile) -> str:
+        if survey.findings:
+            return head_digest(survey, file)
+        return digests.of(file, survey.header_of(file), cancel)
+
     try:
-        return identify(
-            CheckpointFile(
-                file.name,
-                file.identity.size,
-                digests.of(file, survey.header_of(file), cancel),
-            )
-            for file in survey.files
-        )
+        files = [CheckpointFile(f.name, f.identity.size, digest_of(f)) for f in survey.files]
     except Unfit as unfit:
         raise error_of(unfit.finding) from unfit
+    return identify(files)
+
+
+def head_digest(survey: Survey, file: ServingFile) -> str:
+    """Return what stands for the bytes of a file in a checkpoint that a look has condemned.
+
+    It is the digest of as much as that look may have read: names, sizes and these bytes are all
+    that has to change for another verdict. The rest may be many gigabytes, which nobody reads.
+    """
+    header = survey.headers.get(file.name)
+    end = min(file.identity.size, header.data_start if header else LONGEST_HEAD)
+
+    def work(opened: Readable) -> str:
+        hashing = Hashing(opened, LONGEST_HEAD)
+        for _ in hashing.pieces(0, end):
+            pass
+        return f"head {hashing.digest()}"
+
+    return with_serving(file, work)
 
 
 def identify(files: Iterable[CheckpointFile]) -> str:

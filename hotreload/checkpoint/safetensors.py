@@ -22,6 +22,8 @@ MAX_HEADER = 16 * 2**20
 MAX_TENSORS = 100_000
 _MAX_RANK = 32
 _LENGTH = 8
+LONGEST_HEAD = _LENGTH + MAX_HEADER
+"""The bytes at the beginning of a file that are read for its header, at most."""
 
 SIZES: Mapping[str, int] = {
     "BOOL": 1,

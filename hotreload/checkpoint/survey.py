@@ -87,9 +87,9 @@ class Survey:
         return bool(self.shards) and all(name in self.headers for name in self.shards)
 
     def header_of(self, file: ServingFile) -> Header | None:
-        """The header to examine a file by: a shard's, if that holds all that it promises."""
+        """The header to examine a file by: a shard's, if the file has the size that it tells."""
         header = self.headers.get(file.name)
-        is_whole = header is not None and header.file_size <= file.identity.size
+        is_whole = header is not None and header.file_size == file.identity.size
         return header if is_whole else None
 
 

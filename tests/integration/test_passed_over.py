@@ -1,11 +1,15 @@
 """A trainer that breaks its format is heard of everywhere, once, and across a restart."""
 
+import os
 from pathlib import Path
 
 import httpx
+import pytest
 
 from hotreload.cli.status_text import status_text
+from hotreload.tiny import write_tiny
 from tests.integration.process import OF_WORDS, Process
+from tests.integration.running import words
 from tests.waiting import PATIENCE
 
 WORDS = (
@@ -23,6 +27,39 @@ def gauge(process: Process) -> str:
     with httpx.Client(transport=transport, base_url="http://x", timeout=PATIENCE) as client:
         page = client.get("/metrics").text
     return next(line for line in page.splitlines() if 'passed_over{reason="format"}' in line)
+
+
+def bytes_read(process: Process) -> int:
+    """How many bytes the daemon has asked the kernel for, from wherever these came."""
+    lines = Path(f"/proc/{process.child.pid}/io").read_text().splitlines()
+    return int(dict(line.split(": ") for line in lines)["rchar"])
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_its_header_condemns_is_refused_unread_and_holds_up_nobody(
+    tmp_path: Path, shards: int
+) -> None:
+    process = Process(tmp_path, command=OF_WORDS)
+    process.drop(1)
+    with process.running():
+        process.live("step_1")
+        before, aside = bytes_read(process), tmp_path / "aside"
+        write_tiny(aside, words(2), shards=shards)
+        file = sorted(aside.glob("*.safetensors"))[-1]
+        sound = file.stat().st_size
+        os.truncate(file, 50 * 10**9)
+        aside.rename(process.checkpoints / "step_2")
+        process.until(lambda: refused(process))
+        (reason,) = refused(process)
+        assert "bytes behind the last tensor" in reason
+        process.drop(3)
+        process.live("step_3")
+        assert bytes_read(process) - before < 10**9
+        asking = ("POST", "/admin/reload_weights", {"model_path": "step_2", "dry_run": True})
+        assert process.daemon.ask(*asking).fields["outcome"] == "rejected"
+        assert bytes_read(process) - before < 10**9
+        os.truncate(process.checkpoints / "step_2" / file.name, sound)
+        assert process.daemon.ask(*asking).fields["outcome"] == "passed"
 
 
 def test_a_broken_format_is_told_and_refused_once_and_a_good_checkpoint_ends_it(
