@@ -29,7 +29,7 @@ from hotreload.life.checking import Checking
 from hotreload.life.ending import Ending, ExitCode
 from hotreload.life.last_life import last_life
 from hotreload.life.observers import Observers
-from hotreload.life.rereading import Rereading, SecretFiles
+from hotreload.life.rereading import Rereading, SecretFiles, digest_of_probes
 from hotreload.life.running import RunningEngine
 from hotreload.life.serving import ServingLife
 from hotreload.life.serving_slot import ServingSlot
@@ -74,6 +74,7 @@ class Daemon:
         self.events.subscribe(self.state.observe)
         self.ledger = self.state.read()
         self.ledger.count_crash(time.time())
+        self.ledger.judge_by(digest_of_probes(settings))
         self.entrance = Entrance[RunningEngine](
             publish,
             replicas=settings.engine.replicas,

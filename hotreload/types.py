@@ -377,6 +377,8 @@ class Refusal:
     revision: Revision
     reason: Reason
     at: float
+    probes: str = ""
+    """A digest of the probes that it failed: by others it is asked once more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ FORGOTTEN = {
     "not_before",  # times of a clock that begins anew with the process
     "rest_until",
     "superseded_last",
+    "probes",  # the settings say it anew
     "promised",  # it stands in `number`
 }
 

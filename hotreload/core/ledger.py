@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
+from hotreload.errors import ProbeFailed
 from hotreload.judgements import Bake
 from hotreload.types import ROLLBACK, Attempt, By, Generation, Outcome, Reason, Refusal, Revision
 
@@ -99,6 +100,8 @@ class Ledger:
     superseded_last: bool = False
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
+    probes: str = ""
+    """A digest of the probes that weights are judged by."""
     promised: int = 0
     """The number that is on the disk for the attempt under way, which may give it; 0 for none."""
     served_by: ServedBy | None = None
@@ -324,10 +327,18 @@ class Ledger:
         """The attempt under way was cancelled by us: it says nothing about the checkpoint."""
         self.under_way = None
 
+    def judge_by(self, probes: str) -> None:
+        """Judge by other probes from now on: what failed those of before may be tried again."""
+        self.probes = probes
+        self.refused = {
+            id: each for id, each in self.refused.items() if each.probes in ("", probes)
+        }
+
     def refuse(self, revision: Revision, reason: Reason, at: float) -> None:
-        """Never try this again until its bytes change or an operator forces it."""
+        """Never try this again until its bytes, or the probes it failed, change, or by force."""
         self.refused.pop(revision.id, None)
-        self.refused[revision.id] = Refusal(revision, reason, at)
+        probes = self.probes if reason.code == ProbeFailed.code else ""
+        self.refused[revision.id] = Refusal(revision, reason, at, probes)
         while len(self.refused) > KEPT_REFUSALS:
             del self.refused[next(iter(self.refused))]
 

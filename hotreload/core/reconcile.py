@@ -141,6 +141,11 @@ class Reconciler:
         ended = Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
         return replace(ended, dry_run=order.is_dry_run, version=version)
 
+    def judge_by(self, probes: str) -> None:
+        """Try what is wanted once more if it failed other probes than these."""
+        self.ledger.judge_by(probes)
+        self._wake.set()
+
     # --- the loop ----------------------------------------------------------------------
 
     async def _follow(self) -> None:

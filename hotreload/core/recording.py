@@ -13,7 +13,14 @@ from hotreload import failpoints
 from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
-from hotreload.errors import OF_WHAT_IT_DID, EngineLost, HotReloadError, NotSaved, TryAgain
+from hotreload.errors import (
+    OF_WHAT_IT_DID,
+    EngineLost,
+    HotReloadError,
+    NotSaved,
+    ProbeFailed,
+    TryAgain,
+)
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
 
@@ -96,6 +103,7 @@ class Attempts:
                 self.ledger.begin(progress.revision)
                 await self.save()
             error: BaseException | None = None
+            probes = self.ledger.probes
             try:
                 yield
             except policy.raises:
@@ -108,24 +116,33 @@ class Attempts:
                     raise
             except Exception as failure:
                 error = failure
-            await self._end(progress, error, policy)
+            await self._end(progress, error, policy, probes)
             _raise_what_ends_us(error)
 
     async def _end(
-        self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
+        self,
+        progress: AttemptProgress,
+        error: BaseException | None,
+        policy: AttemptPolicy,
+        probes: str,
     ) -> None:
-        """Judge it, record and publish how it ended, and write that to disk."""
+        """Judge it, record and publish how it ended, and write that to disk.
+
+        Where the probes are not `probes` any more, nobody knows which ones it failed.
+        """
         attempt = progress.ended = self._described(progress, error, policy)
         self.ledger.promised = 0
         if policy.dry_run:
             self.ledger.history.appendleft(attempt)
         else:
+            may_refuse = policy.refuse_files or progress.verdict is not None
+            is_by_these = attempt.reason is None or attempt.reason.code != ProbeFailed.code
             self.ledger.finish(
                 attempt,
                 now=self.clock(),
                 backoff=partial(self._backoff_of, error),
                 rest=policy.rest,
-                refuse=policy.refuse_files or progress.verdict is not None,
+                refuse=may_refuse and (is_by_these or probes == self.ledger.probes),
             )
         self.publish(PhaseEntered(attempt.revision, None))
         finished = DryRunFinished if attempt.dry_run else AttemptFinished

@@ -4,10 +4,12 @@ What is wrong with them changes nothing: what they held before counts on, and it
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 from hotreload.core.baking import Baking
@@ -122,6 +124,7 @@ class Rereading:
         """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
         self._judge_by(settings, [replica.engine for replica in replicas])
         reconciler.rules = rules_of(settings)
+        reconciler.judge_by(digest_of_probes(settings))
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
         self._entrance.pause.limit = settings.server.pause_limit
@@ -137,6 +140,13 @@ class Rereading:
 def probes_of(settings: Settings) -> list[Probe]:
     """Return the probes as the operator wrote them."""
     return [Probe(**probe.model_dump()) for probe in settings.probe]
+
+
+def digest_of_probes(settings: Settings) -> str:
+    """Return what is the same as long as weights are asked the same, in the same time."""
+    asked = [probe.model_dump(mode="json") for probe in settings.probe]
+    told = json.dumps([asked, settings.reload.probe_timeout])
+    return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 class SecretFiles:

@@ -21,7 +21,7 @@ from hotreload.core.ledger import (
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 9
+VERSION = 10
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -117,6 +117,10 @@ def _from_8(memory: dict[str, Any]) -> dict[str, Any]:
     return memory
 
 
+def _from_9(memory: dict[str, Any]) -> dict[str, Any]:
+    return memory  # only refusals have the digest of the probes
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
@@ -126,6 +130,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     6: _from_6,
     7: _from_7,
     8: _from_8,
+    9: _from_9,
 }
 """For each older version, how to turn its data into the next version's."""
 

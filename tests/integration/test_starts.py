@@ -103,6 +103,7 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
             process.assert_answers(1, generation=1)
             process.config.write_text(PROBE.format("step"))
             process.look_anew()
+            process.live("step_2")  # which is asked once more by itself
             process.until(lambda: not process.status["troubles"])
             assert process.trouble(PROBE_DOUBTED) is None
             process.config.write_text(PROBE.format("Paris"))
@@ -117,8 +118,26 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
     assert re.search(
         r"served by something else now: sglang-jax 9\.9 then, 0\.\S+ now", end["cause"]
     )
-    known = json.loads(process.state.read_text())
-    assert [each["revision"]["label"] for each in known["refused"]] == ["step_2"]
+    assert json.loads(process.state.read_text())["refused"] == []
+
+
+def test_what_failed_other_probes_is_asked_once_more_after_a_restart(tmp_path: Path) -> None:
+    process = Started(tmp_path, OF_WORDS)
+    process.config.write_text(PROBE.format("step 1"))
+    process.drop(1)
+    with process.running():
+        process.drop(2)
+        process.until(lambda: process.status["refused"])
+        process.kill()
+    with process.running():  # by the same ones it is not
+        process.until(lambda: "refused (probe)" in str(process.status["waiting_for"]))
+        process.kill()
+    assert len(process.said("reload.rejected")) == 1
+    process.config.write_text(PROBE.format("step [12]"))
+    with process.running():
+        process.live("step_2")
+        assert process.status["refused"] == []
+        process.kill()
 
 
 def test_files_that_are_gone_are_told_before_and_waited_for_or_replaced_by_older_ones(
