@@ -474,8 +474,8 @@ class FakeSource:
     def wake(self, cause: str) -> None:
         """It looks all the time."""
 
-    def holds(self, id: str) -> bool:
-        return id in {revision.id for revision in self.known.values()}
+    def named(self) -> list[str]:
+        return [revision.id for revision in reversed(self.known.values())]
 
     def listed(self) -> list[Listed]:
         return [

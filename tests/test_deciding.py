@@ -42,7 +42,7 @@ async def deciding_by(folder: Path, *argv: str, says: str) -> AsyncIterator[tupl
     decided = settings(folder, f"behaviour.command={list(argv)}")
     rereading = Rereading(decided, None, Events().publish, entrance, Limits())
     staged = engine._spare(engine.set_of(NEW, FakeWeights(says)))
-    run = Deciding(rereading, entrance).command()
+    run = Deciding(rereading, entrance, Events().publish).command()
     assert run is not None
     async with engine.as_candidate(staged):
         yield run, staged
@@ -98,7 +98,7 @@ def test_without_a_command_there_is_none(tmp_path: Path) -> None:
     rereading = Rereading(
         settings(tmp_path), None, Events().publish, Entrance(Events().publish), Limits()
     )
-    assert Deciding(rereading, Entrance(Events().publish)).command() is None
+    assert Deciding(rereading, Entrance(Events().publish), Events().publish).command() is None
 
 
 def test_a_daemon_does_not_begin_with_a_user_that_its_command_cannot_have(tmp_path: Path) -> None:

@@ -31,8 +31,9 @@ if no daemon came; when the engine is lost it exits 70 at once.
 --check is for scripts and monitoring. It prints nothing when all is well, else a line for each
 thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
   0   requests are answered by what is wanted, or what is wanted is on its way, and nothing is wrong
-  1   requests are answered, and something is wrong: what is wanted was refused or put off, a
-      trouble stands, the live weights drifted, the state is not saved, an engine is lost …
+  1   requests are answered, and something is wrong: what is wanted was refused or put off,
+      something newer than what is live was refused, a trouble stands, the live weights drifted,
+      the state is not saved, an engine is lost …
   3   no daemon answers on the socket (the reason stands on stderr)
   6   nobody is answered yet, or any more: the daemon boots or stops
   70  nobody is answered: the engine is lost

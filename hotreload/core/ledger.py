@@ -5,7 +5,7 @@ a restart, and how it is written down, is not known here.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -17,6 +17,8 @@ KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
 KEPT_REFUSALS = 500
 KEPT_PINS = 50
+LEFT_BY_HAND = "rolled_back"
+"""The code of a refusal of what an operator rolled back from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +355,34 @@ class Ledger:
         if self.crashes[died_on.id] >= 2:
             reason = Reason("crashed", "the process died twice while this revision was tried")
             self.refuse(died_on, reason, at)
+
+
+def refused_since(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
+    """The refusals of what is newer than all that went live, the newest first.
+
+    `named` is what the source saw last, the newest first; of what is not there the time decides.
+    What an operator left counts as good, and so ends a row.
+    """
+    at = {id: place for place, id in enumerate(named)}
+    refused = [each for each in ledger.refused.values() if each.reason.code != LEFT_BY_HAND]
+    bad = {each.revision.id for each in refused}
+    began: dict[str, float] = {}
+    for place in ledger.generations:
+        if not place.revision.is_noise and place.revision.id not in bad:
+            began.setdefault(place.revision.id, place.since)
+    newest = min((at[id] for id in began if id in at), default=len(at))
+    last = max((since for id, since in began.items()), default=0.0)
+    last_unseen = max((since for id, since in began.items() if id not in at), default=0.0)
+
+    def is_newer(each: Refusal) -> bool:
+        if each.revision.id in at:
+            return at[each.revision.id] < newest and each.at > last_unseen
+        return each.at > last
+
+    newer = sorted(filter(is_newer, refused), key=lambda each: -each.at)
+    if newer and newer[0].revision.id in at:  # the one refused last may not be the newest there
+        newer.sort(key=lambda each: at.get(each.revision.id, len(at)))
+    return newer
 
 
 def decide(ledger: Ledger, now: float) -> Try | Sleep:

@@ -5,12 +5,12 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, override
 
 from hotreload.core.attempt import AttemptUnderWay
-from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.ledger import LEFT_BY_HAND, Ledger, PastGeneration
 from hotreload.errors import Busy, NotServing
 from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision
 
 NOISE = " + noise"
-ROLLED_BACK = Reason("rolled_back", "an operator rolled back from this revision")
+ROLLED_BACK = Reason(LEFT_BY_HAND, "an operator rolled back from this revision")
 
 
 class Order(ABC):

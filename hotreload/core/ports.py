@@ -40,8 +40,8 @@ class Source(Protocol):
         """List what its last look saw, the newest first; for any thread, and reads nothing."""
         ...
 
-    def holds(self, id: str) -> bool:
-        """True if this revision was there at its last look; for any thread, and reads nothing."""
+    def named(self) -> Sequence[str]:
+        """List the ids of revisions of its last look, the newest first; for any thread."""
         ...
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from hotreload.events.event import Event, Events, Observer, Publish, event_field
 from hotreload.events.reloads import (
     AnswersWithheld,
     AttemptFinished,
+    CommandBegan,
     DryRunFinished,
     GenerationEnded,
     GenerationLive,
@@ -44,6 +45,7 @@ __all__ = [
     "AnswersWithheld",
     "AttemptFinished",
     "BakeTold",
+    "CommandBegan",
     "DryRunFinished",
     "Event",
     "Events",

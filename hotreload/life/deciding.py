@@ -4,10 +4,12 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from hotreload.core.commanding import CommandEnd, RunCommand
 from hotreload.core.entrance import Entrance
 from hotreload.errors import ConfigError
+from hotreload.events import CommandBegan, Publish
 from hotreload.life.command_process import Rights, rights_of, run_command
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
@@ -21,9 +23,12 @@ NO_NUMBER = 0
 class Deciding:
     """Runs it beside the engine that holds the weights."""
 
-    def __init__(self, rereading: Rereading, entrance: Entrance[RunningEngine]) -> None:
+    def __init__(
+        self, rereading: Rereading, entrance: Entrance[RunningEngine], publish: Publish
+    ) -> None:
         """ConfigError if it cannot run as the user who is named."""
         self._rereading = rereading
+        self._publish = publish
         self._entrance = entrance
         self._rights = rights_of(rereading.settings.behaviour.command_user)
 
@@ -32,7 +37,7 @@ class Deciding:
         return self._run if self._rereading.settings.behaviour.command else None
 
     async def _run(self, replica: int, staged: Staged) -> CommandEnd:
-        settings, limits = self._rereading.settings, self._rereading.limits
+        behaviour, limits = self._rereading.settings.behaviour, self._rereading.limits
         lease = self._entrance.gates[replica].lease
         assert lease is not None, "weights are staged beside live ones"
         candidate = Lease(_not_live(staged), lease.engine, staged)
@@ -40,11 +45,16 @@ class Deciding:
         app = create_candidate_app(candidate, self._entrance, limits=limits, token=token)
         try:
             async with answering_at(app, limits) as url:
+                name, within = (
+                    Path(next(iter(behaviour.command), "")).name,
+                    behaviour.command_timeout,
+                )
+                self._publish(CommandBegan(staged.revision, name, within))
                 return await run_command(
-                    settings.behaviour.command,
+                    behaviour.command,
                     env=self._environment(url, token, staged),
                     rights=self._rights,
-                    within=settings.behaviour.command_timeout,
+                    within=within,
                 )
         except ConfigError as fault:
             return CommandEnd(None, why=f"has no address where it could ask: {fault}")

@@ -55,7 +55,7 @@ class Observers:
                 hearing=lambda: baking.attempts.hearing.now,
             ),
         )
-        self.status = Status(self.picture, holds=source.holds)
+        self.status = Status(self.picture, named=source.named)
         self.documents = Documents(
             self.status, self.picture.history, Checkpoints(self.picture, source.listed)
         )

@@ -73,7 +73,7 @@ class ServingLife:
         self._source = source
         self._checking = checking
         self._baking = baking
-        self._deciding = Deciding(rereading, slot.entrance)
+        self._deciding = Deciding(rereading, slot.entrance, events.publish)
         self._attempts = attempts = baking.attempts
         self._publish = attempts.publish
         self._started = started

@@ -202,7 +202,7 @@ class Systemd:
         return time.monotonic() - self._told_at >= PROGRESS_STATUS_SECONDS
 
     def _reloading_to(self, revision: Revision, phase: Phase, share: str = "") -> str:
-        doing = f": {DOING_WORDS[phase]} {_named(revision)}{share}"
+        doing = f": {DOING_WORDS[phase].format(_named(revision))}{share}"
         if not self._is_ready:
             return f"starting{doing}"
         self._doing = f", reloading{doing}"

@@ -128,7 +128,7 @@ class Picture:
         self.history = History(ledger.history, ledger.pins)
         self.integrity = Integrity(wall, self.setup.replicas)
         self.troubles = TroublesNow(wall)
-        self.wishes = Wishes()
+        self.wishes = Wishes(clock)
         self.source = SourceNow(self.setup.source_kind, wall)
         self.passed_over = PassedOverNow()
         self.state_file = StateFileNow(wall)

@@ -30,7 +30,9 @@ from hotreload.picture.words import (
     progress_text,
     rank_text,
     share_of,
+    waiting_text,
     who,
+    working_text,
 )
 
 BYTES_OF = {"fetching": "download", "staging": "loading"}
@@ -111,9 +113,10 @@ def _coming(status: Fields) -> Iterator[Fields]:
     """
     if not follows(status):
         yield _row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
-    for name in ("waiting_for", "phase"):
-        if status[name]:
-            yield _row(name.replace("_", " "), plain(status[name]))
+    if status["waiting_for"]:
+        yield _row("waiting for", waiting_text(status))
+    if status["phase"]:
+        yield _row("phase", f"{plain(status['phase'])}{working_text(status['attempt'])}")
     if progress := status.get("progress"):
         phase = plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
         row = _row(BYTES_OF.get(phase, phase), progress_text(progress))
@@ -242,7 +245,8 @@ def _serving(replica: Fields, status: Fields) -> str:
 
 
 def _absent(replica: Fields, status: Fields) -> str:
-    words = f" {replica['since']}"
+    began = ", began" if replica["state"] == "starting" else ""
+    words = f"{began} {replica['since']}"
     if replica["again_in"] is not None:
         words += f", started again in {duration(replica['again_in'])}"
     return f"{words}: {plain(replica['reason'])}" if replica["reason"] else words

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from hotreload.core.ledger import Overrule
+from hotreload.core.ledger import Overrule, refused_since
+from hotreload.errors import NotJudged
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,
@@ -22,7 +23,16 @@ from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
 from hotreload.picture.verdict import verdict_fields
-from hotreload.types import Answering, Attempt, Generation, Loading, Mode, Outcome, Refusal
+from hotreload.types import (
+    Answering,
+    Attempt,
+    Generation,
+    Loading,
+    Mode,
+    Outcome,
+    Refusal,
+    Revision,
+)
 
 NO_GENERATION: Fields = {
     "generation": None,
@@ -39,12 +49,10 @@ SHOWN_SECONDS = 24 * 3600.0
 class Status:
     """Tells the picture as JSON fields."""
 
-    def __init__(
-        self, picture: Picture, *, holds: Callable[[str], bool] = lambda id: False
-    ) -> None:
-        """`holds` says which revisions the source has now."""
+    def __init__(self, picture: Picture, *, named: Callable[[], Sequence[str]] = tuple) -> None:
+        """`named` lists the ids of revisions that the source has now, the newest first."""
         self._picture = picture
-        self._holds = holds
+        self._named = named
 
     @property
     def state(self) -> State:
@@ -65,7 +73,7 @@ class Status:
 
         Or the revision that is `asked` about, by its id or label.
         """
-        return verdict_fields(self._picture, asked)
+        return verdict_fields(self._picture, self._refused_newest(), asked)
 
     def engines(self) -> list[ReplicaReading]:
         """Return how busy each engine is, by its index."""
@@ -119,10 +127,13 @@ class Status:
         usual = START_PHASES if is_booting else USUAL_PHASES[picture.replicas.mode or Mode.DRAIN]
         if (attempt := picture.under_way.fields()) is not None:
             attempt["expected"] = picture.under_way.expected(usual)
+            if attempt["command"] is not None:
+                attempt["command"]["try"] = 1 + self._not_judged(attempt["revision"])
         return {
             "wanted": wanted.id if wanted else None,
             "wanted_label": wanted.label if wanted else None,
             "waiting_for": picture.wishes.waiting_for,
+            "waiting_seconds": picture.wishes.waiting_seconds,
             "phase": phase.value if phase else None,
             "attempt": attempt,
             "boot": picture.booting.fields() if is_booting else None,
@@ -132,15 +143,37 @@ class Status:
             "last_attempt": told_attempt(last) if last else None,
         }
 
+    def _not_judged(self, revision: str) -> int:
+        """Count the last tries that ended before the command had judged this revision."""
+        return self._picture.ledger.in_a_row(Revision(revision), NotJudged.code)
+
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""
         ledger, last = self._picture.ledger, self._picture.history.last
-        refused = refusals_shown(ledger.refused.values(), last, self._holds, self._picture.wall())
+        holds = frozenset(self._named()).__contains__
+        refused = refusals_shown(ledger.refused.values(), last, holds, self._picture.wall())
         return {
             "refused": [refusal_fields(refusal) for refusal in refused],
+            "refused_newer": self._refused_newer(),
             "pinned": ledger.pinned,
             "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
             "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
+        }
+
+    def _refused_newest(self) -> Refusal | None:
+        return next(iter(refused_since(self._picture.ledger, self._named())), None)
+
+    def _refused_newer(self) -> Fields | None:
+        """Return the newest refusal of what is newer than all that went live, and its row."""
+        newer = refused_since(self._picture.ledger, self._named())
+        if not newer or self._picture.live is None:
+            return None
+        since = min(each.at for each in newer)
+        return {
+            **refusal_fields(newer[0]),
+            "in_a_row": len(newer),
+            "since": iso(since),
+            "seconds": round(self._picture.wall() - since, 3),
         }
 
     def _health(self) -> Fields:

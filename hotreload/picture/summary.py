@@ -13,11 +13,16 @@ from hotreload.picture.words import (
     counted,
     follows,
     is_held_by_rollback,
+    plain,
     short_name,
+    waiting_text,
+    working_text,
 )
 
 EACH = "hotreload status --check"
 """Prints every finding with its own next command."""
+CONTENT = ("that is what is wanted", "nothing else is wanted")
+"""The words where nothing newer is known of."""
 FROM_GOOD_TO_BAD = ("good", "wait", "bad")
 """From the best to the worst."""
 
@@ -104,59 +109,92 @@ def _answers(status: Fields) -> str:
 
 
 def _works_at(status: Fields) -> str:
-    if status["attempt"]:
-        return str(status["attempt"].get("doing", status["phase"]))
+    if attempt := status["attempt"]:
+        return f"{attempt.get('doing', status['phase'])}{working_text(attempt)}"
     if status["waiting_for"]:
-        return f"waits for {status['waiting_for']}"
+        return f"waits: {waiting_text(status)}"
     if status["pinned"]:
         held = "held by a rollback" if is_held_by_rollback(status) else "pinned"
         return f"{held}, so the source is not followed"
+    if newer := status.get("refused_newer"):
+        return f"waits for a checkpoint that is newer than {short_name(newer)}"
+    if overruled := status.get("overruled"):
+        return f"waits for one that is newer than the source's {short_name(overruled)}"
     return "nothing newer is wanted"
 
 
 def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
-    """Say if the wanted revision answers, and if not, what is wrong with it."""
-    wanted, overruled = status["wanted"], status.get("overruled")
+    """Say if the wanted revision answers, if not, what is wrong with it, and if a newer one is."""
     if follows(status) or status["reasons"]:
         return _part("", "good"), []
+    wish, findings = _of_the_wanted(status)
+    newer = status.get("refused_newer")
+    if newer is None or newer["revision"] == status["wanted"]:
+        return wish, findings
+    said = _failed(f"{short_name(newer)} is newer and was refused", newer, "bad", _row_of(newer))
+    words = said[0]["words"]
+    words = words if wish["words"] in CONTENT else f"{wish['words']}; {words}"
+    return _part(words, "bad"), [*findings, *said[1]]
+
+
+def _of_the_wanted(status: Fields) -> tuple[Fields, list[Fields]]:
+    wanted, overruled = status["wanted"], status.get("overruled")
+    if status.get("noise") and wanted in (None, status["revision"]):
+        return _part("an operator put that noise on", "bad"), []
     if is_held_by_rollback(status) and wanted in (None, status["revision"]):
         held = "a rollback holds it, and the source is not followed"
         return _part(held, "good", "hotreload unpin"), []
-    if overruled and wanted == status["revision"]:
+    if overruled and overruled["verb"] != "bake" and wanted == status["revision"]:
         wish = short_name(overruled)
         return _part(f"that is what an operator chose over the source's {wish}", "good"), []
-    if wanted is None:
-        return _part("nothing else is wanted", "good"), []
-    if wanted == status["revision"]:
-        return _part("that is what is wanted", "good"), []
+    if wanted in (None, status["revision"]):
+        return _content(status), []
     return _not_met(status, f"{short_name(status, 'wanted', 'wanted_label')} is wanted")
+
+
+def _content(status: Fields) -> Fields:
+    """Say that nothing else is wanted, unless something newer is passed over, or waited for."""
+    words = CONTENT[status["wanted"] is None]
+    if status.get("refused_newer"):
+        return _part(words, "good")
+    if passed := status.get("passed_over"):
+        label, code = plain(passed[0]["label"]), plain(passed[0]["code"])
+        return _part(f"{label} is newer and is passed over ({code})", "wait")
+    if status["waiting_for"] and not status["source"]["stale"]:
+        return _part(f"{words}; it waits: {waiting_text(status)}", "wait")
+    return _part(words, "good")
 
 
 def _not_met(status: Fields, wish: str) -> tuple[Fields, list[Fields]]:
     """Say what became of a wish that is not live."""
     wanted, attempt, last = status["wanted"], status["attempt"], status["last_attempt"]
     if attempt and attempt["revision"] == wanted:
-        phase = f" ({status['phase'].replace('_', ' ')})" if status["phase"] else ""
+        phase = status["phase"]
+        phase = f" ({phase.replace('_', ' ')}{working_text(attempt)})" if phase else ""
         return _part(f"{wish} and on its way{phase}", "wait"), []
     if status["pinned"]:
         holder = "a rollback" if is_held_by_rollback(status) else "a pin"
         return _part(f"{wish}, but {holder} holds this one", "wait", "hotreload unpin"), []
-    was_tried_last = last is not None and last["revision"] == wanted
     refusal = next((each for each in status["refused"] if each["revision"] == wanted), None)
     if refusal:
-        return _failed(f"{wish} and was refused", refusal, "bad", was_tried_last)
-    if was_tried_last and last["outcome"] == "postponed":
-        return _failed(f"{wish} and was put off", last, "wait", was_tried_last)
+        newer = status.get("refused_newer")
+        times = _row_of(newer) if newer and newer["revision"] == wanted else ""
+        return _failed(f"{wish} and was refused", refusal, "bad", times)
+    if last is not None and last["revision"] == wanted and last["outcome"] == "postponed":
+        return _failed(f"{wish} and was put off", last, "wait")
     return _part(f"{wish} and not live yet", "wait"), []
 
 
-def _failed(
-    words: str, why: Fields, tone: str, was_tried_last: bool
-) -> tuple[Fields, list[Fields]]:
-    told = "hotreload history -n 1" if was_tried_last else None
+def _row_of(newer: Fields) -> str:
+    """Say how many were refused in a row, and since when."""
+    ago, count = f"{duration(newer['seconds'])} ago", newer["in_a_row"]
+    return f", {ago}" if count == 1 else f": {count} in a row, the first {ago}"
+
+
+def _failed(words: str, why: Fields, tone: str, times: str = "") -> tuple[Fields, list[Fields]]:
     said = why["reason"].removeprefix(f"{why['code']}: ")
-    finding = _finding(why["code"], f"{words}: {said}", tone, told)
-    return _part(f"{words} ({why['code']})", tone), [finding]
+    finding = _finding(why["code"], f"{words}{times}: {said}", tone)
+    return _part(f"{words} ({why['code']}){times}", tone), [finding]
 
 
 def _wrong(status: Fields) -> Iterator[Fields]:

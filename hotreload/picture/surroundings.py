@@ -30,9 +30,11 @@ TOLD_SECONDS = 3600.0
 class Wishes:
     """Knows which revision is wanted, and what is waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.wanted: Revision | None = None
         self._waits: dict[str, str | None] = {}
+        self._since = 0.0
 
     def observe(self, event: Event) -> None:
         """Take in a wish, or what is waited for."""
@@ -40,12 +42,18 @@ class Wishes:
             case RevisionWanted(revision):
                 self.wanted = revision
             case Waiting(waiting_for, who):
-                self._waits[who] = waiting_for
+                before, self._waits[who] = self.waiting_for, waiting_for
+                self._since = self._clock() if self.waiting_for != before else self._since
 
     @property
     def waiting_for(self) -> str | None:
         """Words for what a newer checkpoint still lacks, and why a complete one is not tried."""
         return "; ".join(words for words in self._waits.values() if words) or None
+
+    @property
+    def waiting_seconds(self) -> float | None:
+        """The time for which it has been waited for that; None while it is for nothing."""
+        return None if self.waiting_for is None else round(self._clock() - self._since, 3)
 
 
 class SourceNow:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from hotreload.events import (
     AttemptFinished,
+    CommandBegan,
     Event,
     GenerationLive,
     PhaseEntered,
@@ -43,18 +44,18 @@ START_PHASES = (
 )
 """The phases of a start that goes well."""
 DOING_WORDS = {
-    Phase.FETCHING: "fetching",
-    Phase.VALIDATING: "checking",
-    Phase.STAGING: "staging",
-    Phase.BUILDING: "building the engine with",
-    Phase.WARMING: "compiling for the first requests of",
-    Phase.DRAINING: "waiting for requests to end before the swap to",
-    Phase.SWAPPING: "swapping to",
-    Phase.PROBING: "probing",
-    Phase.COMPARING: "comparing with what is live",
-    Phase.ROLLING_BACK: "rolling back",
+    Phase.FETCHING: "fetching {}",
+    Phase.VALIDATING: "checking {}",
+    Phase.STAGING: "staging {}",
+    Phase.BUILDING: "building the engine with {}",
+    Phase.WARMING: "compiling for the first requests of {}",
+    Phase.DRAINING: "waiting for requests to end before the swap to {}",
+    Phase.SWAPPING: "swapping to {}",
+    Phase.PROBING: "probing {}",
+    Phase.COMPARING: "comparing {} with what is live",
+    Phase.ROLLING_BACK: "rolling back {}",
 }
-"""Words for a phase, which a revision's name follows."""
+"""Words for a phase; the revision's name stands in them."""
 STEP_STARTING, STEP_WAITING = "starting", "waiting"
 """The steps that are no phase of an attempt."""
 PACE_SECONDS = 10.0
@@ -74,13 +75,17 @@ class UnderWay:
         self._spent: dict[Phase, float] = {}
         self._since = 0.0
         self._replica = 0
+        self._command: CommandBegan | None = None
+        self._command_since = 0.0
 
     def observe(self, event: Event) -> None:
         """Take in what happened."""
         match event:
             case PhaseEntered(revision, phase, replica) if phase is not None:
                 self._enter(revision, phase)
-                self._replica = replica
+                self._replica, self._command = replica, None
+            case CommandBegan():
+                self._command, self._command_since = event, self._clock()
             case PhaseEntered() | AttemptFinished():
                 self._forget()
 
@@ -102,12 +107,24 @@ class UnderWay:
         if self._revision is None:
             return None
         spent = {phase.value: round(took, 6) for phase, took in self._spent_by_now().items()}
-        doing = f"{DOING_WORDS[self.phase]} {self._revision}" if self.phase else None
+        doing = DOING_WORDS[self.phase].format(self._revision) if self.phase else None
         return {
             **revision_fields(self._revision),
             "phases": spent,
+            "phase_seconds": round(self._clock() - self._since, 3),
             "replica": self._replica,
             "doing": doing,
+            "command": self._command_fields(),
+        }
+
+    def _command_fields(self) -> Fields | None:
+        """Return the operator's command that decides now, and its deadline; None without one."""
+        if self._command is None:
+            return None
+        return {
+            "name": self._command.command,
+            "within": self._command.within,
+            "seconds": round(self._clock() - self._command_since, 3),
         }
 
     def expected(self, usual: Iterable[Phase]) -> list[str]:
@@ -182,7 +199,7 @@ class Booting:
     def words(self) -> str:
         """Say what the start is at."""
         if self._phase is not None:
-            return f"{DOING_WORDS[self._phase]} {self._revision}"
+            return DOING_WORDS[self._phase].format(self._revision)
         return f"waiting for {self._waits_for}" if self._waits_for else "the engine is starting"
 
     def _usual_seconds(self) -> float | None:

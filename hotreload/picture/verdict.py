@@ -9,7 +9,7 @@ from hotreload.json_fields import Fields, bake_fields, generation_fields
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
-from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Revision
+from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Refusal, Revision
 
 PASS = "pass"
 GOING_BACK = (ROLLBACK, BAKE)
@@ -33,8 +33,12 @@ class WishVerdict:
         return self.word == PASS
 
 
-def verdict_of(picture: Picture, asked: str | None = None) -> WishVerdict:
+def verdict_of(
+    picture: Picture, asked: str | None = None, newest: Refusal | None = None
+) -> WishVerdict:
     """Judge by what is live, what is wanted, the last attempt, and its bake.
+
+    `newest` is the refusal of something newer than what is live.
 
     Where the revision is named that is `asked` about, by its id or label, others do not matter.
     """
@@ -50,12 +54,12 @@ def verdict_of(picture: Picture, asked: str | None = None) -> WishVerdict:
         return _as_ended(last)
     if (back := _went_back(picture)) is not None:
         return WishVerdict("rolled_back", f"back to {live.revision}: {back.reason or 'as ordered'}")
-    return _as_it_bakes(picture, live.revision)
+    return _as_refused(newest) if newest else _as_it_bakes(picture, live.revision)
 
 
-def verdict_fields(picture: Picture, asked: str | None = None) -> Fields:
+def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None = None) -> Fields:
     """Return the /gate document; of one revision, where it is named by its id or label."""
-    verdict, last, live = verdict_of(picture, asked), picture.history.last, picture.live
+    verdict, last, live = verdict_of(picture, asked, newest), picture.history.last, picture.live
     wanted = picture.wishes.wanted
     return {
         "pass": verdict.passes,
@@ -96,8 +100,12 @@ def _of_what_is_not_live(picture: Picture, wanted: Revision) -> WishVerdict:
     if last is not None and last.revision == wanted and last.outcome is not Outcome.LIVE:
         return _as_ended(last)
     if (refusal := picture.ledger.refused.get(wanted.id)) is not None:
-        return WishVerdict(Outcome.REJECTED.value, f"{wanted}: {refusal.reason.message}")
+        return _as_refused(refusal)
     return WishVerdict("waiting", picture.wishes.waiting_for or f"{wanted} is not live yet")
+
+
+def _as_refused(refusal: Refusal) -> WishVerdict:
+    return WishVerdict(Outcome.REJECTED.value, f"{refusal.revision}: {refusal.reason.message}")
 
 
 def _as_it_bakes(picture: Picture, live: Revision) -> WishVerdict:

@@ -170,6 +170,28 @@ def boot_text(boot: Fields) -> str:
     return f"{words}, {_how_far(boot)}" if boot["total"] else words
 
 
+def working_text(attempt: Fields) -> str:
+    """Say for how long the phase of an attempt has run, and which command decides meanwhile.
+
+    Nothing, of a daemon that does not tell it.
+    """
+    if "phase_seconds" not in attempt:
+        return ""
+    words = f", for {duration(attempt['phase_seconds'])}"
+    if (command := attempt["command"]) is None:
+        return words
+    times = f"for {duration(command['seconds'])} of {duration(command['within'])} at most"
+    program = f"[behaviour] command ({plain(command['name'])})"
+    return f"{words}: {program} decides, {times}, try {command['try']}"
+
+
+def waiting_text(status: Fields) -> str:
+    """Say what is waited for, and for how long."""
+    since = status.get("waiting_seconds")
+    words = plain(status["waiting_for"])
+    return words if since is None else f"{words}, for {duration(since)}"
+
+
 def _how_far(boot: Fields) -> str:
     done, total = boot["done"], boot["total"]
     if boot["unit"] == "bytes":

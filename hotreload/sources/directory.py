@@ -7,7 +7,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -143,9 +143,9 @@ class DirectorySource:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
         return self._tree.listed()
 
-    def holds(self, id: str) -> bool:
-        """Say whether the last look saw this revision; for any thread, and reads nothing."""
-        return id in self._tree.named
+    def named(self) -> Sequence[str]:
+        """The ids of revisions that the last look saw, the newest first; for any thread."""
+        return self._tree.named
 
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""

@@ -129,9 +129,9 @@ class HuggingFaceSource:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
         return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
-    def holds(self, id: str) -> bool:
-        """True if this commit is wished or lies here; for any thread, and reads nothing."""
-        return any(each.revision is not None and each.revision.id == id for each in self.listed())
+    def named(self) -> list[str]:
+        """The ids of the commit that is wished, and of those that lie here; for any thread."""
+        return [each.revision.id for each in self.listed() if each.revision is not None]
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it is rate-limiting us."""

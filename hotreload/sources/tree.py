@@ -62,8 +62,8 @@ class Tree:
         self._doubted: set[Path] = set()
         self._unchanged = Unchanged()
         self._last = LastLook()
-        self.named: frozenset[str] = frozenset()
-        """The revisions that the last look named."""
+        self.named: tuple[str, ...] = ()
+        """The ids of revisions that the last look named, the newest first."""
 
     def look(
         self,
@@ -111,8 +111,8 @@ class Tree:
         sound = [each for each in ranked if each.oddity is None]
         look.checkpoints = len(sound) + len(self._unmatched)
         look.newest = sound[0].place.name if sound else ""
-        known = [*(each.revision for each in ranked), look.overdue]
-        self.named = frozenset(revision.id for revision in known if revision is not None)
+        known = [look.overdue, *(each.revision for each in ranked)]
+        self.named = tuple(dict.fromkeys(each.id for each in known if each is not None))
         return look
 
     def listed(self) -> list[Listed]:

@@ -1,4 +1,14 @@
-from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration, Sleep, Try, decide
+import pytest
+
+from hotreload.core.ledger import (
+    KEPT_ATTEMPTS,
+    Ledger,
+    PastGeneration,
+    Sleep,
+    Try,
+    decide,
+    refused_since,
+)
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
 
@@ -256,3 +266,51 @@ def test_weights_were_live_as_the_last_generation_of_that_name_with_those_very_w
     assert found is not None
     assert found.number == 3
     assert ledger.was_live_as(A, "fp-b") is None
+
+
+ONE, TWO, THREE, FOUR = (Revision(f"r{n}", f"step_{n}") for n in "1234")
+NEWEST_FIRST = ("r4", "r3", "r2", "r1")
+
+
+def past(*events: tuple[str, Revision]) -> Ledger:
+    """A ledger of what went live and what was refused, in turn."""
+    ledger = Ledger()
+    for at, (how, revision) in enumerate(events, 1):
+        if how == "live":
+            number = ledger.next_number
+            ledger.went_live(Generation(number, revision, f"fp-{revision.id}", float(at)), "")
+        else:
+            ledger.refuse(revision, Reason(how, how), float(at))
+    return ledger
+
+
+@pytest.mark.parametrize("named", [NEWEST_FIRST, ()])
+@pytest.mark.parametrize(
+    ("events", "newer"),
+    [
+        ([("live", ONE)], []),
+        ([("live", ONE), ("nan", TWO)], [TWO]),
+        ([("live", ONE), ("nan", TWO), ("io", THREE)], [THREE, TWO]),
+        ([("live", ONE), ("nan", TWO), ("live", THREE)], []),
+        ([("live", ONE), ("nan", TWO), ("live", THREE), ("io", FOUR)], [FOUR]),
+        ([("live", ONE), ("nan", TWO), ("live", THREE), ("rolled_back", THREE), ("live", ONE)], []),
+        (
+            [("live", ONE), ("live", TWO), ("rolled_back", TWO), ("live", ONE), ("nan", THREE)],
+            [THREE],
+        ),
+        ([("live", ONE), ("live", TWO), ("bake", TWO), ("live", ONE)], [TWO]),
+    ],
+)
+def test_what_is_newer_than_all_that_went_live_was_refused_in_a_row(
+    events: list[tuple[str, Revision]], newer: list[Revision], named: tuple[str, ...]
+) -> None:
+    """Also where the source sees none of them any more: then the time says what is newer."""
+    found = refused_since(past(*events), named)
+    assert [each.revision for each in found] == newer
+
+
+def test_an_older_one_changes_nothing_later_whether_it_is_refused_or_goes_live() -> None:
+    ledger = past(("live", TWO), ("nan", ONE), ("io", THREE), ("live", ONE))
+    assert [each.revision for each in refused_since(ledger, NEWEST_FIRST)] == [THREE]
+    late = past(("live", ONE), ("nan", FOUR), ("io", THREE))
+    assert [each.revision for each in refused_since(late, NEWEST_FIRST)] == [FOUR, THREE]

@@ -99,7 +99,7 @@ class Observed:
             wall=self.clock,
         )
         self.history = self.picture.history
-        self.status = Status(self.picture, holds=lambda id: True)
+        self.status = Status(self.picture, named=lambda: [*reversed(self.ledger.refused)])
         self.checkpoints = Checkpoints(self.picture, lambda: self.listed, clock=self.clock)
         self.metrics = Metrics(self.picture, max_leaves=3, expect_every=3600, clock=self.clock)
         self.systemd = Systemd(

@@ -1,6 +1,8 @@
 """What whoever is on call is told at night: by commands, before a real daemon on an engine of
 words, with workers and without."""
 
+import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,11 @@ import pytest
 from hotreload.cli import main
 from tests.integration.process import OF_WORDS, Process
 
+JUDGES = (
+    "case $HOTRELOAD_LABEL in step_11) [ -e {0}/tried ] && exec cat {0}/go; touch {0}/tried; "
+    "exit 75;; esac"
+)
+"""Asks to be asked again about one checkpoint, and then waits for a word of the test."""
 HOLDS = "held: the source is not followed until `hotreload unpin`"
 
 
@@ -19,7 +26,10 @@ def process(
     """One daemon for all, with three generations behind it."""
     folder = tmp_path_factory.mktemp("on-call")
     sets = (f"server.workers={request.param}", "source.settle=0", "source.rescan=0.3")
-    process = Process(folder, *sets, "source.patience=0.3", command=OF_WORDS)
+    os.mkfifo(folder / "go")
+    judge = f"behaviour.command={['sh', '-c', JUDGES.format(folder)]}"
+    more = ("source.patience=0.3", "behaviour.command_timeout=90", judge)
+    process = Process(folder, *sets, *more, command=OF_WORDS)
     process.drop(1)
     with process.running():
         process.until(lambda: process.get("/status")["workers"]["serving"] == request.param)
@@ -136,3 +146,70 @@ def test_a_rollback_that_follows_holds_nothing(process: Process, hotreload: Said
     process.live("step_6")
     answer = process.daemon.ask("POST", "/admin/rollback", {"hold": False}).fields
     assert (answer["outcome"], answer["pinned"]) == ("live", False)
+
+
+def refused(process: Process, label: str, wanted: str) -> str:
+    """Wait until it is refused and this is wanted; what the one sentence says then."""
+
+    def is_so() -> bool:
+        now = status(process)
+        return (now["refused_newer"] or {}).get("label") == label and now["wanted_label"] == wanted
+
+    process.until(is_so)
+    return str(status(process)["summary"]["words"])
+
+
+def test_as_long_as_something_newer_was_refused_it_is_named_and_counted_and_a_fault(
+    process: Process, hotreload: Said
+) -> None:
+    process.drop(7)
+    process.live("step_7")
+    assert hotreload("status", "--check") == []
+    process.drop(8, damage="truncated")
+    words = refused(process, "step_8", wanted="step_7")  # the source wishes for what is live again
+    assert "step_7, answers; step_8 is newer and was refused (truncated), " in words
+    (line,) = hotreload("status", "--check")
+    assert line.startswith("truncated: step_8 is newer and was refused")
+    assert hotreload.code == 1
+    process.drop(9, damage="wrong-shape")
+    words = refused(process, "step_9", wanted="step_9")
+    assert "; step_9 is wanted and was refused (shape): 2 in a row, the first " in words
+    now = status(process)["refused_newer"]
+    assert (now["in_a_row"], now["since"] < now["at"], now["seconds"] > 0) == (2, True, True)
+    assert process.stop() == 0
+    process.start()
+    process.until(lambda: process.get("/readyz"))
+    assert ": 2 in a row, the first " in refused(process, "step_9", wanted="step_9")
+    hotreload("status", "--check")
+    assert hotreload.code == 1
+    process.daemon.ask("POST", "/admin/reload_weights", {"model_path": "step_6", "force": True})
+    words = refused(process, "step_9", wanted="step_6")  # an older one does not end it
+    assert words.endswith(" ago")
+    assert "an operator chose over the source's step_9; step_9 is newer and was refused" in words
+    process.drop(10)
+    process.live("step_10")
+    process.until(lambda: hotreload("status", "--check") == [])
+    assert hotreload.code == 0
+
+
+def test_a_phase_has_an_age_and_a_command_that_decides_its_deadline_and_its_try(
+    process: Process,
+) -> None:
+    """Its first try asks to be tried again."""
+    process.drop(11)
+
+    def command() -> dict[str, Any]:
+        return (status(process)["attempt"] or {}).get("command") or {}
+
+    process.until(lambda: command().get("try") == 2)
+    found = command()
+    assert (found["name"], found["within"], found["seconds"] >= 0) == ("sh", 90.0, True)
+    age = r"for [\d.]+ m?s"
+    decides = rf"{age}: \[behaviour\] command \(sh\) decides, {age} of 90.0 s at most, try 2"
+    assert re.fullmatch(rf"comparing, {decides}", row(process, "phase"))
+    said = status(process)["summary"]
+    assert re.search(rf"step_11 is wanted and on its way \(comparing, {decides}\)$", said["words"])
+    doing = rf"answers requests; comparing step_11 \(\w+\) with what is live, {decides}"
+    assert re.fullmatch(doing, said["doing"])
+    (process.folder / "go").write_text("all is well")
+    process.live("step_11")

@@ -92,6 +92,7 @@ def after(
         pages,
         readings=Readings(replicas=lambda: gates, answering=lambda: answering),
         setup=Setup(replicas=len(gates), rank=rank),
+        clock=lambda: 100.0,
         wall=lambda: NOON + 60,
     )
     for event in events:
@@ -180,6 +181,8 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "wanted",
         "wanted_label",
         "waiting_for",
+        "waiting_seconds",
+        "refused_newer",
         "phase",
         "attempt",
         "progress",

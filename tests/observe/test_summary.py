@@ -18,6 +18,7 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
     TroubleTold,
+    Waiting,
 )
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
@@ -31,6 +32,8 @@ WELL = f"{ANSWERS}; that is what is wanted"
 IS_LIVE = (*BOOTED, RevisionWanted(STEP_7))
 WANTED = (*BOOTED, RevisionWanted(STEP_8))
 REFUSED = Pages(refused={STEP_8.id: refusal()})
+STEP_9 = Revision("9" * 40, "step-9")
+NOISE = Revision(f"{NOISY}1", "step-7 + noise")
 GONE = TroubleTold(FILES_GONE, "the files of generation 3 are gone", "copy them back")
 NO_SOCKET = TroubleTold(SOCKET_GONE, "the socket is gone", "look at its folder")
 
@@ -49,7 +52,7 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
         (
             (*WANTED, PhaseEntered(STEP_8, Phase.STAGING)),
             REFUSED,  # it is tried anew, by force
-            f"{ANSWERS}; step-8 is wanted and on its way (staging)",
+            f"{ANSWERS}; step-8 is wanted and on its way (staging, for 0 ms)",
             "wait",
             None,
         ),
@@ -63,14 +66,14 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
         (
             (*WANTED, AttemptFinished(rejected(), generation(3))),
             REFUSED,
-            f"{ANSWERS}; step-8 is wanted and was refused (truncated)",
+            f"{ANSWERS}; step-8 is wanted and was refused (truncated), 60.0 s ago",
             "bad",
-            "hotreload history -n 1",
+            "hotreload explain truncated",
         ),
         (
             WANTED,  # refused long ago, and wanted again
             REFUSED,
-            f"{ANSWERS}; step-8 is wanted and was refused (truncated)",
+            f"{ANSWERS}; step-8 is wanted and was refused (truncated), 60.0 s ago",
             "bad",
             "hotreload explain truncated",
         ),
@@ -79,7 +82,7 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
             Pages(),
             f"{ANSWERS}; step-8 is wanted and was put off (drain)",
             "wait",
-            "hotreload history -n 1",
+            "hotreload explain drain",
         ),
         (
             IS_LIVE,
@@ -87,6 +90,62 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
             f"{ANSWERS}; that is what an operator chose over the source's step-8",
             "good",
             None,
+        ),
+        (
+            IS_LIVE,
+            REFUSED,
+            f"{ANSWERS}; step-8 is newer and was refused (truncated), 60.0 s ago",
+            "bad",
+            "hotreload explain truncated",
+        ),
+        (
+            IS_LIVE,
+            Pages({"8": refusal(STEP_8, NOON + 1), "9": refusal(STEP_9, NOON + 30)}),
+            f"{ANSWERS}; step-9 is newer and was refused (truncated): 2 in a row, the first "
+            "59.0 s ago",
+            "bad",
+            "hotreload explain truncated",
+        ),
+        (
+            IS_LIVE,
+            Pages(
+                {"9": refusal(STEP_9, NOON + 30)},
+                pinned=True,
+                pinned_by=By("rollback", 0, 7, NOON),
+            ),
+            f"{ANSWERS}; a rollback holds it, and the source is not followed; step-9 is newer and "
+            "was refused (truncated), 30.0 s ago",
+            "bad",
+            "hotreload explain truncated",
+        ),
+        (
+            (*IS_LIVE, Waiting("step-8: no model.safetensors")),
+            Pages(),
+            f"{WELL}; it waits: step-8: no model.safetensors, for 0 ms",
+            "wait",
+            None,
+        ),
+        (
+            (
+                *IS_LIVE,
+                FoldersPassedOver((PassedOver("x", Reason("no_marker", "x")),), {"no_marker": 1}),
+            ),
+            Pages(),
+            f"{ANSWERS}; x is newer and is passed over (no_marker); 1 trouble: SourcePassedOver",
+            "wait",
+            "hotreload explain SourcePassedOver",
+        ),
+        (
+            (
+                *BOOTED[1:],
+                GenerationLive(replace(generation(3), revision=NOISE)),
+                RevisionWanted(NOISE),
+            ),
+            Pages(),
+            "generation 3, step-7 + noise, answers; an operator put that noise on; 1 trouble: "
+            "NoiseAnswers",
+            "bad",
+            "hotreload explain NoiseAnswers",
         ),
         (
             IS_LIVE,
@@ -119,7 +178,8 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
         (
             (*WANTED, AttemptFinished(rejected(), generation(3)), GONE),
             REFUSED,
-            f"{ANSWERS}; step-8 is wanted and was refused (truncated); 1 trouble: files_gone",
+            f"{ANSWERS}; step-8 is wanted and was refused (truncated), 60.0 s ago; "
+            "1 trouble: files_gone",
             "bad",
             "hotreload status --check",
         ),
@@ -175,9 +235,7 @@ def test_a_rank_that_follows_wishes_nothing_and_misses_no_source() -> None:
             "x holds a.bin; and 2 more",
         ),
         (
-            GenerationLive(
-                replace(generation(3), revision=Revision(f"{NOISY}1", "step-7 + noise"))
-            ),
+            GenerationLive(replace(generation(3), revision=NOISE)),
             "NoiseAnswers",
             "noise",
         ),

@@ -218,7 +218,7 @@ def test_every_phase_and_outcome_has_words(listener: Listener) -> None:
     for phase in Phase:
         systemd = serving(listener)
         systemd.observe(PhaseEntered(STEP_2, phase))
-        assert listener.heard()[-1].endswith(" step_2")
+        assert " step_2" in listener.heard()[-1]
     for outcome in Outcome:
         systemd = serving(listener)
         systemd.observe(AttemptFinished(attempt(outcome), FIRST))
