@@ -376,8 +376,8 @@ def refused_since(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
 
     def is_newer(each: Refusal) -> bool:
         if each.revision.id in at:
-            return at[each.revision.id] < newest and each.at > last_unseen
-        return each.at > last
+            return at[each.revision.id] < newest and each.at >= last_unseen
+        return each.at >= last
 
     newer = sorted(filter(is_newer, refused), key=lambda each: -each.at)
     if newer and newer[0].revision.id in at:  # the one refused last may not be the newest there

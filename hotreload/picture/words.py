@@ -189,7 +189,7 @@ def waiting_text(status: Fields) -> str:
     """Say what is waited for, and for how long."""
     since = status.get("waiting_seconds")
     words = plain(status["waiting_for"])
-    return words if since is None else f"{words}, for {duration(since)}"
+    return words if since is None else f"{words} ({duration(since)} so far)"
 
 
 def _how_far(boot: Fields) -> str:

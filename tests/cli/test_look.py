@@ -61,7 +61,7 @@ async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Comm
     assert row(said.out, "generation") == "2"
     assert row(said.out, "revision") == "step-2 (bbbb2222)"
     assert row(said.out, "wanted") == "step-3 (cccc3333)"
-    assert row(said.out, "waiting").startswith("for   2 of 4 shards of step-3, for ")
+    assert row(said.out, "waiting").startswith("for   2 of 4 shards of step-3 (")
     assert row(said.out, "gate") == "open, 0 inside, 0 held"
     assert row(said.out, "pinned").startswith("yes")
     assert "step-2 (bbbb2222): live as generation 2, " in row(said.out, "last attempt")

@@ -10,6 +10,7 @@ from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
     BakeTold,
+    CommandBegan,
     DryRunFinished,
     FoldersPassedOver,
     GateChanged,
@@ -141,9 +142,17 @@ RELOADS = (
     Scene("more of it is there", (Progress(TWO, Phase.FETCHING, 2_000_000_000, 3_000_000_000),)),
     Scene("it is staged", tuple(PhaseEntered(TWO, phase) for phase in USUAL[1:3])),
     Scene(
+        "a command decides",
+        (
+            PhaseEntered(TWO, Phase.PROBING),
+            PhaseEntered(TWO, Phase.COMPARING),
+            CommandBegan(TWO, "judge.sh", 60.0),
+        ),
+    ),
+    Scene(
         "it goes live beside what still answers",
         (
-            *(PhaseEntered(TWO, phase) for phase in USUAL[3:]),
+            *(PhaseEntered(TWO, phase) for phase in USUAL[4:]),
             GenerationLive(SECOND),
             AttemptFinished(live(2, TWO), SECOND),
             PhaseEntered(TWO, None),

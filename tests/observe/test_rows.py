@@ -188,7 +188,7 @@ HOLDING = GateChanged(GateState.HOLDING, 2, 0)
     [
         ((), "answers nobody: booting: the engine is starting, for "),
         (BOOTED, "answers requests; nothing newer is wanted"),
-        ((*BOOTED, Waiting("shard 2")), "answers requests; waits: shard 2, for 0 ms"),
+        ((*BOOTED, Waiting("shard 2")), "answers requests; waits: shard 2 (0 ms so far)"),
         (
             (*BOOTED, PhaseEntered(STEP_8, Phase.VALIDATING)),
             "answers requests; checking step-8 (888888888888)",

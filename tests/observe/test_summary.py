@@ -121,7 +121,7 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
         (
             (*IS_LIVE, Waiting("step-8: no model.safetensors")),
             Pages(),
-            f"{WELL}; it waits: step-8: no model.safetensors, for 0 ms",
+            f"{WELL}; it waits: step-8: no model.safetensors (0 ms so far)",
             "wait",
             None,
         ),
