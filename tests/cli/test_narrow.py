@@ -92,10 +92,10 @@ async def test_where_there_is_no_terminal_each_row_is_one_whole_line(
     assert len(rows) == 3
     assert any(WHY.message.strip() in row for row in rows)
     sentence, empty, *_ = (await hotreload("status")).out.splitlines()
-    assert sentence == (
-        f"generation 2, step-2, answers; {LONG.label} is wanted and was refused "
-        "(config_mismatch); 1 trouble: files_gone: hotreload status --check"
+    assert sentence.startswith(
+        f"generation 2, step-2, answers; {LONG.label} is wanted and was refused (config_mismatch), "
     )
+    assert sentence.endswith(" h ago; 1 trouble: files_gone: hotreload status --check")
     assert empty == ""
 
 

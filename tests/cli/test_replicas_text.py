@@ -51,7 +51,7 @@ def test_one_that_is_lost_says_why_and_when_it_is_started_again() -> None:
 @pytest.mark.parametrize(
     ("moved", "words"),
     [
-        (ReplicaMoved(1, ReplicaState.STARTING), "replica 1 starting 3 min ago"),
+        (ReplicaMoved(1, ReplicaState.STARTING), "replica 1 starting, began 3 min ago"),
         (ReplicaMoved(1, ReplicaState.LOST, "no room"), "replica 1 lost 3 min ago: no room"),
         (ReplicaMoved(1, ReplicaState.LOST, "\033[2J"), "replica 1 lost 3 min ago: \\x1b[2J"),
     ],

@@ -141,7 +141,7 @@ def test_on_a_narrow_terminal_what_is_wrong_is_told_whole_and_no_word_is_broken(
     lines = shown(*events, attempts=(tried,), width=width, height=height, pages=pages)
     assert max(map(columns, lines)) <= width
     text = " ".join(lines)
-    assert f"{long.label} is wanted and was refused (config_mismatch): hotreload history" in text
+    assert f"{long.label} is wanted and was refused (config_mismatch), 60.0 s ago: " in text
     assert text.count(reason.message) == 2  # what is wrong, and the last attempt
     wide = shown(*events, attempts=(tried,), width=1000, height=height, pages=pages)
     words = {word for line in lines for word in line.split() if "…" not in word}
@@ -189,7 +189,7 @@ def test_the_last_attempt_tells_its_reason() -> None:
 def test_what_answers_nobody_says_why() -> None:
     starting = shown(GenerationLive(generation()))[0]
     assert starting.startswith("nobody is answered: booting: the engine is starting, for ")
-    assert "waiting for shard 2" in shown(*BOOTED, Waiting("shard 2"))
+    assert "waiting for shard 2 (0 ms so far)" in shown(*BOOTED, Waiting("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:
