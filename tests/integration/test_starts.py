@@ -121,6 +121,21 @@ def test_a_mistaken_probe_refuses_nothing_that_was_live_however_often_it_starts(
     assert json.loads(process.state.read_text())["refused"] == []
 
 
+def test_at_a_first_start_the_newest_is_tried_and_else_the_model_answers(tmp_path: Path) -> None:
+    process = Started(tmp_path, OF_WORDS)
+    process.drop(1)
+    process.drop(7, "nan")
+    with process.running():
+        assert process.ask()["text"] == words(0)
+        status = process.status
+        assert (status["label"], status["generation"]) == ("model", 1)
+        assert (status["wanted_label"], status["troubles"]) == ("step_7", [])
+        assert [each["label"] for each in status["refused"]] == ["step_7"]
+        process.daemon.ask("POST", "/admin/reload_weights", {"model_path": "step_1"})
+        process.assert_answers(1, generation=2)
+        process.kill()
+
+
 def test_what_failed_other_probes_is_asked_once_more_after_a_restart(tmp_path: Path) -> None:
     process = Started(tmp_path, OF_WORDS)
     process.config.write_text(PROBE.format("step 1"))
