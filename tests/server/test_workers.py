@@ -261,6 +261,35 @@ async def test_what_wants_a_descriptor_that_is_not_there_goes_later(
         taking.close()
 
 
+async def test_one_that_there_is_no_descriptor_for_is_told_and_counts_as_gone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    receive, taken, lost = socket.recv_fds, list[bytes](), asyncio.Event()
+
+    def cut(*asked: Any) -> Any:
+        """What the kernel gives where there is a descriptor for the first of two alone."""
+        message, (first, second), flags, address = receive(*asked)
+        os.close(second)
+        return message, [first], flags | socket.MSG_CTRUNC, address
+
+    monkeypatch.setattr(socket, "recv_fds", cut)
+    client, server = socket.socketpair()
+    giving = Handing(ours, lambda connection, data: None)
+    taking = Handing(theirs, lambda connection, data: taken.append(data), lost.set)
+    try:
+        with client, server:
+            assert giving.hand_over(server.fileno(), b"x" * 2**17)
+            server.close()
+            await asyncio.wait_for(lost.wait(), PATIENCE)
+            assert client.recv(1) == b"", "its end is heard"
+        assert taken == []
+        assert "server.no_descriptor_left" in caplog.messages
+    finally:
+        giving.close()
+        taking.close()
+
+
 async def test_who_takes_none_keeps_none_from_being_answered() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     giving = Handing(ours, lambda connection, data: None)
