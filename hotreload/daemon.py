@@ -39,12 +39,12 @@ from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
 from hotreload.observe.terminal import ReadyLine
-from hotreload.picture.picture import State
-from hotreload.server.bounds import Limits
+from hotreload.picture.picture import Rank, State
 from hotreload.server.configured import listening, make_app, passed_sockets
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
+from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import bake_rules_of, hearing_rules_of
 from hotreload.sources.configured import make_source
@@ -115,7 +115,7 @@ class Daemon:
             slot=self.slot,
             source=self.source,
             baking=self.baking,
-            ranks=ranks,
+            rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             heard=self.lead.heard if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
@@ -161,7 +161,7 @@ class Daemon:
             checking=self.checking,
             baking=self.baking,
             started=self._take_signals,
-            lead=self.lead,
+            others=self.lead,
         )
 
     def _following(self) -> Follow:

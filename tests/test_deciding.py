@@ -17,7 +17,7 @@ from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.rereading import Rereading
 from hotreload.life.start_engine import engine_options
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Lease, Revision, Staged

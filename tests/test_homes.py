@@ -22,9 +22,9 @@ from hotreload.mount_table import MOUNTINFO
 from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES
 from hotreload.owned_args import OWNED_ARGS
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.operations import OPERATIONS
+from hotreload.server_limits import Limits
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
 from hotreload.settings.source import SourceSettings

@@ -14,9 +14,9 @@ from hotreload.events import Event, WorkerMoved
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.bounds import Limits
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers.words import Word
+from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from tests.children import workers_below
 from tests.waiting import turn_until

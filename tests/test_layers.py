@@ -34,7 +34,7 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "server.bounds"}
+DEFAULTS = {"core.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights answer, judged by pure rules."""
@@ -93,15 +93,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "server": {"server", "server.bounds", "picture", *CORE},
+    "server": {"server", "server_limits", "picture", *CORE},
     "sources.configured": {"sources", "checkpoint", "settings", *CORE},
-    "server.configured": {"server", "server.bounds", "picture", "settings", *CORE},
+    "server.configured": {"server", "server_limits", "picture", "settings", *CORE},
     "sources": {"sources", "checkpoint", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
-    "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads", "hosts.upstream"}
+    "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {"engine.weights", "engine", "checkpoint.reading", "checkpoint.fingerprint"}
     | CORE,
@@ -112,15 +112,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
     "settings": {"settings", *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
-    "life": {"life", "hosts.life", "hosts.upstream", "settings", "observe", *PICTURE}
-    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "life": {"life", "settings", "observe", *PICTURE} | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arranged", "checkpoint.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", *CORE},
     "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "worker_process": {"life", "server.configured", "server.bounds", "settings", "observe"}
+    "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
     "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
@@ -292,6 +291,25 @@ def test_no_import_goes_round_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as circle:
         pytest.fail(" → ".join(reversed(circle.args[1])))
+
+
+def test_no_two_rooms_need_each_other() -> None:
+    """A room is a folder of the package, or a file beside the folders."""
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        needs = modules_imported_by(module, known_names())
+        graph.setdefault(_folder_of(name_of(module)), set()).update(map(_folder_of, needs))
+    for room, needed in graph.items():
+        needed.discard(room)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(" → ".join(reversed(circle.args[1])))
+
+
+def _folder_of(name: str) -> str:
+    _, room, *_ = [*name.split("."), "__init__"]
+    return room
 
 
 # --- pickles ---------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from hotreload.core.baking import Baking
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
-from hotreload.hosts.upstream.joining import Ranks
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
@@ -31,7 +30,7 @@ class Observers:
         slot: ServingSlot,
         source: Source,
         baking: Baking,
-        ranks: Ranks | None,
+        rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
         """`heard` says how many seconds ago each other rank gave a sign of life."""
@@ -43,7 +42,7 @@ class Observers:
                 tp=settings.engine.tp,
                 workers=counted_workers(settings.server.workers),
                 source_kind=settings.source.kind,
-                rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
+                rank=rank,
             ),
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),

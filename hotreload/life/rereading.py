@@ -21,8 +21,8 @@ from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys
+from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread

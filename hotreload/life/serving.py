@@ -1,15 +1,15 @@
 """The life of a host that decides what is live: a start, and then all that serves.
 
-Of several hosts rank 0 lives it; `hosts.life.follow` is what the others do instead.
+Of several hosts rank 0 lives it, and what the others do is handed in.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from hotreload.core.baking import Baking
 from hotreload.core.lasting import (
@@ -26,7 +26,6 @@ from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.heap import STARTING, keep_what_is_there
-from hotreload.hosts.life.lead import Lead
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
 from hotreload.life.deciding import Deciding
@@ -36,13 +35,24 @@ from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.served_by import served_by_now
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start_engine import Engines, importing_meanwhile
+from hotreload.life.start_engine import Engines, MakeEngine, importing_meanwhile
 from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.warming import compile_behind
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
 from hotreload.types import BAKE, ROLLBACK, By, Generation, Mode, Reason
+
+
+class OtherHosts(Protocol):
+    """The other hosts of one engine, which take part in what this one decides."""
+
+    def together(self) -> AbstractAsyncContextManager[None]:
+        """Meet them, and be with them until the end of the block."""
+
+    @property
+    def make(self) -> MakeEngine:
+        """Starts the engine on all of them."""
 
 
 class ServingLife:
@@ -62,11 +72,11 @@ class ServingLife:
         checking: Checking,
         baking: Baking,
         started: Callable[[], None],
-        lead: Lead | None,
+        others: OtherHosts | None,
     ) -> None:
         """`started` is called after an engine is, and has answered.
 
-        With `lead` other hosts are taken along.
+        `others` are taken along in all that changes the engine.
         """
         self._slot = slot
         self._rereading = rereading
@@ -77,9 +87,9 @@ class ServingLife:
         self._attempts = attempts = baking.attempts
         self._publish = attempts.publish
         self._started = started
-        make = lead.make if lead else None
+        make = others.make if others else None
         self._engines = engines = Engines(rereading, checking, make=make, started=started)
-        self._lead = lead
+        self._others = others
         settings = rereading.settings
         self._doubt, gone = Doubt(self._publish), Gone(self._publish)
         for trouble in (self._doubt, gone):
@@ -106,7 +116,7 @@ class ServingLife:
 
     async def run(self) -> None:
         """Start, and keep what is live up to date; EngineLost when no engine serves any more."""
-        async with self._lead.together() if self._lead else nullcontext():
+        async with self._others.together() if self._others else nullcontext():
             try:
                 async with importing_meanwhile():
                     await self._start.run()

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys
+from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
 
 

@@ -25,7 +25,6 @@ from hotreload.server.asking import (
     end_of,
     tokens_of,
 )
-from hotreload.server.bounds import Limits
 from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
 from hotreload.server.exchange import (
     CUT_SHORT,
@@ -39,6 +38,7 @@ from hotreload.server.problems import Json, Refused, status_of
 from hotreload.server.request_body import Kind, whole_number
 from hotreload.server.shared_numbers import SharedNumber
 from hotreload.server.sse import EventWriter
+from hotreload.server_limits import Limits
 from hotreload.types import AS_ASKED, Generation
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"

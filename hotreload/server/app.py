@@ -17,7 +17,6 @@ from hotreload.server.admin import Admission, admin_routes
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys, KeyCheck, wanted_keys
 from hotreload.server.limits import Bodies
 from hotreload.server.model_routes import model_routes
@@ -35,6 +34,7 @@ from hotreload.server.status_page import page_routes
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.vllm import vllm_routes
 from hotreload.server.webhook import Webhook, webhook_route
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 

@@ -4,12 +4,12 @@ from collections.abc import Collection
 
 from fastapi import FastAPI
 
-from hotreload.server.bounds import Limits
 from hotreload.server.browsers import KnownHost, NamedSites
 from hotreload.server.exchange import Exchange
 from hotreload.server.keys import KeyCheck, WantsKey
 from hotreload.server.limits import Limited
 from hotreload.server.ports import Metrics
+from hotreload.server_limits import Limits
 
 
 def put_around(

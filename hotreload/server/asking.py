@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from hotreload.core.gate import Exactly
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.bounds import Limits
 from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
 from hotreload.server.request_body import is_integer
+from hotreload.server_limits import Limits
 from hotreload.types import FOR_A_SWAP, Generation
 
 EngineAnswer = Fields | list[Fields]

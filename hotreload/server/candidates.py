@@ -23,7 +23,6 @@ from hotreload.events import Events
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
-from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.keys import ApiKeys, KeyCheck
@@ -34,6 +33,7 @@ from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
 from hotreload.server.problems import Json
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import Feeds
+from hotreload.server_limits import Limits
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Lease
 

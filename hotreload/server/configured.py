@@ -16,7 +16,6 @@ from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
 from hotreload.server.asking import Model
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
@@ -25,6 +24,7 @@ from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.webhook import Webhook
 from hotreload.server.workers.app import create_worker_app
+from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
 from hotreload.types import Generation

@@ -16,12 +16,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
-from hotreload.server.bounds import Limits
 from hotreload.server.connections import PeerProtocol
 from hotreload.server.crowd import Crowd, Elsewhere
 from hotreload.server.doors import Doors
 from hotreload.server.listening import BACKLOG, is_for_looking
 from hotreload.server.shared_numbers import SharedNumbers
+from hotreload.server_limits import Limits
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")

@@ -8,7 +8,6 @@ from typing import Any
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.bounds import Limits
 from hotreload.server.field_kinds import (
     CHOICES,
     IDS,
@@ -33,6 +32,7 @@ from hotreload.server.request_body import (
     is_number,
     whole_number,
 )
+from hotreload.server_limits import Limits
 
 Idle = tuple[Any, ...]
 """Values of a field, beside null, with which a client asks for nothing."""

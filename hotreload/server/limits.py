@@ -7,9 +7,9 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hotreload.server.bounds import Limits
 from hotreload.server.problems import Refused
 from hotreload.server.shared_numbers import SharedNumber
+from hotreload.server_limits import Limits
 
 FREE_BYTES = 64 * 2**10
 """Bytes of each body that are not counted: a connection may hold as many before anybody reads

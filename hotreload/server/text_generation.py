@@ -11,13 +11,13 @@ from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import Answerer, ModelRequest, ModelRoute, oldest_wanted
 from hotreload.server.asking import EngineAnswer
-from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import SAMPLING
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.requests import completion_request, renamed
 from hotreload.server.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
 from hotreload.server.request_body import read_object
 from hotreload.server.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 NEW_TOKENS = 100

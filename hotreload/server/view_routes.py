@@ -13,13 +13,13 @@ from starlette.types import Receive, Scope, Send
 from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Documents, Status
-from hotreload.server.bounds import Limits
 from hotreload.server.browsers import check_same_site
 from hotreload.server.exchange import while_connected
 from hotreload.server.peers import Peer
 from hotreload.server.ports import Metrics
 from hotreload.server.problems import Json, Refused
 from hotreload.server.sse import EventWriter
+from hotreload.server_limits import Limits
 
 LISTED, MOST_LISTED = 100, 10_000
 MostListed = Annotated[int, Query(ge=1, le=MOST_LISTED)]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hotreload.core.rules import PAUSE_LIMIT
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.settings.behaviour import BehaviourSettings
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (

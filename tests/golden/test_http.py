@@ -21,7 +21,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.listed import Listed, Standing
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections

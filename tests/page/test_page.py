@@ -33,8 +33,8 @@ from hotreload.events import (
 )
 from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
-from hotreload.server.bounds import Limits
 from hotreload.server.status_page import FOLDER
+from hotreload.server_limits import Limits
 from hotreload.types import (
     Answering,
     Attempt,

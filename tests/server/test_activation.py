@@ -19,9 +19,9 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
 from hotreload.server import listening
-from hotreload.server.bounds import Limits
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import bind_unix, take_over, turn_away
+from hotreload.server_limits import Limits
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
 from tests.waiting import PATIENCE

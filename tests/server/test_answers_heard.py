@@ -9,7 +9,7 @@ import pytest
 from hotreload.behaviour.signals import Signal
 from hotreload.core.conduct import Conduct
 from hotreload.errors import AnswerNonfinite, EngineLost
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from tests.server.test_counted import ROUTES, WHOLE_OR_NOT
 from tests.server.world import FIRST, World, serving
 

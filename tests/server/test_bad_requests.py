@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
 

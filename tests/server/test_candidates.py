@@ -15,8 +15,8 @@ from starlette.routing import Route
 
 from hotreload.core.entrance import Entrance
 from hotreload.events import Events
-from hotreload.server.bounds import Limits
 from hotreload.server.candidates import answering_at, create_candidate_app
+from hotreload.server_limits import Limits
 from hotreload.types import Generation, Lease, Staged
 from tests.fake_answers import FOR_EVER
 from tests.fakes import FakeEngine, FakeWeights, Steps

@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.bounds import Limits
 from hotreload.server.known_fields import (
     CHAT,
     COMPLETION,
@@ -24,6 +23,7 @@ from hotreload.server.known_fields import (
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.text_generation_fields import PARAMETERS
+from hotreload.server_limits import Limits
 from tests.server.world import World, serving
 
 RECORDED = [

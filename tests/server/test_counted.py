@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotreload.errors import EngineLost, HotReloadError
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.types import Staged
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE

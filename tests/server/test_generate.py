@@ -13,7 +13,7 @@ import pytest
 
 from hotreload.errors import BadRequest, EngineLost
 from hotreload.server import connections
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE

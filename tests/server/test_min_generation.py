@@ -8,7 +8,7 @@ import pytest
 
 from hotreload.core.gate import Gate
 from hotreload.errors import NotNewEnough, NotServing
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from hotreload.errors import BadRequest, EngineLost
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from tests.server.world import SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE
 

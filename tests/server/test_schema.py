@@ -8,10 +8,10 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server_limits import Limits
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS
 from tests.server.world import FIRST, World, attempt, serving

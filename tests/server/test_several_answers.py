@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from tests.server.world import World, serving
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.bounds import Limits
 from hotreload.server.problems import Refused
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.health import OneToken
+from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.fake_answers import FOR_EVER
 from tests.fakes import HANG

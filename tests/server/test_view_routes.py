@@ -12,7 +12,7 @@ from starlette.routing import Route
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
 from hotreload.listed import Listed, Standing
-from hotreload.server.bounds import Limits
+from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason, Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving
 from tests.waiting import PATIENCE

@@ -27,7 +27,6 @@ from hotreload.errors import (
     NotServing,
 )
 from hotreload.server.asking import EncodedOtherwise
-from hotreload.server.bounds import Limits
 from hotreload.server.problems import Refused, problem_of
 from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
@@ -37,6 +36,7 @@ from hotreload.server.workers.pieces import Teller, stepped
 from hotreload.server.workers.whose import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.words import Word
+from hotreload.server_limits import Limits
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE, turn_until
 

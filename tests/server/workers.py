@@ -10,7 +10,6 @@ from typing import Any
 from fastapi import FastAPI
 
 from hotreload.server.asking import Model
-from hotreload.server.bounds import Limits
 from hotreload.server.http_server import HttpServer
 from hotreload.server.ports import Encoder, Metrics
 from hotreload.server.shared_numbers import NumbersInMemory
@@ -22,6 +21,7 @@ from hotreload.server.workers.whose import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.words import Word
 from hotreload.server.workers.worker import Worker
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 HERE, THERE = 0, 1

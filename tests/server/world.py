@@ -24,12 +24,12 @@ from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
 from hotreload.server.app import create_app
-from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix
 from hotreload.server.webhook import Webhook
+from hotreload.server_limits import Limits
 from hotreload.types import (
     Answering,
     Attempt,

@@ -12,7 +12,6 @@ from typing import Any
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.hosts.upstream.joining import Ranks
 from hotreload.owned_args import refused_args
 
 LOG_LEVEL = logging.WARNING
@@ -20,11 +19,15 @@ LOG_LEVEL = logging.WARNING
 
 
 def arguments_of(
-    server_args: type, options: EngineOptions, platform: str, ranks: Ranks | None = None
+    server_args: type,
+    options: EngineOptions,
+    platform: str,
+    over_processes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Arguments for upstream's Engine; ConfigError names one that the operator may not give.
 
-    `platform` is that of the devices that were found.
+    `platform` is that of the devices that were found. With `over_processes` the engine lies on all
+    devices of several processes: none of them is chosen.
     """
     known = {each.name for each in dataclasses.fields(server_args)}
     for words in refused_args(options.args):
@@ -42,7 +45,7 @@ def arguments_of(
         "enable_single_process": True,
         "skip_server_warmup": True,
         "log_level": logging.getLevelName(LOG_LEVEL).lower(),
-        **(_over(ranks) if ranks is not None else {}),
+        **({**over_processes, "device_indexes": None} if over_processes else {}),
         **(_on_cpu() if platform == "cpu" else {}),
         **options.args,
     }
@@ -62,12 +65,6 @@ def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:
             f"{chunk}, and this sglang-jax would end with the first batch of more than {chunk}: "
             "raise the one, or lower the other"
         )
-
-
-def _over(ranks: Ranks) -> dict[str, Any]:
-    """The engine lies on all devices of all ranks: none of them is chosen."""
-    found = {"nnodes": ranks.count, "node_rank": ranks.own, "dist_init_addr": ranks.address}
-    return {**found, "device_indexes": None}
 
 
 def _on_cpu() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hotreload.engine.upstream.arguments import (
     check_batches,
     find_devices,
 )
+from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
 from hotreload.engine.upstream.scheduler import (
@@ -29,8 +30,6 @@ from hotreload.engine.upstream.scheduler import (
     end_worker_threads,
 )
 from hotreload.errors import ConfigError, HotReloadError
-from hotreload.hosts.upstream import wire
-from hotreload.hosts.upstream.joining import Ranks
 from hotreload.types import Shares
 
 log = logging.getLogger("hotreload.engine")
@@ -46,13 +45,13 @@ for all. What runs meanwhile does not use it."""
 def build(
     options: EngineOptions,
     report: ReportLoss,
-    ranks: Ranks | None = None,
+    distributed: Distributed | None = None,
     loading: AbstractContextManager[None] | None = None,
 ) -> Parts:
     """Start an engine; blocks until it could serve. ConfigError says what to change.
 
-    Of one with `ranks` the others have been met, and each builds its part. Within `loading` others
-    may see to its weights.
+    If it is `distributed`, the other processes have been met, and each builds its part. Within
+    `loading` others may see to its weights.
     """
     model, args = options.model, options.args
     if not (model / "config.json").is_file():
@@ -62,16 +61,15 @@ def build(
     if why := unshared(model, options.tp, args):
         raise ConfigError(why)
     devices = find_devices(options.device, options.tp, options.first_device, options.engines)
-    arguments = arguments_of(server_args, options, devices[0].platform, ranks)
+    over_processes = distributed.arguments if distributed else None
+    arguments = arguments_of(server_args, options, devices[0].platform, over_processes)
     batches = sys.modules["sgl_jax.srt.managers.schedule_batch"]
     check_batches(arguments, are_in_buckets=hasattr(batches, "pad_to_bucket"))
     sockets = SocketFolder()
     parts = Parts(report, sockets)
     launching = embedding.starting(
         entry,
-        launch_scheduler=partial(
-            _launch_scheduler, parts, ranks.secret if ranks else None, options.shares
-        ),
+        launch_scheduler=partial(_launch_scheduler, parts, distributed, options.shares),
         devices=devices,
     )
     try:
@@ -124,7 +122,11 @@ def _in_words(fault: BaseException) -> str:
 
 
 def _launch_scheduler(
-    parts: Parts, join_secret: str | None, shares: Shares, server_args: Any, port_args: Any
+    parts: Parts,
+    distributed: Distributed | None,
+    shares: Shares,
+    server_args: Any,
+    port_args: Any,
 ) -> dict[str, Any]:
     """Replaces upstream's launcher: raises a failure, and mends the scheduler before it runs."""
     from sgl_jax.srt.layers.logits_processor import LogitsMetadata
@@ -141,7 +143,7 @@ def _launch_scheduler(
     scheduler = Scheduler.__new__(Scheduler)
     try:
         ending = embedding.with_threads_that_end(Scheduler, ModelWorker)
-        with ending, wire.guarded(join_secret):
+        with ending, distributed.guard_sockets() if distributed else nullcontext():
             scheduler.__init__(server_args, port_args)
     except BaseException:
         # Nobody else knows this half-made scheduler: its sockets and threads would stay.
@@ -149,7 +151,7 @@ def _launch_scheduler(
         close_sockets(scheduler)
         raise
     parts.outlet.replace_sockets(scheduler)
-    parts.scheduler = SchedulerThread(scheduler, parts.report, shares)
+    parts.scheduler = SchedulerThread(scheduler, parts.report, shares, distributed)
     parts.scheduler.start()
     return {
         "status": "ready",

@@ -16,9 +16,9 @@ from hotreload.engine.grammar_trials.program import deep_stack
 from hotreload.engine.lanes.lanes import Lanes, why_no_lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
+from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.load_notes import Load
 from hotreload.engine.upstream.nonfinite_logits import end_nonfinite
-from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import forget_locals
 from hotreload.types import Shares
 
@@ -38,7 +38,13 @@ class SchedulerStopped(BaseException):
 class SchedulerThread:
     """Runs a scheduler's own event loop, and jobs of ours when it is idle between steps."""
 
-    def __init__(self, scheduler: Any, report: Callable[[str], None], shares: Shares) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        report: Callable[[str], None],
+        shares: Shares,
+        distributed: Distributed | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self._report = report
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -58,9 +64,8 @@ class SchedulerThread:
         self._lanes = None if self.cannot_overlap else Lanes(scheduler, shares)
         self.load = Load(scheduler, self._lanes)
         """Notes of how busy it is, for any thread to read."""
-        several = scheduler.nnodes > 1
-        self.turns = Turns(scheduler, self._check_stop) if several else None
-        """Keeps the ranks of the engine in step; None where there is one."""
+        self.turns = distributed.keep_in_step(scheduler, self._check_stop) if distributed else None
+        """Keeps the processes of the engine in step; None where there is one."""
         patches.wait_while_idle(scheduler, self._is_idle, self._between_steps)
 
     def start(self) -> None:

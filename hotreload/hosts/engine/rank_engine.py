@@ -16,6 +16,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine, named
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.between import BetweenSteps
+from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
 from hotreload.engine.upstream.scheduler import Wake
 from hotreload.engine.upstream.watch import EngineWatch
@@ -24,8 +25,11 @@ from hotreload.engine.weights.measuring import splits_words
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined
-from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements
+from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements, turns_of
 from hotreload.hosts.steps import in_step, next_job
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.turns import Turns
+from hotreload.hosts.upstream.wire import guarded
 from hotreload.threads import all_left_behind, in_thread
 from hotreload.types import Checkpoint, Revision, Staged
 
@@ -97,7 +101,7 @@ class RankEngine(SglangEngine):
             )
         watch = EngineWatch()
         with in_step(joined.next_build()):
-            building = partial(build.build, options, watch.report, joined.ranks)
+            building = partial(build.build, options, watch.report, distributed_by(joined.ranks))
             parts = await built(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
             return await cls._begun(make, parts, watch, named(revision), checkpoint)
@@ -128,9 +132,7 @@ class RankEngine(SglangEngine):
 
     def withdraw(self, step: int) -> None:
         """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
-        turns = self._scheduler.turns
-        assert turns is not None, "there are several ranks"
-        turns.withdraw(str(step))
+        turns_of(self._scheduler).withdraw(str(step))
         self._front.send(Wake())
 
     # --- what is another thing than in an engine on one host --------------------------------------
@@ -172,6 +174,11 @@ class RankEngine(SglangEngine):
                     f"[engine] nnodes: {path} would be cut within four bytes, so nobody could "
                     "tell which weights answer; choose another tp"
                 )
+
+
+def distributed_by(ranks: Ranks) -> Distributed:
+    """Return the hooks for an engine of these ranks, which have met."""
+    return Distributed(ranks.arguments, partial(guarded, ranks.secret), Turns)
 
 
 def _checked(terms: StagingOptions) -> StagingOptions:

@@ -31,6 +31,12 @@ KEPT_TELLINGS = 64
 """Number of the things a rank told last that the store keeps: all have heard those before."""
 
 
+def turns_of(scheduler: SchedulerThread) -> Turns:
+    """The turns of this rank's scheduler, which it takes as all do."""
+    assert isinstance(scheduler.turns, Turns), "there are several ranks"
+    return scheduler.turns
+
+
 class Meeting:
     """Place where ranks tell each other things, each one under a name."""
 
@@ -85,8 +91,7 @@ class BetweenStepsOfAll(BetweenSteps):
 
     @property
     def _turns(self) -> Turns:
-        assert self._scheduler.turns is not None, "there are several ranks"
-        return self._scheduler.turns
+        return turns_of(self._scheduler)
 
     async def _by_all[T](
         self, job: Callable[[], T], may_be_done: Callable[[], bool], within: float | None

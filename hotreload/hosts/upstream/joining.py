@@ -8,7 +8,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,11 @@ class Ranks:
     def leads(self) -> bool:
         """True for rank 0, which decides."""
         return self.own == 0
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Upstream's words for it."""
+        return {"nnodes": self.count, "node_rank": self.own, "dist_init_addr": self.address}
 
     @property
     def others(self) -> Iterator[int]:

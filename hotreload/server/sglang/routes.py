@@ -12,7 +12,6 @@ from hotreload.errors import BadRequest, NotServing
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import check_batch
-from hotreload.server.bounds import Limits
 from hotreload.server.openai.requests import chat_request, in_openai_words
 from hotreload.server.ordering import abort, flush_all
 from hotreload.server.ports import Gate
@@ -22,6 +21,7 @@ from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server.sglang.health import OneToken
 from hotreload.server.sglang.pausing import pause_routes
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 Admit = Callable[[Request], Awaitable[None]]

@@ -9,7 +9,6 @@ from hotreload.events import Events
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import Model
-from hotreload.server.bounds import Limits
 from hotreload.server.keys import KeyCheck
 from hotreload.server.limits import Bodies
 from hotreload.server.model_routes import model_routes
@@ -17,6 +16,7 @@ from hotreload.server.ports import Metrics
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.view_routes import Feeds
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 

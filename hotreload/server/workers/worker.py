@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hotreload.server.bounds import Limits
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.ports import Encoder
@@ -18,6 +17,7 @@ from hotreload.server.workers.model import CountedElsewhere, ModelElsewhere
 from hotreload.server.workers.whose import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.words import Word
+from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 GRACE_SECONDS = 2.0
