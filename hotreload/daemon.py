@@ -17,11 +17,11 @@ from typing import Any
 from hotreload.checkpoint.digests import Digests
 from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
-from hotreload.core.hearing import Hearing
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
+from hotreload.features.compare.hearing import Hearing
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
@@ -95,9 +95,9 @@ class Daemon:
             save=self.lead.save if self.lead else self.state.save,
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
-            hearing=Hearing(hearing_rules_of(settings)),
             note_next_number=self.state.note_next_number,
         )
+        self.hearing = Hearing(hearing_rules_of(settings))
         self.baking = Baking(self.attempts, bake_rules_of(settings))
         """Judges what goes live by its clients' answers."""
         digests = Digests()  # of files that the source or the checks have read; both look here
@@ -115,6 +115,7 @@ class Daemon:
             slot=self.slot,
             source=self.source,
             baking=self.baking,
+            hearing=self.hearing,
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             heard=self.lead.heard if self.lead else dict,
         )
@@ -141,7 +142,7 @@ class Daemon:
             events=self.events,
             metrics=self.metrics,
             conducts=self.baking.conducts,
-            hearing=self.attempts.hearing,
+            hearing=self.hearing,
             limits=self.limits,
             wake=self.source.wake,
             counts=self.workers.counts,
@@ -160,6 +161,7 @@ class Daemon:
             source=self.source,
             checking=self.checking,
             baking=self.baking,
+            hearing=self.hearing,
             started=self._take_signals,
             others=self.lead,
         )

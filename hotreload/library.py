@@ -14,7 +14,6 @@ from typing import Any
 
 from hotreload.behaviour.asked import Question
 from hotreload.checkpoint.digests import Digests
-from hotreload.core.comparing import compared
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
     BadRequest,
@@ -27,6 +26,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Publish
+from hotreload.features.compare.comparing import compared
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.started import Started, start
 from hotreload.hot.terms import HotTerms

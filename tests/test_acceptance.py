@@ -19,7 +19,7 @@ from hotreload.life import acceptance, corpora
 from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
 from hotreload.life.start_engine import engine_options
 from hotreload.settings.load import load
-from hotreload.settings.rules import rules_of
+from hotreload.settings.rules import compare_rules_of
 from hotreload.settings.sections import Settings
 from tests.test_rereading import living
 
@@ -311,9 +311,9 @@ async def test_a_start_goes_by_the_questions_that_it_read(tmp_path: Path) -> Non
     (tmp_path / "hotreload.toml").write_text(CORPUS)
     loaded = load(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {})
     with pytest.raises(AssertionError, match="was not read"):
-        rules_of(loaded.settings)
+        compare_rules_of(loaded.settings)
     settings = await check_at_start(loaded.settings)
-    (asked,) = rules_of(settings).corpus
+    (asked,) = compare_rules_of(settings).corpus
     assert (asked.prompt, asked.place) == ("2 + 2 =", f"{tmp_path / 'prompts.jsonl'}: line 1")
     assert list(engine_options(settings, tmp_path).unseen.corpus) == [asked]
 

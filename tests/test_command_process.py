@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.commanding import CommandEnd
 from hotreload.errors import ConfigError
+from hotreload.features.command import CommandEnd
 from hotreload.life import command_process
 from hotreload.life.command_process import LastLines, Rights, rights_of, run_command
 from tests.children import is_there

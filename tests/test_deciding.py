@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.commanding import CommandEnd
 from hotreload.core.entrance import Entrance
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError
 from hotreload.events import Events
+from hotreload.features.command import CommandEnd
 from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.rereading import Rereading

@@ -34,12 +34,14 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "server_limits"}
+DEFAULTS = {"core.rules", "features.compare.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights answer, judged by pure rules."""
 RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
+FEATURES = {"features", "features.compare.rules"}
+"""Capabilities beside the kernel, which knows none of them."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
@@ -88,14 +90,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     **{defaults: set(RULES_OF_ANSWERS) for defaults in DEFAULTS},
     "core": CORE,
+    "features": {*FEATURES, *CORE},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
-    "server": {"server", "server_limits", "picture", *CORE},
+    "server": {"server", "server_limits", "picture", *FEATURES, *CORE},
     "sources.configured": {"sources", "checkpoint", "settings", *CORE},
-    "server.configured": {"server", "server_limits", "picture", "settings", *CORE},
+    "server.configured": {"server", "server_limits", "picture", "settings", *FEATURES, *CORE},
     "sources": {"sources", "checkpoint", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
@@ -112,17 +115,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
     "settings": {"settings", *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
-    "life": {"life", "settings", "observe", *PICTURE} | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
+    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arranged", "checkpoint.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
-    "library": {"hot", "checkpoint", "engine", "sources", *CORE},
-    "daemon": {"life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
+    "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
+    "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
-    "cli": {"cli", "cli.doctor_checks", "daemon", "library", "life", "settings", "observe"}
+    "cli": {
+        *FEATURES,
+        "cli",
+        "cli.doctor_checks",
+        "daemon",
+        "library",
+        "life",
+        "settings",
+        "observe",
+    }
     | PICTURE
     | SIBLINGS
     | ENGINE

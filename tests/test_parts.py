@@ -11,17 +11,24 @@ import pytest
 
 from hotreload.core.gate import Gate
 from hotreload.core.replica import Replica
-from hotreload.core.rules import BehaviourLimits, HearingRules, KeepPrevious, Rules
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
+from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
 from hotreload.life import serving
 from hotreload.life.serving import ServingLife, verifying
 from hotreload.life.serving_slot import _weights_held
 from hotreload.server import configured
 from hotreload.server.configured import admin_group
 from hotreload.settings.load import load
-from hotreload.settings.rules import NAMING_SECONDS, hearing_rules_of, rules_of, stage_seconds
+from hotreload.settings.rules import (
+    NAMING_SECONDS,
+    compare_rules_of,
+    hearing_rules_of,
+    rules_of,
+    stage_seconds,
+)
 from hotreload.settings.sections import Settings
 from hotreload.types import GateState, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
@@ -69,8 +76,6 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.sets=3",
             "reload.finish_timeout=17",
             "reload.shadow_share=0.2",
-            "behaviour.time=18",
-            "behaviour.limits.max_kl=0.5",
         )
     )
     assert rules == Rules(
@@ -85,11 +90,24 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         sets=3,
         finish_timeout=17,
         shadow_share=0.2,
-        compare_within=18,
-        limits=BehaviourLimits(max_kl=0.5),
     )
-    assert (rules.proving_timeout, rules.comparing_timeout) == (80, 90)
-    assert rules_of(settings(tmp_path, "behaviour.report=false")).compare_within == 0
+    assert rules.proving_timeout == 80
+
+
+def test_new_weights_are_compared_as_the_operator_says(tmp_path: Path) -> None:
+    said = ("reload.shadow_share=0.2", "behaviour.time=18", "behaviour.limits.max_kl=0.5")
+    rules = compare_rules_of(settings(tmp_path, *said))
+    limits = BehaviourLimits(max_kl=0.5)
+    assert rules == CompareRules(within=18, shadow_share=0.2, limits=limits)
+    assert rules.seconds(is_dry_run=False) == 90
+    assert compare_rules_of(settings(tmp_path, "behaviour.report=false")).within == 0
+
+
+def test_what_decides_nothing_is_compared_for_two_seconds_but_in_a_dry_run(tmp_path: Path) -> None:
+    undeciding = compare_rules_of(settings(tmp_path))
+    asked = compare_rules_of(settings(tmp_path, 'behaviour.command=["true"]'))
+    assert (undeciding.seconds(is_dry_run=False), undeciding.seconds(is_dry_run=True)) == (2, 40)
+    assert asked.seconds(is_dry_run=False) == 40
 
 
 def test_requests_are_heard_as_the_operator_says_and_none_where_nothing_is_compared(

@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.asked import AnswerCheck
-from hotreload.core.rules import BehaviourLimits
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleTold
+from hotreload.features.compare.rules import BehaviourLimits, CompareRules
 from hotreload.life import rereading
 from hotreload.life.acceptance import accepted
 from hotreload.life.serving import ServingLife
 from hotreload.settings.rereading import NEED_NO_RESTART as CAN_CHANGE
 from hotreload.settings.rereading import _flat, reread
+from hotreload.settings.rules import compare_rules_of
 from hotreload.settings.sections import Settings
 from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
@@ -61,6 +62,11 @@ class Life(Witness):
     @property
     def rules(self) -> Any:
         return self.reconciler.rules
+
+    @property
+    def compare(self) -> CompareRules:
+        """What the next attempt is compared by."""
+        return compare_rules_of(self.daemon.rereading.settings)
 
     @property
     def log_level(self) -> int:
@@ -153,14 +159,14 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     **{
         f"behaviour.limits.{name}": (
             f"[behaviour.limits]\n{name} = 0.5",
-            lambda life, name=name: getattr(life.rules.limits, name),  # type: ignore[misc]
+            lambda life, name=name: getattr(life.compare.limits, name),  # type: ignore[misc]
             0.5,
         )
         for name in BehaviourLimits.__dataclass_fields__
     },
     "behaviour.corpus": (
         CORPUS,
-        lambda life: [(each.prompt, each.check) for each in life.rules.corpus],
+        lambda life: [(each.prompt, each.check) for each in life.compare.corpus],
         [("2 + 2 =", AnswerCheck("answer", "4"))],
     ),
     "behaviour.command_timeout": (
@@ -168,7 +174,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
         lambda life: life.daemon.rereading.settings.behaviour.command_timeout,
         3.0,
     ),
-    "behaviour.time": ("[behaviour]\ntime = 3", lambda life: life.rules.compare_within, 3.0),
+    "behaviour.time": ("[behaviour]\ntime = 3", lambda life: life.compare.within, 3.0),
     "reload.allowed_increase": (
         "[reload]\nallowed_increase = 0.1",
         lambda life: life.daemon.baking.rules.allowed_increase,
@@ -281,14 +287,14 @@ async def test_a_corpus_is_read_again_though_the_file_of_settings_is_the_same(li
     corpus = life.file.with_name("prompts.jsonl")
     corpus.write_text('{"prompt": "3 + 3 =", "answer": "6"}')
     assert await life.reread(CORPUS) == SettingsRead(("[behaviour] corpus",))
-    assert [each.prompt for each in life.rules.corpus] == ["3 + 3 ="]
+    assert [each.prompt for each in life.compare.corpus] == ["3 + 3 ="]
     corpus.write_text('{"prompt": "3 + 3 =", "answer": 6}')
     told = await life.reread(CORPUS)
     assert (
         told.error
         == f"[behaviour] corpus: {corpus}: line 1: answer: should be a text that is not empty"
     )
-    assert [each.prompt for each in life.rules.corpus] == ["3 + 3 ="]
+    assert [each.prompt for each in life.compare.corpus] == ["3 + 3 ="]
 
 
 async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Life) -> None:
@@ -296,7 +302,7 @@ async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Li
     life.file.with_name("prompts.jsonl").write_text('{"prompt": "too long"}')
     told = await life.reread(f"{CORPUS}[reload]\nsets = 3\n")
     assert "prompts.jsonl: line 1: is too long" in (told.error or "")
-    assert (life.rules.corpus, life.rules.sets) == ((), 2)
+    assert (life.compare.corpus, life.rules.sets) == ((), 2)
 
 
 @pytest.mark.parametrize(

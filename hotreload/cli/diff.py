@@ -16,7 +16,7 @@ from hotreload.json_fields import Fields, behaviour_fields, reason_fields
 from hotreload.picture.words import behaviour_text, plain
 
 if TYPE_CHECKING:
-    from hotreload.core.rules import Rules
+    from hotreload.features.compare.rules import CompareRules
     from hotreload.library import Compared
     from hotreload.settings.sections import Settings
 
@@ -78,7 +78,7 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, and print what was found or what is wrong."""
     from hotreload.cli.xla_log import keep_remarks_out
-    from hotreload.core.comparing import check_limits
+    from hotreload.features.compare.comparing import check_limits
 
     keep_remarks_out(args.device or "auto")
     settings, steps = _settings(args), Steps()
@@ -120,15 +120,15 @@ def _settings(args: argparse.Namespace) -> "Settings | None":
     return with_corpus(load(args.config, args.sets, os.environ).settings)
 
 
-def _rules(settings: "Settings | None") -> "Rules":
-    from hotreload.core.rules import Rules
-    from hotreload.settings.rules import rules_of
+def _rules(settings: "Settings | None") -> "CompareRules":
+    from hotreload.features.compare.rules import CompareRules
+    from hotreload.settings.rules import compare_rules_of
 
-    return Rules() if settings is None else rules_of(settings)
+    return CompareRules() if settings is None else compare_rules_of(settings)
 
 
 def _found(
-    args: argparse.Namespace, settings: "Settings | None", rules: "Rules", steps: Steps
+    args: argparse.Namespace, settings: "Settings | None", rules: "CompareRules", steps: Steps
 ) -> "Compared":
     import asyncio
     from contextlib import closing, redirect_stdout

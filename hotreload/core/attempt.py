@@ -7,19 +7,19 @@ made in the place of the flip (`first_switch`). The steps on one engine have two
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hotreload.core.commanding import RunCommand, check_can_ask
+from hotreload.core.judge import Judge, watched_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rollout import Rollout
-from hotreload.core.rules import UNDECIDING_SECONDS, Rules
+from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted, wait_for_left_behind
@@ -65,9 +65,9 @@ class AttemptUnderWay:
         replicas: Replicas[Engine],
         attempts: Attempts,
         rules: Rules,
-        command: RunCommand | None = None,
+        judges: Sequence[Judge] = (),
     ) -> None:
-        """`command` decides about new weights, after all else."""
+        """`judges` judge new weights after the probes, in this order."""
         self.progress = progress
         self.wanted = wanted
         self._fetch = fetch
@@ -75,9 +75,8 @@ class AttemptUnderWay:
         self._replicas = replicas
         self._attempts = attempts
         self._rules = rules
-        self._command = command
-        self._is_to_compare = True
-        """True until new weights were compared with what is live."""
+        self._judges = judges
+        """Those that have not judged the new weights yet."""
         self._is_way_back = False
 
     def name(self, revision: Revision, version: str) -> None:
@@ -93,8 +92,7 @@ class AttemptUnderWay:
         self.wanted.ask(is_wanted)
         self._check_judges()
         checkpoint = await self._prepared()
-        mirroring = self._attempts.hearing.mirroring
-        with mirroring() if self._is_to_compare else nullcontext():
+        with watched_by(self._judges):
             await self._change(lambda engine: engine.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
@@ -103,7 +101,7 @@ class AttemptUnderWay:
         self._check_judges()
         checkpoint = await self._prepared()
         self._rules = replace(self._rules, abort_on_drain_timeout=False)
-        with self._attempts.hearing.mirroring():
+        with watched_by(self._judges):
             await self._rehearse_on_one(checkpoint)
 
     async def _rehearse_on_one(self, checkpoint: Checkpoint) -> None:
@@ -115,7 +113,7 @@ class AttemptUnderWay:
                     self.progress.unproven = switch.replica.engine.cannot_overlap or ""
                     if not self.progress.unproven:
                         await switch.prove_unseen(staged)
-                        await self._compare(switch, staged, self._rules.comparing_timeout)
+                        await self._judge(switch, staged, is_dry_run=True)
 
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again: by what is in memory, else from its files."""
@@ -123,7 +121,7 @@ class AttemptUnderWay:
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         if not await self._take_back(place):
-            self._is_to_compare = False  # the way back is not barred by how far it goes
+            self._judges = ()  # the way back is not barred by how far it goes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
         for gate, weights in left:
             gate.turn_out(weights)  # no conversation goes on by what was left
@@ -139,14 +137,9 @@ class AttemptUnderWay:
         )
 
     def _check_judges(self) -> None:
-        """Load nothing that nobody could judge; the way back needs no judge."""
-        if not self._is_to_compare:
-            return
-        engine = self._replicas.first.engine
-        if self._command is not None:
-            check_can_ask("command", engine.cannot_overlap)
-        if self._rules.limits.are_any:
-            check_can_ask("limits", engine.cannot_compare)
+        """Load nothing that could not be judged."""
+        for judge in self._judges:
+            judge.check_can_judge(self._replicas.first.engine)
 
     # --- the steps ---------------------------------------------------------------------------
 
@@ -175,25 +168,16 @@ class AttemptUnderWay:
 
     async def _prove(self, switch: Switch, staged: Staged) -> None:
         self.wanted.check()  # the last cheap exit
-        takes_long = self._is_to_compare and self._command is not None
-        self.progress.is_staged = not takes_long
+        self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
         await switch.prove(staged)
-        if self._is_to_compare:
-            await self._compare(switch, staged, self._comparing_seconds)
-            self._is_to_compare = False  # what the first engine finds is so on all
+        await self._judge(switch, staged)
         self.progress.is_staged = True
 
-    @property
-    def _comparing_seconds(self) -> float:
-        """Time to compare what is to go live: little, where nothing decides by it."""
-        decides = self._rules.limits.are_any or self._command is not None
-        most = self._rules.comparing_timeout
-        return most if decides else min(most, UNDECIDING_SECONDS)
-
-    async def _compare(self, switch: Switch, staged: Staged, seconds: float) -> None:
-        await switch.compare(staged, self._attempts.hearing, seconds)
-        if self._command is not None:
-            await switch.ask_command(staged, self._command)
+    async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
+        """Ask all judges, once an attempt: what is so on the first engine is so on all."""
+        for judge in self._judges:
+            await switch.judge(judge, staged, is_dry_run=is_dry_run)
+        self._judges = ()
 
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True

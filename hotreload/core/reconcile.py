@@ -14,7 +14,7 @@ from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.baking import Baking
-from hotreload.core.commanding import RunCommand
+from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
@@ -41,20 +41,17 @@ class Reconciler:
         validate: Validate,
         rules: Rules,
         baking: Baking,
-        command: Callable[[], RunCommand | None] = lambda: None,
+        judges: MakeJudges = no_judges,
         min_interval: float = 0.0,
     ) -> None:
-        """`baking` judges what goes live by its answers, `command` before it does.
-
-        The latter is asked at each attempt which command that is, if there is one.
-        """
+        """`baking` judges what goes live by its answers, `judges` before it does."""
         self.ledger = attempts.ledger
         self._source = source
         self._replicas = replicas
         self._attempts = attempts
         self._validate = validate
         self._baking = baking
-        self._command = command
+        self._judges = judges
         self.rules = rules
         """Rules for each attempt from its beginning; others may be set at any time."""
         self.min_interval = min_interval
@@ -286,7 +283,7 @@ class Reconciler:
             replicas=self._replicas,
             attempts=self._attempts,
             rules=self._rules_for(revision),
-            command=self._command(),
+            judges=self._judges(),
         )
 
     def _rules_for(self, revision: Revision) -> Rules:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import (
@@ -66,21 +65,18 @@ class Attempts:
         backoff: Callable[[int], float] = default_backoff,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        hearing: Hearing | None = None,
         note_next_number: Save | None = None,
     ) -> None:
         """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours.
 
-        `hearing` hears the requests of clients, where there are any. `note_next_number` has the
-        next number survive a death that comes before the ledger is saved, or says why it does not.
+        `note_next_number` has the next number survive a death that comes before the ledger is
+        saved, or says why it does not.
         """
         self.ledger = ledger
         self.publish = publish
         self.backoff = backoff
         self.clock = clock
         self.wall = wall
-        self.hearing = hearing or Hearing()
-        """Requests of clients that new weights are compared by."""
         self._save = save
         self._note_next_number = note_next_number
         self._numbers_by_clock = False

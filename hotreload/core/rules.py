@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-from hotreload.behaviour.asked import Question
-
 PAUSE_LIMIT = 600.0
 """Seconds after which a pause that nobody ends is over by itself."""
 
@@ -15,60 +13,12 @@ MOST_SETS = 6
 """The most sets of weights where memory decides: each lane has its turn, so tokens come slower."""
 
 
-UNDECIDING_SECONDS = 2.0
-"""The most time that a comparison by which nothing decides keeps new weights from going live."""
-
-
 class KeepPrevious(StrEnum):
     """The place where the generation before waits for a rollback."""
 
     DEVICE = "device"
     HOST = "host"
     NONE = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class BehaviourLimits:
-    """Differences from the live weights that are allowed; None allows each."""
-
-    min_agreement: float | None = None
-    max_kl: float | None = None
-    max_kl_over_noise: float | None = None
-    """As a multiple of what the live weights differ by when they are asked twice."""
-    max_perplexity_ratio: float | None = None
-    max_length_ratio: float | None = None
-    min_change: float | None = None
-    """The least mean divergence: what differs by less was probably meant to be other weights."""
-    min_accuracy: float | None = None
-    """The least share of right answers, of those that are expected."""
-    max_heard_perplexity_ratio: float | None = None
-    """Along clients' answers, as the next one; few of them decide nothing."""
-    min_heard_same_top: float | None = None
-
-    @property
-    def are_any(self) -> bool:
-        """True if something is not allowed."""
-        return self != BehaviourLimits()
-
-    @property
-    def are_of_heard(self) -> bool:
-        """True if something is not allowed along clients' answers."""
-        return (self.max_heard_perplexity_ratio, self.min_heard_same_top) != (None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class HearingRules:
-    """Requests of clients by which new weights are compared, beside what is asked of all."""
-
-    mirror: float = 0.0
-    """The share of those that end while a checkpoint waits."""
-    replay: int = 0
-    """So many of the last are kept in memory."""
-
-    @property
-    def are_any(self) -> bool:
-        """True if some are heard."""
-        return self.mirror > 0 or self.replay > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +40,6 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    compare_within: float = 10.0
-    """Seconds for comparing new weights with the live ones, before they go live; 0: nobody does."""
-    limits: BehaviourLimits = BehaviourLimits()
-    """Limits on how they may differ."""
-    corpus: tuple[Question, ...] = ()
-    """Questions that both are asked, beside those that every checkpoint is."""
     shadow_share: float = 0.25
     """The part of their turns in which new weights compute for the probes, beside clients."""
 
@@ -103,11 +47,6 @@ class Rules:
     def most_sets(self) -> int:
         """The most sets of weights on the device, whatever memory there is."""
         return MOST_SETS if self.sets == BY_MEMORY else self.sets
-
-    @property
-    def comparing_timeout(self) -> float:
-        """Time to compare weights where clients are answered meanwhile."""
-        return self.compare_within / self.shadow_share
 
     @property
     def proving_timeout(self) -> float:

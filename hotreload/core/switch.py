@@ -5,24 +5,19 @@ nobody waits. `drain` empties the engine first, for one that answers by one set 
 """
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
-from hotreload.core.commanding import CommandRefused, RunCommand, check_end, judged
-from hotreload.core.comparing import BehaviourRejected, check_limits, compared
-from hotreload.core.hearing import Hearing
+from hotreload.core.judge import Case, Judge, judged_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import as_verdict, probes_within
 from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
-from hotreload.core.replaying import also_by_heard
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
-from hotreload.errors import EngineLost, SourceUnavailable, TryAgain
-from hotreload.threads import deadline
+from hotreload.errors import EngineLost, TryAgain
 from hotreload.types import Generation, HowFar, Phase, Staged
 
 log = logging.getLogger("hotreload.reload")
@@ -112,26 +107,11 @@ class Switch(ABC):
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
-    async def compare(self, staged: Staged, hearing: Hearing, seconds: float) -> None:
-        """Compare with what is live, where nobody sees it; what is beyond a limit raises why.
-
-        Also by what `hearing` heard of clients. It takes no more than so many seconds.
-        """
-        if self._rules.compare_within and self._engine.cannot_compare is None:
-            with self.replica.sealed_when_lost():
-                await self._wanted.during(self._compared(staged, hearing, seconds))
-
-    async def ask_command(self, staged: Staged, run: RunCommand) -> None:
-        """Have the operator's command ask them, where no client sees it; a no raises why."""
+    async def judge(self, judge: Judge, staged: Staged, *, is_dry_run: bool) -> None:
+        """Ask a judge where no client sees it, for as long as the weights are wanted."""
+        case = Case(self.replica, staged, self._progress, is_dry_run)
         with self.replica.sealed_when_lost():
-            async with self._progress.phase(Phase.COMPARING):
-                try:
-                    end = await self._wanted.during(judged(run, self.replica, staged))
-                    self._progress.command_said = end.lines
-                    check_end(end)
-                except CommandRefused as bad:
-                    self._progress.verdict = bad
-                    raise
+            await self._wanted.during(judged_by(judge, case))
 
     # --- what both ways do -----------------------------------------------------------------
 
@@ -162,44 +142,6 @@ class Switch(ABC):
         except Exception as bad:
             self._progress.verdict = as_verdict(bad)
             raise self._progress.verdict from bad
-
-    async def _compared(self, staged: Staged, hearing: Hearing, seconds: float) -> None:
-        """Without limits nothing that fails here fails the checkpoint."""
-        limits, so_far = self._rules.limits, list[str]()
-        what, setting = "comparing new weights with the live ones", "[behaviour] time"
-        try:
-            async with self._progress.phase(Phase.COMPARING):
-                began = time.monotonic()
-                async with deadline(seconds, what, setting):
-                    found = await compared(self._engine, staged, self._rules.corpus, so_far.append)
-                if found is not None and (heard := hearing.for_the_candidate()):
-                    left = began + seconds - time.monotonic()
-                    found = await also_by_heard(
-                        self._engine, staged, found, heard, left, decides=limits.are_of_heard
-                    )
-                    if time.monotonic() - began >= seconds:
-                        along = f"{found.heard} of {len(heard)} requests of clients"
-                        self._note_cut_short(seconds, f"both were led along {along}")
-            self._progress.behaviour = found
-            if found is not None:
-                check_limits(found, limits)
-        except BehaviourRejected as bad:
-            self._progress.verdict = bad
-            raise
-        except EngineLost:
-            raise
-        except Exception as fault:
-            if limits.are_any:
-                raise
-            if isinstance(fault, SourceUnavailable) and so_far:
-                self._note_cut_short(seconds, so_far[-1])
-                return
-            why = f"{type(fault).__name__}: {fault}"
-            log.warning("behaviour.not_compared", extra={"why": why})
-
-    def _note_cut_short(self, seconds: float, so_far: str) -> None:
-        self._progress.not_compared = f"cut short after {seconds:g} s: {so_far}"
-        log.info("behaviour.cut_short", extra={"why": self._progress.not_compared})
 
     @asynccontextmanager
     async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:

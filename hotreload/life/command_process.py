@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hotreload.core.commanding import CommandEnd
 from hotreload.errors import ConfigError, cut
+from hotreload.features.command import CommandEnd
 from hotreload.life import process_session
 from hotreload.life.process_session import END_SECONDS, kill_session
 from hotreload.threads import in_thread, uninterrupted

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from hotreload.core.commanding import CommandEnd, RunCommand
 from hotreload.core.entrance import Entrance
 from hotreload.errors import ConfigError
 from hotreload.events import CommandBegan, Publish
+from hotreload.features.command import CommandEnd, RunCommand
 from hotreload.life.command_process import Rights, rights_of, run_command
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine

@@ -7,6 +7,7 @@ from hotreload.core.baking import Baking
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
+from hotreload.features.compare.hearing import Hearing
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
@@ -30,6 +31,7 @@ class Observers:
         slot: ServingSlot,
         source: Source,
         baking: Baking,
+        hearing: Hearing,
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
@@ -51,7 +53,7 @@ class Observers:
                 heard=heard,
                 bake=lambda: baking.now,
                 condemned=lambda: baking.condemned,
-                hearing=lambda: baking.attempts.hearing.now,
+                hearing=lambda: hearing.now,
             ),
         )
         self.status = Status(self.picture, named=source.named)

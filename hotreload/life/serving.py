@@ -6,12 +6,13 @@ Of several hosts rank 0 lives it, and what the others do is handed in.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 from hotreload.core.baking import Baking
+from hotreload.core.judge import Judge
 from hotreload.core.lasting import (
     close_drained_generations,
     react_to_nonfinite_answers,
@@ -25,6 +26,9 @@ from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
+from hotreload.features.command import CommandJudge
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.judge import CompareJudge
 from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
@@ -38,7 +42,7 @@ from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import Engines, MakeEngine, importing_meanwhile
 from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.warming import compile_behind
-from hotreload.settings.rules import rules_of
+from hotreload.settings.rules import compare_rules_of, rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
 from hotreload.types import BAKE, ROLLBACK, By, Generation, Mode, Reason
@@ -71,6 +75,7 @@ class ServingLife:
         source: Source,
         checking: Checking,
         baking: Baking,
+        hearing: Hearing,
         started: Callable[[], None],
         others: OtherHosts | None,
     ) -> None:
@@ -83,6 +88,7 @@ class ServingLife:
         self._source = source
         self._checking = checking
         self._baking = baking
+        self._hearing = hearing
         self._deciding = Deciding(rereading, slot.entrance, events.publish)
         self._attempts = attempts = baking.attempts
         self._publish = attempts.publish
@@ -157,7 +163,7 @@ class ServingLife:
             validate=self._checking,
             rules=rules_of(settings),
             baking=self._baking,
-            command=self._deciding.command,
+            judges=self._judges,
             min_interval=settings.reload.min_interval,
         )
         operator = Operator(
@@ -169,6 +175,11 @@ class ServingLife:
         replica.open()
         self._publish(GenerationLive(live, replica.index))
         self._lasting = self._tasks(replicas, reconciler, operator)
+
+    def _judges(self) -> Sequence[Judge]:
+        """Make those of one attempt, by the settings that are in force."""
+        rules, run = compare_rules_of(self._rereading.settings), self._deciding.command()
+        return [CompareJudge(rules, self._hearing), *([CommandJudge(run)] if run else [])]
 
     def _tasks(
         self, replicas: Replicas[RunningEngine], reconciler: Reconciler, operator: Operator

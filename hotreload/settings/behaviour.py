@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hotreload.core.rules import HearingRules, Rules
+from hotreload.features.compare.rules import CompareRules, HearingRules
 from hotreload.settings.kinds import (
     AtMost,
     CorpusFile,
@@ -85,7 +85,7 @@ class BehaviourSettings(SettingsTable):
         "by one set of weights alone, or over several hosts, they are not.",
     )
     time: Deadline = Field(
-        default=Rules().compare_within,
+        default=CompareRules().within,
         description="How long that may take. A checkpoint that it takes longer for is postponed if "
         "there are limits, and else goes live without a report. Where clients are answered "
         "meanwhile, it is divided by shadow_share. Without limits and command it is 2 s at most, "

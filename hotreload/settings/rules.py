@@ -1,7 +1,8 @@
 """Decisions of the operator about attempts, in the core's terms."""
 
 from hotreload.behaviour.asked import Question
-from hotreload.core.rules import BakeRules, BehaviourLimits, HearingRules, KeepPrevious, Rules
+from hotreload.core.rules import BakeRules, KeepPrevious, Rules
+from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
 from hotreload.settings.sections import Settings
 from hotreload.types import Shares
 
@@ -48,9 +49,18 @@ def rules_of(settings: Settings) -> Rules:
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
         shadow_share=reload.shadow_share,
-        compare_within=settings.behaviour.time if settings.behaviour.report else 0.0,
-        limits=BehaviourLimits(**settings.behaviour.limits.model_dump()),
+    )
+
+
+def compare_rules_of(settings: Settings) -> CompareRules:
+    """Return how new weights are compared with the live ones."""
+    behaviour = settings.behaviour
+    return CompareRules(
+        within=behaviour.time if behaviour.report else 0.0,
+        shadow_share=settings.reload.shadow_share,
+        limits=BehaviourLimits(**behaviour.limits.model_dump()),
         corpus=corpus_of(settings),
+        is_wanted_whole=bool(behaviour.command),
     )
 
 

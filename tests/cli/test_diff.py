@@ -6,9 +6,9 @@ import json
 import pytest
 
 from hotreload.cli.diff import Steps, fault_text, report_fields, report_text
-from hotreload.core.comparing import check_limits
-from hotreload.core.rules import BehaviourLimits
 from hotreload.errors import CheckpointIncompatible, HotReloadError
+from hotreload.features.compare.comparing import check_limits
+from hotreload.features.compare.rules import BehaviourLimits
 from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.library import Compared
 

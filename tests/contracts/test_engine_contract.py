@@ -22,7 +22,6 @@ import pytest_asyncio
 
 from hotreload.behaviour.asked import AnswerCheck, Led, Question
 from hotreload.behaviour.heard import HEARD_ANSWER
-from hotreload.core.comparing import compared
 from hotreload.engine.answering.encoder_copy import CopiedEncoder
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
@@ -38,6 +37,7 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
+from hotreload.features.compare.comparing import compared
 from hotreload.hosts.engine.over import OverRanks
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec

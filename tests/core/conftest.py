@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from hotreload.core.baking import Baking
-from hotreload.core.commanding import RunCommand
 from hotreload.core.entrance import Entrance
-from hotreload.core.hearing import Hearing
+from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Ledger, Sleep
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
@@ -51,8 +50,7 @@ class World(Witness):
         replica: int = 0,
         mode: Mode = Mode.DRAIN,
         engines: int = 1,
-        hearing: Hearing | None = None,
-        command: Callable[[], RunCommand | None] = lambda: None,
+        judges: MakeJudges = no_judges,
     ) -> None:
         super().__init__()
         self.steps = Steps()
@@ -90,9 +88,7 @@ class World(Witness):
             is_lost=lambda: self.entrance.is_lost,
             clock=lambda: self.now,
             wall=lambda: self.wall + self.now,
-            hearing=hearing,
         )
-        self.hearing = attempts.hearing
         self.baking = Baking(attempts, BakeRules())
         self.reconciler = Reconciler(
             source=self.source,
@@ -101,7 +97,7 @@ class World(Witness):
             validate=self._validate,
             rules=rules,
             baking=self.baking,
-            command=command,
+            judges=judges,
             min_interval=min_interval,
         )
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.hearing import Hearing
-from hotreload.core.rules import HearingRules
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.rules import HearingRules
 from tests.server.test_answers_heard import ALL, EACH_ROUTE
 from tests.server.test_counted import WHOLE_OR_NOT
 from tests.server.world import World, serving

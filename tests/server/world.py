@@ -14,10 +14,10 @@ import httpx
 from hotreload.core.conduct import Conducts
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
-from hotreload.core.hearing import Hearing
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
+from hotreload.features.compare.hearing import Hearing
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
 from hotreload.picture.checkpoints import Checkpoints

@@ -7,8 +7,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from hotreload.behaviour.asked import LEAD, Answered, Expected, Led, Question, Text
-from hotreload.core.comparing import compared
 from hotreload.engine.lanes.along import LEAST, LIKELIEST
+from hotreload.features.compare.comparing import compared
 from hotreload.judgements import Behaviour
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from hotreload.core.comparing import breaches
-from hotreload.core.rules import BehaviourLimits
+from hotreload.features.compare.comparing import breaches
+from hotreload.features.compare.rules import BehaviourLimits
 from hotreload.judgements import Behaviour
 from hotreload.tiny import FLUENT
 from hotreload.tiny.damage import find_damage

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.asked import Question
-from hotreload.core.comparing import compared
+from hotreload.features.compare.comparing import compared
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     Crowd,

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
-from hotreload.core.comparing import compared
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
@@ -18,6 +17,7 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.weights import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
+from hotreload.features.compare.comparing import compared
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Staged
 from tests.engine import real

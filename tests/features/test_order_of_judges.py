@@ -10,27 +10,25 @@ from typing import Any, override
 
 import pytest
 
-from hotreload.core.commanding import CommandEnd
-from hotreload.core.hearing import Hearing
+from hotreload.core.judge import Judge
 from hotreload.core.lasting import close_drained_generations
-from hotreload.core.rules import BehaviourLimits, HearingRules, Rules
+from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
+from hotreload.features.command import CommandEnd, CommandJudge
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.judge import CompareJudge
+from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
 from hotreload.types import Attempt, Mode, Outcome, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
-from tests.core.test_commanding import FakeCommand
 from tests.fakes import HANG
+from tests.features.test_command import FakeCommand
 
 NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")
 NEWEST = Revision("newest", "step_3")
-RULES = Rules(
-    probe_timeout=5.0,
-    finish_timeout=5.0,
-    compare_within=5.0,
-    limits=BehaviourLimits(max_length_ratio=100.0),
-    sets=3,
-)
+RULES = Rules(probe_timeout=5.0, finish_timeout=5.0, sets=3)
+LIMITS = CompareRules(within=20.0, limits=BehaviourLimits(max_length_ratio=100.0))
 JUDGED = ["stage", "prove", "compare", "candidate"]
 """The steps of an engine before anything flips, each once."""
 
@@ -41,10 +39,13 @@ class Judged(Overlapping):
     def __init__(self, folder: Path, rules: Rules = RULES, **more: Any) -> None:
         self.command = FakeCommand()
         self.command.may_end.set()
-        hearing = Hearing(HearingRules(mirror=1.0))
-        super().__init__(folder, rules, command=self.command, hearing=hearing, **more)
+        self.hearing = Hearing(HearingRules(mirror=1.0))
+        super().__init__(folder, rules, judges=self._judges, **more)
         for engine in self.engines:
             engine.cannot_compare = None
+
+    def _judges(self) -> list[Judge]:
+        return [CompareJudge(LIMITS, self.hearing), CommandJudge(self.command.run)]
 
     @override
     async def life(self, *, heeds: bool = False) -> None:
@@ -175,7 +176,7 @@ async def test_where_swaps_drain_the_command_is_asked_before_the_gate_closes_and
 ) -> None:
     command = FakeCommand()
     command.may_end.set()
-    world = World(tmp_path, Rules(), mode=Mode.DRAIN, command=command)
+    world = World(tmp_path, Rules(), mode=Mode.DRAIN, judges=command.judges)
     world.source.known[NEW.label] = NEW
     async with world.running():
         attempt = await (await world.operator.reload(NEW.label))
@@ -278,7 +279,7 @@ async def test_a_newer_wish_at_any_exit_goes_first_while_a_command_is_still_to_c
 async def test_without_a_command_a_newer_wish_waits_for_what_is_staged(
     tmp_path: Path, exit: str
 ) -> None:
-    world = Overlapping(tmp_path, RULES)
+    world = Overlapping(tmp_path, RULES, judges=lambda: [CompareJudge(LIMITS, Hearing())])
     world.engine.cannot_compare = None
     world.steps.faults[exit] = HANG
     async with world.running():

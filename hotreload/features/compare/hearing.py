@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hotreload.behaviour.heard import HeardRequest, heard_of
-from hotreload.core.rules import HearingRules
+from hotreload.features.compare.rules import HearingRules
 from hotreload.judgements import HearingNow
 
 log = logging.getLogger("hotreload.behaviour")

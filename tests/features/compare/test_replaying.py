@@ -8,16 +8,22 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.asked import Answered, Question
-from hotreload.core.comparing import FEWEST_HEARD
-from hotreload.core.hearing import Hearing
-from hotreload.core.rules import BehaviourLimits, HearingRules
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
+from hotreload.features.compare.comparing import FEWEST_HEARD
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.rules import BehaviourLimits, HearingRules
 from hotreload.types import Attempt, Outcome, Revision, Staged
-from tests.core.overlapping import Overlapping
-from tests.core.test_comparing import ALIKE, COMPARING, OTHER, reloaded, world_of
-from tests.core.test_hearing import ended
 from tests.fakes import FakeEngine
+from tests.features.compare.test_comparing import (
+    ALIKE,
+    COMPARING,
+    OTHER,
+    Comparing,
+    reloaded,
+    world_of,
+)
+from tests.features.compare.test_hearing import ended
 
 SAID = tuple(map(ord, "first"))
 """The answer that clients got by what was live."""
@@ -26,12 +32,12 @@ SECRET = 471_147_114_711_471_147
 PICKY = BehaviourLimits(min_heard_same_top=0.9)
 
 
-def hearing_world(folder: Path, limits: BehaviourLimits = BehaviourLimits()) -> Overlapping:  # noqa: B008
+def hearing_world(folder: Path, limits: BehaviourLimits = BehaviourLimits()) -> Comparing:  # noqa: B008
     rules = replace(COMPARING, limits=limits)
     return world_of(folder, rules, hearing=Hearing(HearingRules(replay=100)))
 
 
-def client_asks(world: Overlapping, times: int, first: int = 0) -> None:
+def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
         world.hearing.overhear({0: [SECRET, number]}).hear(0, ended(*SAID))
 
@@ -147,7 +153,7 @@ async def test_a_limit_for_which_time_is_up_lets_nothing_pass(tmp_path: Path, as
     """Where so few were heard that they decide nothing, time for them decides nothing either."""
     world = hearing_world(tmp_path, PICKY)
     world.engine.__class__ = Stuck
-    world.reconciler.rules = replace(world.reconciler.rules, compare_within=0.05)
+    world.compare = replace(world.compare, within=0.2)
     async with world.running():
         client_asks(world, asked)
         attempt = await reloaded(world, ALIKE)
@@ -198,7 +204,7 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
     """Of what finds no time nothing is told, and the report stands."""
     world = hearing_world(tmp_path)
     world.engine.__class__ = Slow
-    world.reconciler.rules = replace(COMPARING, compare_within=0.05)
+    world.compare = replace(COMPARING, within=0.2)
     async with world.running():
         client_asks(world, 20)
         attempt = await reloaded(world, OTHER)

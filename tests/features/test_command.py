@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.commanding import CommandEnd, RunCommand
+from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import SourceUnavailable
+from hotreload.features.command import CommandEnd, CommandJudge
 from hotreload.types import Attempt, Mode, Outcome, Revision, Staged
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 
 NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")
-RULES = Rules(probe_timeout=0.25, finish_timeout=5.0, compare_within=0.0)
+RULES = Rules(probe_timeout=0.25, finish_timeout=5.0)
 
 
 @dataclass
@@ -29,8 +30,8 @@ class FakeCommand:
     may_end: asyncio.Event = field(default_factory=asyncio.Event)
     ended_early: int = 0
 
-    def __call__(self) -> RunCommand:
-        return self.run
+    def judges(self) -> list[Judge]:
+        return [CommandJudge(self.run)]
 
     async def run(self, replica: int, staged: Staged) -> CommandEnd:
         self.asked.append((replica, staged))
@@ -54,7 +55,7 @@ def command() -> FakeCommand:
 
 @pytest.fixture
 def world(tmp_path: Path, command: FakeCommand) -> Overlapping:
-    return Overlapping(tmp_path, RULES, command=command)
+    return Overlapping(tmp_path, RULES, judges=command.judges)
 
 
 async def reloaded(world: Overlapping, revision: Revision = NEW) -> Attempt:
@@ -197,7 +198,7 @@ async def test_the_way_back_is_not_barred_by_it(world: Overlapping, command: Fak
 
 
 async def test_of_several_engines_the_first_is_asked(tmp_path: Path, command: FakeCommand) -> None:
-    world = Overlapping(tmp_path, RULES, command=command, engines=2)
+    world = Overlapping(tmp_path, RULES, judges=command.judges, engines=2)
     async with world.running():
         assert (await reloaded(world)).outcome is Outcome.LIVE
     assert [replica for replica, _ in command.asked] == [0]
@@ -219,7 +220,7 @@ async def test_where_nothing_can_be_asked_nothing_is_loaded(
 async def test_it_is_asked_too_where_swaps_drain_and_the_engine_could_do_more(
     tmp_path: Path, command: FakeCommand
 ) -> None:
-    world = World(tmp_path, RULES, mode=Mode.DRAIN, command=command)
+    world = World(tmp_path, RULES, mode=Mode.DRAIN, judges=command.judges)
     command.end = CommandEnd(1)
     async with world.running():
         world.source.known[NEW.label] = NEW

@@ -12,12 +12,14 @@ import pytest
 from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
 from hotreload.behaviour.built_in import questions
 from hotreload.behaviour.report import BothRead, Pair, report_of
-from hotreload.core import attempt as core_attempt
-from hotreload.core import comparing
-from hotreload.core.commanding import CommandEnd, RunCommand
-from hotreload.core.comparing import breaches
-from hotreload.core.rules import BehaviourLimits, Rules
+from hotreload.core.judge import Judge
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
+from hotreload.features.compare import comparing
+from hotreload.features.compare import rules as compare_rules
+from hotreload.features.compare.comparing import breaches
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.judge import CompareJudge
+from hotreload.features.compare.rules import BehaviourLimits, CompareRules
 from hotreload.json_fields import attempt_fields
 from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.picture.words import behaviour_text
@@ -28,15 +30,33 @@ from tests.fakes import END, HANG, FakeEngine
 ALIKE = Revision("firsts", "step_1")
 """Fakes say their ids: what was live says `first`."""
 OTHER = Revision("quite another", "step_2")
-COMPARING = Rules(probe_timeout=0.25, finish_timeout=5.0, compare_within=5.0)
+COMPARING = CompareRules(within=20.0)
 STRICT = replace(COMPARING, limits=BehaviourLimits(min_agreement=0.5))
 
 
-def world_of(folder: Path, rules: Rules, **more: Any) -> Overlapping:
-    world = Overlapping(folder, rules, **more)
-    for engine in world.engines:
-        engine.cannot_compare = None
-    return world
+class Comparing(Overlapping):
+    """A core whose new weights are compared with the live ones by rules that a test may change."""
+
+    def __init__(
+        self,
+        folder: Path,
+        compare: CompareRules,
+        *,
+        hearing: Hearing | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(folder, judges=self._judges, **more)
+        self.compare = compare
+        self.hearing = hearing or Hearing()
+        for engine in self.engines:
+            engine.cannot_compare = None
+
+    def _judges(self) -> list[Judge]:
+        return [CompareJudge(self.compare, self.hearing)]
+
+
+def world_of(folder: Path, rules: CompareRules, **more: Any) -> Comparing:
+    return Comparing(folder, rules, **more)
 
 
 async def reloaded(world: Overlapping, revision: Revision) -> Attempt:
@@ -91,7 +111,7 @@ async def test_a_rollback_from_files_is_not_barred_by_how_far_it_goes(tmp_path: 
     async with world.running():
         await reloaded(world, OTHER)
         await reloaded(world, Revision("and one more", "step_3"))
-        world.reconciler.rules = STRICT
+        world.compare = STRICT
         back = await (await world.operator.rollback(1))
     assert (back.outcome, back.behaviour) == (Outcome.LIVE, None)
 
@@ -104,7 +124,7 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
     async with world.running():
         attempt = await reloaded(world, OTHER)
         assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
-        world.reconciler.rules = STRICT
+        world.compare = STRICT
         attempt = await reloaded(world, Revision("and one more", "step_3"))
         tried = await (await world.operator.rehearse("step_3"))
     assert (tried.outcome, tried.reason) == (attempt.outcome, attempt.reason)
@@ -122,7 +142,7 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
 async def test_without_limits_a_comparison_that_fails_fails_no_checkpoint(
     tmp_path: Path, fault: object
 ) -> None:
-    quick = replace(COMPARING, compare_within=0.01)
+    quick = replace(COMPARING, within=0.01)
     world = world_of(tmp_path, quick)
     world.steps.faults["compare"] = fault
     async with world.running():
@@ -141,7 +161,7 @@ ASKED = (
 async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_far_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
 ) -> None:
-    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.05)
+    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.05)
     world = world_of(tmp_path, COMPARING)
     answers = world.engine.answer_unseen
     asked = list[int]()
@@ -161,22 +181,19 @@ async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_fa
     assert world.restarted_ledger().history[0].not_compared == attempt.not_compared
 
 
-async def is_content(replica: int, staged: Staged) -> CommandEnd:
-    return CommandEnd(0)
-
-
 @pytest.mark.parametrize(
-    ("limits", "command"),
-    [(BehaviourLimits(min_agreement=0.0), None), (BehaviourLimits(), is_content)],
+    ("limits", "is_wanted_whole"),
+    [(BehaviourLimits(min_agreement=0.0), False), (BehaviourLimits(), True)],
 )
 async def test_where_limits_or_a_command_decide_it_has_all_its_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limits: BehaviourLimits,
-    command: RunCommand | None,
+    is_wanted_whole: bool,
 ) -> None:
-    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.0)
-    world = world_of(tmp_path, replace(COMPARING, limits=limits), command=lambda: command)
+    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.0)
+    rules = replace(COMPARING, limits=limits, is_wanted_whole=is_wanted_whole)
+    world = world_of(tmp_path, rules)
     async with world.running():
         attempt = await reloaded(world, OTHER)
     assert attempt.behaviour is not None
@@ -186,7 +203,7 @@ async def test_where_limits_or_a_command_decide_it_has_all_its_time(
 async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core_attempt, "UNDECIDING_SECONDS", 0.0)
+    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.0)
     world = world_of(tmp_path, COMPARING)
     world.source.known[OTHER.label] = OTHER
     async with world.running():
@@ -198,7 +215,7 @@ async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
 
 @pytest.mark.parametrize("fault", [NotEnoughMemory("no room for the shadow"), HANG])
 async def test_with_limits_it_is_tried_again_later(tmp_path: Path, fault: object) -> None:
-    world = world_of(tmp_path, replace(STRICT, compare_within=0.01))
+    world = world_of(tmp_path, replace(STRICT, within=0.01))
     world.steps.faults["compare"] = fault
     async with world.running():
         attempt = await reloaded(world, OTHER)

@@ -1,15 +1,16 @@
-"""Has an operator's command decide about new weights, before they answer anybody.
+"""Has an operator's command decide about new weights, before they answer any request.
 
-What it is, and how it is run, the core does not know: only how it ended.
+How the command is run is not known here: only how it ended.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
-from hotreload.core.replica import Replica
 from hotreload.errors import CheckpointRejected, NotJudged
-from hotreload.types import COMMAND, Staged
+from hotreload.types import COMMAND, Phase, Staged
 
 COULD_NOT_JUDGE = {
     75: "which asks to be tried again later",
@@ -44,16 +45,30 @@ class CommandRefused(CheckpointRejected):
     code = COMMAND
 
 
-def check_can_ask(who: str, why_not: str | None) -> None:
-    """Raise NotJudged where an engine cannot have weights answer beside the live ones."""
-    if why_not is not None:
-        raise NotJudged(f"[behaviour] {who} cannot judge new weights of this engine: {why_not}")
+class CommandJudge:
+    """The command of one attempt."""
 
+    takes_long = True
 
-async def judged(run: RunCommand, replica: Replica[Engine], staged: Staged) -> CommandEnd:
-    """Run the command while these weights answer as a candidate; return how it ended."""
-    async with replica.engine.as_candidate(staged):
-        return await run(replica.index, staged)
+    def __init__(self, run: RunCommand) -> None:
+        """`run` runs the command."""
+        self._run = run
+
+    def check_can_judge(self, engine: Engine) -> None:
+        """Raise NotJudged where the command could ask this engine nothing."""
+        check_can_ask("[behaviour] command", engine.cannot_overlap)
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Do nothing: the command begins when its turn comes."""
+        return nullcontext()
+
+    async def judge(self, case: Case) -> None:
+        """Run the command while the weights answer it, and no client; a no raises why."""
+        async with case.progress.phase(Phase.COMPARING):
+            async with case.replica.engine.as_candidate(case.staged):
+                end = await self._run(case.replica.index, case.staged)
+            case.progress.command_said = end.lines
+            check_end(end)
 
 
 def check_end(end: CommandEnd) -> None:

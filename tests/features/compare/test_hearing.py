@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.heard import HeardRequest
-from hotreload.core.hearing import MOST_MIRRORED, Hearing
-from hotreload.core.rules import HearingRules
+from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing
+from hotreload.features.compare.rules import HearingRules
 from hotreload.judgements import HearingNow
 
 

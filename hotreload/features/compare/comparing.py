@@ -14,10 +14,10 @@ from hotreload.behaviour.accuracy import right_answers
 from hotreload.behaviour.asked import Answered, Led, Question
 from hotreload.behaviour.built_in import questions, texts
 from hotreload.behaviour.report import BothRead, Pair, report_of
-from hotreload.core.marking import checked_answers
 from hotreload.core.ports import Engine
-from hotreload.core.rules import BehaviourLimits
 from hotreload.errors import AnswerNonfinite, CheckpointRejected
+from hotreload.features.compare.marking import checked_answers
+from hotreload.features.compare.rules import BehaviourLimits
 from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.threads import in_thread
 from hotreload.types import BEHAVIOUR, Staged

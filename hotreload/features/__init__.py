@@ -1,0 +1,1 @@
+"""Capabilities beside the kernel: each uses its doors, and goes when its folder goes."""

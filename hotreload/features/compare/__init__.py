@@ -1,0 +1,1 @@
+"""Compares new weights with the live ones before they answer, and refuses them by limits."""
