@@ -15,12 +15,12 @@ from socket import socket
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
+from hotreload.features.bake.baking import Baking
 from hotreload.features.compare.hearing import Hearing
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
@@ -120,6 +120,8 @@ class Daemon:
             heard=self.lead.heard if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
+        # After those who tell of an attempt: what it says of weights comes later than they.
+        self.events.subscribe(self.baking.observe)
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
         self.doors = Doors(publish)

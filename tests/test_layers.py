@@ -34,13 +34,13 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "features.compare.rules", "server_limits"}
+DEFAULTS = {"core.rules", "features.bake.rules", "features.compare.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights answer, judged by pure rules."""
 RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
-FEATURES = {"features", "features.compare.rules"}
+FEATURES = {"features", "features.bake.rules", "features.compare.rules"}
 """Capabilities beside the kernel, which knows none of them."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}

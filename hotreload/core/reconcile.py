@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
-from hotreload.core.baking import Baking
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.orders import Order, OrderQueue
@@ -40,17 +39,15 @@ class Reconciler:
         attempts: Attempts,
         validate: Validate,
         rules: Rules,
-        baking: Baking,
         judges: MakeJudges = no_judges,
         min_interval: float = 0.0,
     ) -> None:
-        """`baking` judges what goes live by its answers, `judges` before it does."""
+        """`judges` judge new weights before they go live."""
         self.ledger = attempts.ledger
         self._source = source
         self._replicas = replicas
         self._attempts = attempts
         self._validate = validate
-        self._baking = baking
         self._judges = judges
         self.rules = rules
         """Rules for each attempt from its beginning; others may be set at any time."""
@@ -120,7 +117,6 @@ class Reconciler:
                 self._tell_what_is_due()
         if pinned:
             await self._settled()
-            self._baking.was_pinned()
         return self._replicas.live
 
     async def _settled(self) -> None:
@@ -215,7 +211,6 @@ class Reconciler:
             self.ledger.refuse(left, reason, self._wall())
         if order.holds:
             self.ledger.set_pinned(True, order.by)
-            self._baking.was_pinned()
         await self._attempts.save()
 
     async def _sleep(self, until: float | None) -> None:
@@ -265,10 +260,7 @@ class Reconciler:
         try:
             async with self._attempts.recorded(attempt.progress, policy):
                 await steps(attempt)
-            ended, live = attempt.progress.ended, attempt.progress.generation
-            if live is not None:
-                self._baking.went_live(ended, live)
-            return ended
+            return attempt.progress.ended
         finally:
             self._under_way = None
             self._idle.set()

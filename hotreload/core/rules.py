@@ -52,17 +52,3 @@ class Rules:
     def proving_timeout(self) -> float:
         """Time for the probes where clients are answered meanwhile, who have most of the steps."""
         return self.probe_timeout / self.shadow_share
-
-
-@dataclass(frozen=True, slots=True)
-class BakeRules:
-    """The judgement of new weights by their clients' answers, after they went live."""
-
-    seconds: float = 0.0
-    """0: nobody counts answers."""
-    longest: float = 1800.0
-    """The seconds that it lasts at most, where it goes on because there were too few answers."""
-    inconclusive: Literal["promote", "hold", "rollback"] = "hold"
-    """The thing to do when there were too few answers to tell anything."""
-    allowed_increase: float = 0.02
-    """So much more often than the old ones new weights may show a signal."""

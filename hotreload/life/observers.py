@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from hotreload.core.baking import Baking
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
+from hotreload.features.bake.baking import Baking
 from hotreload.features.compare.hearing import Hearing
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers

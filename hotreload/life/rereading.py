@@ -12,13 +12,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NoReturn
 
-from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.replica import Replicas
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
+from hotreload.features.bake.baking import Baking
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.server.keys import ApiKeys

@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.baking import Baking
 from hotreload.core.judge import Judge
 from hotreload.core.lasting import (
     close_drained_generations,
@@ -26,6 +25,7 @@ from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
+from hotreload.features.bake.baking import Baking
 from hotreload.features.command import CommandJudge
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
@@ -162,7 +162,6 @@ class ServingLife:
             attempts=self._attempts,
             validate=self._checking,
             rules=rules_of(settings),
-            baking=self._baking,
             judges=self._judges,
             min_interval=settings.reload.min_interval,
         )

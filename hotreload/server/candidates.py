@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from hotreload.core.conduct import Conducts
 from hotreload.errors import NotServing
 from hotreload.events import Events
+from hotreload.features.bake.conduct import Conducts
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from hotreload.core.rules import BakeRules, Rules
+from hotreload.core.rules import Rules
+from hotreload.features.bake.rules import BakeRules
 from hotreload.settings.kinds import (
     Deadline,
     PartOfAll,

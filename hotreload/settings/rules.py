@@ -1,7 +1,8 @@
 """Decisions of the operator about attempts, in the core's terms."""
 
 from hotreload.behaviour.asked import Question
-from hotreload.core.rules import BakeRules, KeepPrevious, Rules
+from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.features.bake.rules import BakeRules
 from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
 from hotreload.settings.sections import Settings
 from hotreload.types import Shares

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.baking import Baking
 from hotreload.core.entrance import Entrance
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Ledger, Sleep
@@ -15,7 +14,7 @@ from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas
-from hotreload.core.rules import BakeRules, Rules
+from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
@@ -81,7 +80,7 @@ class World(Witness):
             each.open()
         self.now = 0.0
         self.wall = 1000.0
-        attempts = Attempts(
+        self.recording = Attempts(
             self.ledger,
             save=self._save,
             publish=bus.publish,
@@ -89,14 +88,12 @@ class World(Witness):
             clock=lambda: self.now,
             wall=lambda: self.wall + self.now,
         )
-        self.baking = Baking(attempts, BakeRules())
         self.reconciler = Reconciler(
             source=self.source,
             replicas=self.replicas,
-            attempts=attempts,
+            attempts=self.recording,
             validate=self._validate,
             rules=rules,
-            baking=self.baking,
             judges=judges,
             min_interval=min_interval,
         )

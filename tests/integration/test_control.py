@@ -16,8 +16,8 @@ import pytest
 from hotreload.behaviour.corpus import Corpus
 from hotreload.cli.attempts_text import history_text
 from hotreload.cli.status_text import status_text
-from hotreload.core.rules import BakeRules
 from hotreload.events import PhaseEntered, SettingsRead, Warming
+from hotreload.features.bake.rules import BakeRules
 from hotreload.life.corpora import with_corpus
 from hotreload.settings.behaviour import BehaviourLimitSettings
 from hotreload.tiny import write_tiny

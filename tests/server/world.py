@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from hotreload.core.conduct import Conducts
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
+from hotreload.features.bake.conduct import Conducts
 from hotreload.features.compare.hearing import Hearing
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh

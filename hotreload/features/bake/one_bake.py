@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from hotreload.behaviour.bake import Sides, SignalTally, convicted_of, could_tell, counts_of
 from hotreload.behaviour.signals import Signal
-from hotreload.core.conduct import Conduct
-from hotreload.core.rules import BakeRules
+from hotreload.features.bake.conduct import Conduct
+from hotreload.features.bake.rules import BakeRules
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.types import Generation
 

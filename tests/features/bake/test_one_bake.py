@@ -4,9 +4,9 @@ import random
 from collections.abc import Iterator
 
 from hotreload.behaviour.signals import SeenAnswer, Signal
-from hotreload.core.conduct import Conduct
-from hotreload.core.one_bake import OneBake
-from hotreload.core.rules import BakeRules
+from hotreload.features.bake.conduct import Conduct
+from hotreload.features.bake.one_bake import OneBake
+from hotreload.features.bake.rules import BakeRules
 from hotreload.types import Generation, Revision
 
 GOOD, EMPTY = SeenAnswer(frozenset(), 500), SeenAnswer(frozenset({Signal.EMPTY}), 0)

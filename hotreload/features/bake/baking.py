@@ -15,15 +15,20 @@ from typing import NoReturn
 from hotreload.behaviour.bake import (
     MIN_ANSWERS,
 )
-from hotreload.core.bake_words import convicted_words, promoted_words, refusal_of, too_few_words
-from hotreload.core.conduct import Conduct, Conducts
 from hotreload.core.lasting import Leave
-from hotreload.core.one_bake import OneBake
 from hotreload.core.recording import Attempts
-from hotreload.core.rules import BakeRules
-from hotreload.core.way_out import WayOut
 from hotreload.errors import EngineLost
-from hotreload.events import BakeTold
+from hotreload.events import AttemptFinished, BakeTold, Event, OperatorAsked
+from hotreload.features.bake.bake_words import (
+    convicted_words,
+    promoted_words,
+    refusal_of,
+    too_few_words,
+)
+from hotreload.features.bake.conduct import Conduct, Conducts
+from hotreload.features.bake.one_bake import OneBake
+from hotreload.features.bake.rules import BakeRules
+from hotreload.features.bake.way_out import WayOut
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.types import BAKE, ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
@@ -108,7 +113,16 @@ class Baking:
         told = next((each.bake for each in ledger.history if _made_live(each, live)), None)
         return told if told is not None and told.outcome is BakeOutcome.CONVICTED else None
 
-    def went_live(self, ended: Attempt, live: Generation) -> None:
+    def observe(self, event: Event) -> None:
+        """Begin to judge what went live, and take what an operator pinned as promoted."""
+        match event:
+            case AttemptFinished(attempt, live) if attempt.outcome is Outcome.LIVE:
+                if live is not None and not attempt.is_of_a_start:
+                    self._went_live(attempt, live)
+            case OperatorAsked(by, refusal=None) if by.verb == "pin" and self._live is not None:
+                self._vouch_for(self._live, "an operator pinned it")
+
+    def _went_live(self, ended: Attempt, live: Generation) -> None:
         """Judge what an attempt made live, unless an operator went back to it."""
         before, self._live = self._live, live
         verb = ended.by.verb if ended.by else ""
@@ -123,11 +137,6 @@ class Baking:
         self.conducts.keep(self._is_needed)
         self._way_out.look_again()  # what was to be left may be left by now
         self._news.set()
-
-    def was_pinned(self) -> None:
-        """Take what is live as promoted: an operator vouches for it."""
-        if self._live is not None:
-            self._vouch_for(self._live, "an operator pinned it")
 
     def _begin(self, live: Generation) -> None:
         new = self.conducts.of(live)

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Callable
 
-from hotreload.core.bake_words import refusal_of
 from hotreload.core.lasting import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
 from hotreload.events import Publish
+from hotreload.features.bake.bake_words import refusal_of
 from hotreload.judgements import Bake
 from hotreload.troubles import CONVICTED_ANSWERS, Trouble
 from hotreload.types import Generation, Reason

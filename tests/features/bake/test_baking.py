@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.bake import MIN_ANSWERS
-from hotreload.core import one_bake
-from hotreload.core.baking import Baking
-from hotreload.core.conduct import AnswersBegun
-from hotreload.core.rules import BakeRules, Rules
+from hotreload.core.rules import Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import BakeTold, TroubleTold
+from hotreload.events import BakeTold, Event, TroubleTold
+from hotreload.features.bake import one_bake
+from hotreload.features.bake.baking import Baking
+from hotreload.features.bake.conduct import AnswersBegun
+from hotreload.features.bake.rules import BakeRules
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
@@ -29,8 +30,12 @@ class Baked(World):
 
     def __init__(self, folder: Path, **rules: Any) -> None:
         super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25))
-        self.baking.rules = BakeRules(seconds=300.0, **rules)
+        self.baking = Baking(self.recording, BakeRules(seconds=300.0, **rules))
+        self.subscribe(self._observe)
         self.baking.begins_with(self.live)
+
+    def _observe(self, event: Event) -> None:
+        self.baking.observe(event)
 
     @property
     def live(self) -> Generation:
@@ -156,7 +161,6 @@ def begin_another_life(world: Baked) -> None:
     world.ledger.history.clear()
     world.ledger.history.extend(saved.history)
     world.baking = Baking(world.baking.attempts, world.baking.rules)
-    world.reconciler._baking = world.baking
     world.baking.begins_with(world.live)
 
 
