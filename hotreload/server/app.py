@@ -1,6 +1,6 @@
 """Puts the routes together. What they stand on is handed in; see ports.py."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hotreload.core.listener import Listener
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.events import Events
@@ -23,7 +24,7 @@ from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
 from hotreload.server.openapi import schema_routes
 from hotreload.server.ordering import TrainerOrders
-from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
+from hotreload.server.ports import Gate, Metrics
 from hotreload.server.problems import problem_of
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
@@ -45,8 +46,7 @@ def create_app[P](
     documents: Documents,
     events: Events,
     metrics: Metrics,
-    conducts: Conducts,
-    hearing: Hearing | None = None,
+    listeners: Sequence[Listener] = (),
     limits: Limits | None = None,
     admin_group: int | None = None,
     replay: bool = False,
@@ -61,8 +61,8 @@ def create_app[P](
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects.
 
-    `operator` returns who takes orders now; NotServing while nobody does. `conducts` is told how
-    answers end, and `hearing` what was asked, too. `counts` are shared with workers.
+    `operator` returns who takes orders now; NotServing while nobody does. `listeners` listen
+    to each request to the model. `counts` are shared with workers.
     """
     limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
@@ -75,7 +75,7 @@ def create_app[P](
     app.state.live = live
     counts = counts or SharedNumbers()
     app.state.bodies = Bodies(limits, counts.body_bytes)
-    asked = app.state.model = ModelHere(gate, conducts, metrics, limits, hearing, replay)
+    asked = app.state.model = ModelHere(gate, metrics, limits, listeners, replay)
     answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(app.state.feeds, limits, origins)

@@ -4,15 +4,23 @@ What is asked is plain data, and so is each answer; nothing here knows HTTP.
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from hotreload.core.gate import Exactly
+from hotreload.core.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.ports import AnsweringEngine, Conducts, HeardBy, Hearing, Metrics, WayIn
+from hotreload.server.ports import Metrics, WayIn
 from hotreload.server.request_body import is_integer
 from hotreload.server_limits import Limits
 from hotreload.types import FOR_A_SWAP, Generation
@@ -99,12 +107,10 @@ class ModelHere[P]:
     """The model behind our own gate; an answer begins and ends inside it."""
 
     gate: WayIn[P]
-    conducts: Conducts
-    """It is told of each answer, and of whose it is."""
     metrics: Metrics
     limits: Limits
-    hearing: Hearing | None = None
-    """It is told of what was asked."""
+    listeners: Sequence[Listener] = ()
+    """They listen to each request."""
     replay: bool = False
     """True where new weights answer what was ended for a swap before anybody saw any of it."""
     answered_at: float = float("-inf")
@@ -144,41 +150,43 @@ class ModelHere[P]:
             passing as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
-            told = self.conducts.answering(
-                lease.generation, prompts=ask.prompts, copies=ask.copies, until=ask.until
-            )
-            with told as begun:
+            askable = partial(lease.engine.askable, prepared) if ask.may_be_heard else None
+            let_in = LetIn(lease.generation, ask.prompts, ask.copies, ask.until, askable)
+            with ExitStack() as listening:
+                each_ended = [
+                    ended
+                    for each in self.listeners
+                    if (ended := listening.enter_context(each.listening(let_in))) is not None
+                ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
                     raise _EndedUnseen
-                heard_by = (begun, *self._also_heard_by(lease.engine, prepared, ask))
-                async with aclosing(self._noted(first, items, heard_by)) as noted:
+                async with aclosing(self._noted(first, items, each_ended)) as noted:
                     yield Begun(lease.generation, noted)
 
-    def _also_heard_by(self, engine: AnsweringEngine[P], prepared: P, ask: Inquiry) -> HeardBy:
-        """Those who keep what is asked, unless its client forbids it."""
-        if not (self.hearing and self.hearing.listens) or not ask.may_be_heard:
-            return ()
-        return (self.hearing.overhear(engine.askable(prepared), ask.copies),)
-
     async def _noted(
-        self, first: EngineAnswer, items: AsyncGenerator[EngineAnswer, None], heard_by: HeardBy
+        self,
+        first: EngineAnswer,
+        items: AsyncGenerator[EngineAnswer, None],
+        each_ended: Sequence[AnswerEnded],
     ) -> AsyncGenerator[EngineAnswer, None]:
-        """Count the tokens of an answer as they come, and tell who hears it how it ends."""
+        """Count the tokens of an answer as they come, and report its end to the listeners."""
         counted: dict[int, int] = {}
-        self._note(first, heard_by, counted)
+        self._note(first, each_ended, counted)
         yield first
         async for item in items:
-            self._note(item, heard_by, counted)
+            self._note(item, each_ended, counted)
             yield item
 
-    def _note(self, item: EngineAnswer, heard_by: HeardBy, counted: dict[int, int]) -> None:
+    def _note(
+        self, item: EngineAnswer, each_ended: Sequence[AnswerEnded], counted: dict[int, int]
+    ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
             index, made = answer.get("index", place), tokens_of(answer)
             if end_of(answer):
-                for each in heard_by:
-                    each.hear(index, answer)
+                for ended in each_ended:
+                    ended(index, answer)
             # As they come: a long answer counted at its end would be a peak, and zeros before.
             new += max(0, made - counted.get(index, 0))
             counted[index] = made

@@ -19,7 +19,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hotreload.errors import NotServing
 from hotreload.events import Events
-from hotreload.features.bake.conduct import Conducts
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
@@ -116,8 +115,8 @@ def create_candidate_app[P](
     app.state.live = lambda: None
     app.state.bodies = Bodies(limits)
     ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: OneLease(candidate), LIVE_MODEL: live}
-    conducts, metrics = Conducts(), Unmeasured()
-    models = {name: ModelHere(way, conducts, metrics, limits) for name, way in ways.items()}
+    metrics = Unmeasured()
+    models = {name: ModelHere(way, metrics, limits) for name, way in ways.items()}
     answerers = {
         name: Answerer(model=each, metrics=metrics, limits=limits) for name, each in models.items()
     }

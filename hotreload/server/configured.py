@@ -10,6 +10,7 @@ from socket import AF_UNIX, socket
 
 from fastapi import FastAPI
 
+from hotreload.core.listener import Listener
 from hotreload.core.operator import Operator
 from hotreload.errors import AddressTaken, ConfigError
 from hotreload.events import Events
@@ -19,7 +20,7 @@ from hotreload.server.asking import Model
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
-from hotreload.server.ports import Conducts, Gate, Hearing, Metrics
+from hotreload.server.ports import Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.webhook import Webhook
@@ -49,8 +50,7 @@ def make_app[P](
     documents: Documents,
     events: Events,
     metrics: Metrics,
-    conducts: Conducts,
-    hearing: Hearing,
+    listeners: Sequence[Listener],
     limits: Limits,
     wake: Callable[[str], None],
     counts: SharedNumbers,
@@ -67,8 +67,7 @@ def make_app[P](
         documents=documents,
         events=events,
         metrics=metrics,
-        conducts=conducts,
-        hearing=hearing,
+        listeners=listeners,
         limits=limits,
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from hotreload.core.gate import Exactly
 from hotreload.core.pause import Running
 from hotreload.json_fields import Fields
-from hotreload.types import By, Generation, Lease, Staged
+from hotreload.types import By, Lease, Staged
 
 
 class Preparer[P](Protocol):
@@ -191,47 +191,6 @@ class Gate[P](WayIn[P], Protocol):
 
     async def drained(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut when it takes longer."""
-        ...
-
-
-class AnswersHeard(Protocol):
-    """The answers to one request, heard as they end."""
-
-    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
-        """Hear the answer of this index among the request's, in the engine's schema: it ended."""
-        ...
-
-
-HeardBy = Sequence[AnswersHeard]
-"""All who hear how the answers to a request end."""
-
-
-class Conducts(Protocol):
-    """The one who counts how the answers of each generation end."""
-
-    def answering(
-        self, generation: Generation, *, prompts: int, copies: int, until: float
-    ) -> AbstractContextManager[AnswersHeard]:
-        """Count the answers to a request that is let in, `copies` to each of its prompts.
-
-        One that leaves before `until`, by the loop's clock, is not counted.
-        """
-        ...
-
-
-class Hearing(Protocol):
-    """The one who keeps requests, as an operator allows, so that new weights are compared by them.
-
-    He is told of none whose client forbids it.
-    """
-
-    @property
-    def listens(self) -> bool:
-        """True if one that ends now may be kept."""
-        ...
-
-    def overhear(self, prompts: Mapping[int, Sequence[int]], copies: int = 1) -> AnswersHeard:
-        """Listen to the answers to these prompts: the first of `copies` to each."""
         ...
 
 

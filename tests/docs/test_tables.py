@@ -81,9 +81,7 @@ def test_every_alert_has_its_row_with_its_severity() -> None:
 
 def test_every_route_has_its_row() -> None:
     parts: Any = MagicMock()
-    app = create_app(
-        gate=parts, operator=parts, documents=parts, events=parts, metrics=parts, conducts=parts
-    )
+    app = create_app(gate=parts, operator=parts, documents=parts, events=parts, metrics=parts)
     routes = {
         f"{method} {route.path_format}"  # type: ignore[attr-defined]  # a mount has none; we have none
         for route in app.routes

@@ -14,6 +14,7 @@ from typing import Any
 
 from hotreload.behaviour.bake import FIRST_ANSWERS, SignalTally, long_from, tally_of
 from hotreload.behaviour.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
+from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite
 from hotreload.types import Generation
 
@@ -75,15 +76,15 @@ class Conduct:
 class AnswersBegun:
     """The answers to one request, from when it is let in."""
 
-    def __init__(self, conduct: Conduct | None = None, prompts: int = 0, copies: int = 1) -> None:
+    def __init__(self, conduct: Conduct, prompts: int, copies: int) -> None:
         self._conduct = conduct
         self._copies = copies
-        first = conduct.begin(prompts) if conduct else 0
+        first = conduct.begin(prompts)
         self._places = {index * copies: first + index for index in range(prompts)}
         """The place of each that has not ended, by its index in the request. Of several answers to
         one prompt the first counts: the others would only say the same of the weights again."""
 
-    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
+    def count(self, index: int, answer: Mapping[str, Any]) -> None:
         """Count the answer of this index, which has ended."""
         if index in self._places:
             self._count(index, lambda: seen_of(answer))
@@ -95,7 +96,6 @@ class AnswersBegun:
 
     def _count(self, index: int, look: Callable[[], SeenAnswer | None]) -> None:
         """Count one; a fault of ours must not cost its client the answer."""
-        assert self._conduct is not None, "only what somebody counts has a place"
         place = self._places.pop(index)
         try:
             if (seen := look()) is None:
@@ -104,10 +104,6 @@ class AnswersBegun:
                 self._conduct.end(place, seen)
         except Exception:
             log.exception("bake.internal_error")
-
-
-UNCOUNTED = AnswersBegun()
-"""Answers that nobody counts."""
 
 
 class Conducts:
@@ -119,21 +115,19 @@ class Conducts:
         self._by_weights: dict[str, Conduct] = {}
 
     @contextmanager
-    def answering(
-        self, generation: Generation, *, prompts: int, copies: int, until: float
-    ) -> Iterator[AnswersBegun]:
-        """Count the answers to a request that is let in; at `until` of the loop's time it ends."""
+    def listening(self, request: LetIn) -> Iterator[AnswerEnded | None]:
+        """Count the answers to a request; one that leaves before its time is not counted."""
         if not self.is_counting:
-            yield UNCOUNTED
+            yield None
             return
-        begun = AnswersBegun(self.of(generation), prompts, copies)
+        begun = AnswersBegun(self.of(request.generation), request.prompts, request.copies)
         try:
-            yield begun
+            yield begun.count
         except AnswerNonfinite:
             begun.close(BROKEN_OFF)
             raise
         except asyncio.CancelledError:
-            if asyncio.get_running_loop().time() >= until:
+            if asyncio.get_running_loop().time() >= request.until:
                 begun.close(OUT_OF_TIME)
             raise
         finally:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hotreload.behaviour.heard import HeardRequest, heard_of
+from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.features.compare.rules import HearingRules
 from hotreload.judgements import HearingNow
 
@@ -69,10 +70,15 @@ class Hearing:
         mirrored = self._mirrored or ()
         return HearingNow(self._rules.mirror, self._rules.replay, len(self._kept), len(mirrored))
 
-    def overhear(self, prompts: Mapping[int, Sequence[int]], copies: int = 1) -> Overhearing:
+    @contextmanager
+    def listening(self, request: LetIn) -> Iterator[AnswerEnded | None]:
         """Listen to the answers of a request; of several to one prompt, to the first."""
+        if not self.listens or request.token_ids is None:
+            yield None
+            return
+        prompts, copies = request.token_ids(), request.copies
         firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
-        return Overhearing(firsts, self._take)
+        yield Overhearing(firsts, self._take).hear
 
     @contextmanager
     def mirroring(self) -> Iterator[None]:

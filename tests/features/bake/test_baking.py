@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.bake import MIN_ANSWERS
+from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.core.rules import Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import BakeTold, Event, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
-from hotreload.features.bake.conduct import AnswersBegun
 from hotreload.features.bake.rules import BakeRules
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
@@ -59,8 +59,9 @@ class Baked(World):
             self.said({"text": says, "meta_info": meta}, of)
 
     def said(self, answer: dict[str, Any], of: Generation | None = None) -> None:
-        with self.asked(of) as begun:
-            begun.hear(0, answer)
+        with self.asked(of) as answer_ended:
+            if answer_ended is not None:
+                answer_ended(0, answer)
 
     def asked(
         self,
@@ -69,12 +70,11 @@ class Baked(World):
         until: float = float("inf"),
         prompts: int = 1,
         copies: int = 1,
-    ) -> AbstractContextManager[AnswersBegun]:
+    ) -> AbstractContextManager[AnswerEnded | None]:
         """A request that is let in, answered by what is live."""
         generation = of or self.live
-        return self.baking.conducts.answering(
-            generation, prompts=prompts, copies=copies, until=until
-        )
+        request = LetIn(generation, prompts, copies, until, token_ids=None)
+        return self.baking.conducts.listening(request)
 
     async def goes_live(self, revision: Revision) -> None:
         self.wish(revision)
@@ -569,10 +569,11 @@ def signal(bake: Bake | None, name: str) -> SignalCount:
 async def test_of_several_answers_to_a_prompt_the_first_counts(world: Baked) -> None:
     world.answered(100)
     await world.goes_live(ONE)
-    with world.asked(prompts=2, copies=3) as begun:
+    with world.asked(prompts=2, copies=3) as answer_ended:
+        assert answer_ended is not None
         for index in range(6):
             says = "" if index in (0, 3) else "well said"
-            begun.hear(index, {"text": says, "meta_info": {"finish_reason": GOOD}})
+            answer_ended(index, {"text": says, "meta_info": {"finish_reason": GOOD}})
     assert world.baking.now is not None
     assert world.baking.now.answers == 2
     assert signal(world.baking.now, "empty").hits == 2

@@ -1,15 +1,18 @@
 """Clients' requests are kept as an operator allows: some while a checkpoint waits, the last."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from random import Random
 from typing import Any
 
 import pytest
 
 from hotreload.behaviour.heard import HeardRequest
+from hotreload.core.listener import LetIn
 from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing
 from hotreload.features.compare.rules import HearingRules
 from hotreload.judgements import HearingNow
+from hotreload.types import Generation, Revision
 
 
 def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> Hearing:
@@ -21,10 +24,18 @@ def ended(*ids: int) -> dict[str, Any]:
     return {"text": "", "output_ids": [*ids], "meta_info": meta}
 
 
+def request(prompts: Mapping[int, Sequence[int]], copies: int = 1) -> LetIn:
+    """A request whose prompts have these ids."""
+    generation = Generation(1, Revision("first", "step_0"), "fp", 0.0, {}, 0)
+    return LetIn(generation, len(prompts), copies, inf, lambda: prompts)
+
+
 def hears(one: Hearing, *prompts: int) -> None:
     """Each of these is asked, and answered by itself."""
     for prompt in prompts:
-        one.overhear({0: [prompt]}).hear(0, ended(prompt))
+        with one.listening(request({0: [prompt]})) as answer_ended:
+            if answer_ended is not None:
+                answer_ended(0, ended(prompt))
 
 
 def prompts_of(heard: Sequence[HeardRequest]) -> list[int]:
@@ -83,15 +94,19 @@ def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
 
 def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
     one = hearing(replay=9)
-    heard = one.overhear({index: [index // 3] for index in range(6)}, copies=3)
-    for index in (5, 3, 3, 0, 1):
-        heard.hear(index, ended(index))
+    prompts = {index: [index // 3] for index in range(6)}
+    with one.listening(request(prompts, copies=3)) as answer_ended:
+        assert answer_ended is not None
+        for index in (5, 3, 3, 0, 1):
+            answer_ended(index, ended(index))
     assert [each.answer for each in one.for_the_candidate()] == [(0,), (3,)]
 
 
 def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     one = hearing(replay=9)
-    one.overhear({0: [1]}).hear(0, {"meta_info": None})
+    with one.listening(request({0: [1]})) as answer_ended:
+        assert answer_ended is not None
+        answer_ended(0, {"meta_info": None})
     assert one.for_the_candidate() == []
     assert "behaviour.internal_error" in caplog.text
 

@@ -23,7 +23,7 @@ from tests.features.compare.test_comparing import (
     reloaded,
     world_of,
 )
-from tests.features.compare.test_hearing import ended
+from tests.features.compare.test_hearing import ended, request
 
 SAID = tuple(map(ord, "first"))
 """The answer that clients got by what was live."""
@@ -39,7 +39,9 @@ def hearing_world(folder: Path, limits: BehaviourLimits = BehaviourLimits()) -> 
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
-        world.hearing.overhear({0: [SECRET, number]}).hear(0, ended(*SAID))
+        with world.hearing.listening(request({0: [SECRET, number]})) as answer_ended:
+            assert answer_ended is not None
+            answer_ended(0, ended(*SAID))
 
 
 def all_of(caplog: pytest.LogCaptureFixture) -> str:
