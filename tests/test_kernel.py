@@ -1,0 +1,72 @@
+"""The kernel changes weights and lets requests in; it knows none of the features beside it.
+
+Each list and each ceiling here may only shrink.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotreload.core.rules import Rules
+from hotreload.server.asking import Inquiry
+from hotreload.types import Attempt
+from tests.source import MODULES, PACKAGE, nodes_of, tree_of
+
+KERNEL = [module for module in MODULES if module.is_relative_to(PACKAGE / "core")]
+FEATURES = [module for module in MODULES if module.is_relative_to(PACKAGE / "features")]
+NOT_YET_FEATURES = {"pause.py": {"entrance.py"}, "sessions.py": {"entrance.py"}}
+"""Modules of the kernel that are to become features, and those of the kernel that know each."""
+OF_FEATURES = {"behaviour", "not_compared", "command_said", "bake", "unproven"}
+"""Fields of an attempt that features fill: to become evidence, which has one shape for all."""
+CEILINGS = {Attempt: 18, Rules: 12, Inquiry: 7}
+"""The most fields that each may have."""
+
+
+def names_of(module: Path) -> Iterator[str]:
+    """The classes and constants that it defines."""
+    for node in tree_of(module).body:
+        match node:
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+def identifiers_in(module: Path) -> set[str]:
+    """Every name and every attribute that it uses or makes."""
+    found = set()
+    for node in nodes_of(module):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.alias(name=name):
+                found.add(name)
+    return found
+
+
+OF_EACH_FEATURE = {
+    name for module in FEATURES for name in names_of(module) if not name.startswith("_")
+} - {"log"}
+
+
+@pytest.mark.parametrize("module", KERNEL, ids=lambda module: module.name)
+def test_the_kernel_uses_no_name_that_a_feature_defines(module: Path) -> None:
+    assert identifiers_in(module) & OF_EACH_FEATURE == set()
+
+
+@pytest.mark.parametrize("module", NOT_YET_FEATURES)
+def test_what_is_to_be_a_feature_is_known_to_fewer_and_fewer(module: str) -> None:
+    own = {name for name in names_of(PACKAGE / "core" / module) if name[0].isupper()}
+    own -= {name for name in own if name.isupper()}
+    others = (each for each in KERNEL if each.name not in NOT_YET_FEATURES)
+    knowing = {each.name for each in others if identifiers_in(each) & own}
+    assert knowing == NOT_YET_FEATURES[module]
+
+
+def test_no_more_fields_than_today() -> None:
+    fields = {each: len(dataclasses.fields(each)) for each in CEILINGS}
+    assert fields == CEILINGS, "one that lost a field has a lower ceiling now"
+    assert {each.name for each in dataclasses.fields(Attempt)} >= OF_FEATURES
