@@ -194,6 +194,9 @@ def _unknown(name: str, verb: argparse.ArgumentParser, unknown: Sequence[str]) -
     option = first.partition("=")[0]
     if not first.startswith("-") and "--config" in options and first.endswith(".toml"):
         return f"{first}: write hotreload {name} --config {shlex.quote(first)}"
+    for place in (each for each in verb._actions if not each.option_strings):
+        if option.removeprefix("--") == place.dest:
+            return f"{option}: write it alone: hotreload {name} {place.metavar or place.dest}"
     near = did_you_mean(option, options) if first.startswith("-") else ""
     hint = near or f"; `hotreload {name} --help` tells what it takes"
     return f"{name} takes no {option if near else first!r}{hint}"

@@ -20,6 +20,7 @@ from hotreload.types import Outcome, Revision
 
 LONGEST_WHY = 400
 UNSEEN = "the source does not see it"
+WRITTEN_ANEW = "its files were written anew since, and not read again: a newer one is wished"
 
 
 class Situation(StrEnum):
@@ -148,7 +149,7 @@ class HeldAgainst:
         if each.standing is Standing.ODD:
             return Explained(each, Situation.NO_CHECKPOINT, each.why, each.code)
         if each.standing is Standing.OLDER:
-            return Explained(each, Situation.OLDER, each.why)
+            return self._written_anew(each) or Explained(each, Situation.OLDER, each.why)
         if each.standing is Standing.NEWEST and revision is not None:
             return Explained(each, Situation.WAITING, self._why_not_tried(revision))
         return Explained(each, Situation.WAITING, each.why)
@@ -164,6 +165,15 @@ class HeldAgainst:
             why = refusal.reason
             return Explained(each, Situation.REFUSED, why.message, why.code, refusal.at)
         return None
+
+    def _written_anew(self, each: Listed) -> Explained | None:
+        """Explain an unread folder that the live generation came from, or the one before it."""
+        places = self._of_note.items() if each.revision is None and each.path else ()
+        found = (note for note, place in places if place.path == each.path)
+        if (situation := next(found, None)) is None:
+            return None
+        place = self._of_note[situation]
+        return Explained(each, situation, WRITTEN_ANEW, "", place.since, place.number)
 
     def _by_path(self, each: Listed) -> Revision | None:
         """Return the revision that went live from this folder, if it was not written to since.
@@ -199,7 +209,8 @@ class HeldAgainst:
     def of_generations(self) -> Iterator[Explained]:
         """Explain the live generation and the one before it, as the ledger knows them."""
         for situation, place in self._of_note.items():
-            yield Explained(_of(place), situation, UNSEEN, "", place.since, place.number)
+            why = f"{UNSEEN}; it came from {place.path}" if place.path else UNSEEN
+            yield Explained(_of(place), situation, why, "", place.since, place.number)
 
 
 def _of(place: PastGeneration) -> Listed:

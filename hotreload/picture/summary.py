@@ -117,7 +117,7 @@ def _works_at(status: Fields) -> str:
         held = "held by a rollback" if is_held_by_rollback(status) else "pinned"
         return f"{held}, so the source is not followed"
     if newer := status.get("refused_newer"):
-        return f"waits for a checkpoint that is newer than {short_name(newer)}"
+        return f"waits for one that is newer than {short_name(newer)}"
     if overruled := status.get("overruled"):
         return f"waits for one that is newer than the source's {short_name(overruled)}"
     return "nothing newer is wanted"

@@ -159,6 +159,10 @@ def refused(process: Process, label: str, wanted: str) -> str:
     return str(status(process)["summary"]["words"])
 
 
+def listed(hotreload: Said, label: str) -> list[str]:
+    return [line for line in hotreload("ls") if line.startswith(f"{label} ")]
+
+
 def test_as_long_as_something_newer_was_refused_it_is_named_and_counted_and_a_fault(
     process: Process, hotreload: Said
 ) -> None:
@@ -168,12 +172,14 @@ def test_as_long_as_something_newer_was_refused_it_is_named_and_counted_and_a_fa
     process.drop(8, damage="truncated")
     words = refused(process, "step_8", wanted="step_7")  # the source wishes for what is live again
     assert "step_7, answers; step_8 is newer and was refused (truncated), " in words
+    assert status(process)["summary"]["next"] == "hotreload explain truncated"
     (line,) = hotreload("status", "--check")
     assert line.startswith("truncated: step_8 is newer and was refused")
     assert hotreload.code == 1
     process.drop(9, damage="wrong-shape")
     words = refused(process, "step_9", wanted="step_9")
     assert "; step_9 is wanted and was refused (shape): 2 in a row, the first " in words
+    assert status(process)["summary"]["next"] == "hotreload explain shape"
     now = status(process)["refused_newer"]
     assert (now["in_a_row"], now["since"] < now["at"], now["seconds"] > 0) == (2, True, True)
     assert process.stop() == 0
@@ -186,6 +192,11 @@ def test_as_long_as_something_newer_was_refused_it_is_named_and_counted_and_a_fa
     words = refused(process, "step_9", wanted="step_6")  # an older one does not end it
     assert words.endswith(" ago")
     assert "an operator chose over the source's step_9; step_9 is newer and was refused" in words
+    assert status(process)["summary"]["doing"].endswith("for one that is newer than step_9")
+    for file in (process.checkpoints / "step_6").iterdir():
+        file.touch()
+    process.until(lambda: "written anew" in "".join(listed(hotreload, "step_6")))
+    assert len(listed(hotreload, "step_6")) == 1
     process.drop(10)
     process.live("step_10")
     process.until(lambda: hotreload("status", "--check") == [])

@@ -381,6 +381,23 @@ COMMANDS = [
         ["'5 minutes' is no duration: write seconds, or '250ms', '30s', '5m', '1h'", "exit 2"],
     ),
     Row(
+        "rollback --generation 2",
+        command("rollback", "--generation", "2"),
+        ["--generation: write it alone: hotreload rollback GENERATION", "exit 2"],
+        ["did you mean"],
+    ),
+    Row(
+        "explain of nothing alike",
+        command("explain", "foo"),
+        ["no runbook knows 'foo'", "`hotreload explain` lists all codes"],
+        ["did you mean"],
+    ),
+    Row(
+        "explain of an exit code",
+        command("explain", "78"),
+        ["commands  all", "meaning   a setting is wrong"],
+    ),
+    Row(
         "rollback to a folder",
         command("rollback", "step_14"),
         [

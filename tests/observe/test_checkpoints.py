@@ -76,8 +76,11 @@ async def test_what_is_live_is_listed_also_when_the_source_does_not_see_it() -> 
     known = ledger(Revision(f"{NOISY}1", "step_1 + noise"))
     said = await told(known, NEWEST)
     rows = [(row["name"], row["state"], row["why"]) for row in said["checkpoints"]]
-    unseen = "the source does not see it"
-    assert rows[:2] == [("step_1 + noise", "live", unseen), ("step_1", "previous", unseen)]
+    unseen = "the source does not see it; it came from /run/"
+    assert rows[:2] == [
+        ("step_1 + noise", "live", f"{unseen}step_1 + noise"),
+        ("step_1", "previous", f"{unseen}step_1"),
+    ]
 
 
 async def test_after_a_restart_a_folder_is_known_by_where_it_lies_unless_somebody_wrote_to_it() -> (
@@ -85,8 +88,10 @@ async def test_after_a_restart_a_folder_is_known_by_where_it_lies_unless_somebod
 ):
     """The source reads the bytes of the newest folder alone."""
     assert (await row(ledger(), unread(TWO)))["state"] == "live"
-    other = await row(ledger(), unread(TWO, written_at=NOON + 60))
-    assert (other["state"], other["why"]) == ("older", "older than step_3")
+    (other, *more) = (await told(ledger(), unread(TWO, NOON + 60), seen(ONE)))["checkpoints"]
+    assert (other["name"], other["state"], other["generation"]) == ("step_2", "live", 2)
+    assert other["why"].startswith("its files were written anew since, and not read again")
+    assert [each["name"] for each in more] == ["step_1"]
 
 
 async def test_one_that_was_live_long_ago_says_as_which_generation() -> None:
