@@ -17,6 +17,7 @@ from hotreload.core.ledger import Overrule
 from hotreload.errors import BadRequest
 from hotreload.events import (
     AttemptFinished,
+    CommandBegan,
     FoldersPassedOver,
     GenerationEnded,
     GenerationLive,
@@ -162,6 +163,9 @@ async def test_an_attempt_is_followed_phase_by_phase_with_its_download(
     current = "#phases [aria-current=step]"
     await tab.until_text(current, "validating")
     await tab.until("document.querySelector('#progress').hidden")
+    world.events.publish(CommandBegan(STEP_3, "judge.sh", 600.0))
+    decides = "[behaviour] command (judge.sh) decides, for "
+    await tab.until_text("#health", "checking step-3", decides, " of 10 min at most, try 1")
     running = "document.querySelector('#phases [aria-current=step] .took')?.innerText"
     before = json.dumps(await tab.ask(running))
     await tab.until(f"{running} !== {before}")  # the time of a phase that runs goes on
@@ -461,7 +465,8 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     odd = PassedOver("step-9", Reason("format", "step-9 holds a.bin"))
     world.events.publish(FoldersPassedOver((odd,), {"format": 3}))
     await opened(tab, world)
-    assert await tab.text("#health") == "Answers requests; waits for 2 of 4 shards of step-3."
+    waits = "Answers requests; waits: 2 of 4 shards of step-3 ("
+    assert (await tab.text("#health")).startswith(waits)
     assert "step-0 probe: " in await tab.text("#refusals")
     assert "step-9 holds a.bin\nand 2 more" in await tab.text("#facts")
     assert await tab.text("#pinned") == "pinned"
