@@ -4,6 +4,8 @@ A start that dies while it reads compiled programs would do so for ever: the nex
 """
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 from hotreload.core.ledger import Ledger
 from hotreload.engine.compile_cache import JAX_VARIABLE, leave_out
@@ -13,11 +15,14 @@ from hotreload.life.start_engine import compile_cache_of
 from hotreload.life.state_lock import Died, LifeStage
 from hotreload.settings.sections import Settings
 
+HOW_IT_ENDED = "ended"
+"""The file in systemd's state folder that says how the last process of the service ended."""
+
 
 def last_life(died: Died, ledger: Ledger, settings: Settings) -> LastLifeDied:
     """Say what became of it; leave out what it had compiled if it died over its start."""
     live = ledger.generations[-1] if ledger.generations else None
-    what = "with the machine" if died.with_machine else "by a signal"
+    what = "with the machine" if died.with_machine else f"by {_signal_of(died)}"
     said = [f"the daemon before this one (pid {died.pid}) ended {what}"]
     if died.stage is LifeStage.STARTING:
         said.append("before its start was over")
@@ -27,6 +32,16 @@ def last_life(died: Died, ledger: Ledger, settings: Settings) -> LastLifeDied:
     if died.stage is LifeStage.STARTING and not died.with_machine:
         said += _left_out(settings)
     return LastLifeDied("; ".join(said), died.with_machine)
+
+
+def _signal_of(died: Died) -> str:
+    """Name the signal, where systemd wrote it down when it was there (`ExecStopPost=`)."""
+    with suppress(OSError, ValueError):
+        ended = Path(os.environ.get("STATE_DIRECTORY", "").partition(":")[0], HOW_IT_ENDED)
+        _, signal, result = ended.read_text(errors="replace").split()
+        if ended.stat().st_mtime >= died.seen:
+            return f"SIG{signal} ({result})"
+    return "a signal"
 
 
 def _left_out(settings: Settings) -> list[str]:

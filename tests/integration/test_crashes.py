@@ -90,8 +90,10 @@ def test_a_death_by_a_signal_is_told_and_what_a_start_died_over_is_left_out(
     with process.begun("reading=kill"):
         assert process.child.wait(START_SECONDS) == KILLED
         died = process.child.pid
+    process.environ["STATE_DIRECTORY"] = str(tmp_path)
+    (tmp_path / "ended").write_text("killed KILL oom-kill\n")  # by the unit's ExecStopPost
     with process.running():
-        assert f"(pid {died}) ended by a signal; before its start was over" in told()
+        assert f"(pid {died}) ended by SIGKILL (oom-kill); before its start was over" in told()
         assert "generation 1, step_1" in told()
         assert "journalctl -u hotreload" in told()
         assert str(compiled / "for_this.left_out") in told()
@@ -101,7 +103,7 @@ def test_a_death_by_a_signal_is_told_and_what_a_start_died_over_is_left_out(
         process.child.kill()
         process.child.wait()
     with process.running():
-        assert "by a signal; generation 1, step_1" in told()
+        assert "by a signal; generation 1, step_1" in told()  # that was written before
         assert sorted(each.name for each in compiled.iterdir()) == ["for_that", "for_this.left_out"]
         process.child.send_signal(signal.SIGTERM)
         process.until(lambda: process.said("daemon.stopping")[1:])

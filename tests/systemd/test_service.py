@@ -385,6 +385,7 @@ def test_the_watchdog_replaces_a_daemon_whose_engine_hangs(service: Service) -> 
     assert "systemd.engine_silent" in said
     assert "Watchdog timeout" in said
     assert "reach_in_thread" in said  # the stacks tell where it hung
+    assert f"(pid {before}) ended by SIGABRT (watchdog)" in said
     assert service.ask()["text"].startswith("served by step")
 
 
