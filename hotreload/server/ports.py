@@ -24,7 +24,8 @@ class Preparer[P](Protocol):
 
         Beside that schema it takes `messages`, a chat for the model's template, with
         `template_args`, and `copies`, how often each prompt is to be answered. With `text_at_end`
-        of a stream only the last piece of each answer has its text. With `tools` for the
+        of a stream only the last piece of each answer has its text. A seed that `seed_is_a_wish`
+        says is one is left out where the engine ignores seeds. With `tools` for the
         template each answer has `tool_calls`: the `name` and `arguments` of each call so far, which
         is no part of its text. `tool_choice` is `auto`, `required` or, for a single call, `one`.
         BadRequest names the field at fault.

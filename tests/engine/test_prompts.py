@@ -302,6 +302,14 @@ def test_a_seed_that_would_be_ignored_is_refused(tokenizer: Any) -> None:
     assert caught.value.param == "sampling_params.sampling_seed"
 
 
+def test_a_seed_that_is_a_wish_is_left_out_where_it_would_be_ignored(tokenizer: Any) -> None:
+    cannot = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING)
+    drawn = {"temperature": 1.0, "sampling_seed": 3}
+    ask = {"text": "a", "sampling_params": drawn, "seed_is_a_wish": True}
+    for can, wanted in ((cannot, {"temperature": 1.0}), (CAN, drawn)):
+        assert Prompts(tokenizer, LIMITS, can).parse(ask).items[0].sampling_params == wanted
+
+
 def test_a_seed_asks_for_nothing_where_nothing_is_drawn(tokenizer: Any) -> None:
     cannot = Capabilities(logprobs=False, grammars=False, seeds=False, sampling=SAMPLING)
     greedy = {"temperature": 0, "sampling_seed": 3}

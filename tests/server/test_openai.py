@@ -127,6 +127,7 @@ async def test_what_is_asked_reaches_the_engine_in_its_own_words(
                 "max_new_tokens": 9,
             },
             "stream": False,
+            "seed_is_a_wish": True,
             "copies": 2,
         }
     ]

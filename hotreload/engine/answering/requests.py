@@ -47,7 +47,9 @@ Chat = Callable[[Messages, Mapping[str, Any], Any], list[int]]
 
 CHAT_FIELDS = frozenset({"messages", "template_args", "tools", "tool_choice"})
 PROMPTS = CHAT_FIELDS | {"text", "input_ids"}
-FIELDS = PROMPTS | LOGPROBS | {"sampling_params", "stream", "rid", "copies", "text_at_end"}
+OF_THE_SERVER = {"copies", "text_at_end", "seed_is_a_wish"}
+"""Fields that no client sends."""
+FIELDS = PROMPTS | LOGPROBS | OF_THE_SERVER | {"sampling_params", "stream", "rid"}
 
 
 def parse(
@@ -99,6 +101,8 @@ def _why_not(name: str) -> str:
 
 def items_of(request: Mapping[str, Any], *, limits: EngineLimits, can: Capabilities) -> Parsed:
     """The items of what `with_ids` made, which are checked here; BadRequest as `parse`."""
+    if request.get("seed_is_a_wish") and not can.seeds:
+        request = {**request, "sampling_params": _without_seed(request["sampling_params"])}
     ids = request["input_ids"]
     is_batch = isinstance(ids, list) and bool(ids) and isinstance(ids[0], list)
     prompts = ids if is_batch else [ids]
@@ -114,6 +118,10 @@ def items_of(request: Mapping[str, Any], *, limits: EngineLimits, can: Capabilit
     check_logprobs(items)
     stream, text_at_end = (bool(request.get(name)) for name in ("stream", "text_at_end"))
     return Parsed(items, is_batch or copies > 1, stream, text_at_end)
+
+
+def _without_seed(sampling: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in sampling.items() if name != "sampling_seed"}
 
 
 def check_length(name: str, text: str, limits: EngineLimits) -> None:

@@ -166,7 +166,8 @@ def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> No
 
 def _check_grammar(path: str, name: str, value: Any, can: Capabilities) -> None:
     if not can.grammars:
-        raise bad(path, "this engine ignores it, so its answer would be wrong", UNSUPPORTED)
+        words = "sglang-jax 0.0.2 ignores it, so its answer would be wrong; 0.1.0rc0 heeds it"
+        raise bad(path, words, UNSUPPORTED)
     if not isinstance(value, str | dict if name in OBJECTS else str):
         raise bad(path, f"must be a string{' or an object' if name in OBJECTS else ''}")
     if len(text := _as_text(value)) > GRAMMAR_CHARACTERS:

@@ -121,6 +121,8 @@ def _common(fields: Fields) -> Fields:
     if "sampling_seed" in sampling:
         sampling["sampling_seed"] %= 2**31  # OpenAI's seeds have 64 bits, the engine's 31
     request: Fields = {"sampling_params": sampling, "stream": fields.get("stream", False)}
+    if "sampling_seed" in sampling:
+        request["seed_is_a_wish"] = True  # OpenAI's API promises its best effort, and no more
     if fields.get("n", 1) > 1:
         request["copies"] = fields["n"]
     return request
