@@ -260,10 +260,10 @@ async def test_numbers_do_not_fall_whoever_has_the_older_ledger(hosts: Hosts) ->
 
 async def test_a_number_that_no_ledger_has_is_taken_over_by_nobody(hosts: Hosts) -> None:
     async with running(hosts) as pair:
-        pair.follower.ledger.numbers_given = 10**12
+        pair.follower.ledger.numbers_given = 10**16
         end = await pair.ends(0)
         assert isinstance(end, ConfigError)
-        assert "rank 1 says that its last generation has the number '1000000000000'" in str(end)
+        assert "rank 1 says that its last generation has the number '10000000000000000'" in str(end)
         assert pair.leader.ledger.numbers_given == 0
 
 
