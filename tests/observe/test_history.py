@@ -20,6 +20,7 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     GenerationNamed,
+    LastLifeDied,
     Leaving,
     LiveDrifted,
     LiveVerified,
@@ -87,6 +88,7 @@ EVENTS: list[tuple[Event, str]] = [
     (TroubleTold("files_gone", "they are gone", "copy them back"), "trouble.began"),
     (TroubleTold("files_gone", None), "trouble.over"),
     (SocketBoundAnew("/run/s"), "socket.bound_anew"),
+    (LastLifeDied("it was killed by signal 9", with_machine=False), "daemon.last_life_died"),
     (Leaving(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),

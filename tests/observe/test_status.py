@@ -195,6 +195,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "pause",
         "bake",
         "heard",
+        "last_life",
         "rank",
     }
     assert snapshot["source"] == {
