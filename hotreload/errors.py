@@ -243,13 +243,13 @@ def cut(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-ALIKE = 0.75
+_ALIKE = 0.75
 """So alike two names are of which one was probably meant for the other, as difflib counts it."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The known name that was probably meant, as a question to put behind a fault; else nothing."""
-    near = get_close_matches(cut(name), list(known), n=1, cutoff=ALIKE)
+    near = get_close_matches(cut(name), list(known), n=1, cutoff=_ALIKE)
     return f"; did you mean {near[0]}?" if near else ""
 
 
