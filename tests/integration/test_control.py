@@ -375,8 +375,10 @@ async def test_a_comparison_by_which_nothing_decides_keeps_a_slow_model_back_for
     """A client is answered all along, and what is cut short leaves the engine as it was."""
     await running.until(lambda: any(isinstance(e, Warming) and e.is_over for e in running.happened))
     await reread(running, limits=BehaviourLimitSettings())
-    reconciler: Any = running.daemon.slot.operator()._reconciler
-    monkeypatch.setattr(reconciler, "_command", lambda: None)
+    rereading = running.daemon.rereading
+    without_command = rereading.settings.behaviour.model_copy(update={"command": ()})
+    settings = rereading.settings.model_copy(update={"behaviour": without_command})
+    monkeypatch.setattr(rereading, "settings", settings)
     worker, before = running.engine._scheduler.scheduler.tp_worker, running.live
     launch = worker.forward_batch_generation
 
