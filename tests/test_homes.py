@@ -148,7 +148,7 @@ def test_how_long_a_probes_answer_may_be_the_settings_alone_say() -> None:
 
 def test_the_engine_takes_the_fields_that_the_server_lets_through() -> None:
     made_by_the_server = {"messages", "template_args", "tools", "tool_choice"}
-    made_by_the_server |= {"copies", "text_at_end"}
+    made_by_the_server |= requests.OF_THE_SERVER
     for_the_server = {"model", *MIN_GENERATION}
     assert GENERATE.honoured.keys() - for_the_server == requests.FIELDS - made_by_the_server
     assert set(PROMPTS) == requests.PROMPTS - made_by_the_server
