@@ -76,7 +76,7 @@ async def test_an_engine_without_grammars_refuses_each(engine: Engine, name: str
     if engine.capabilities.grammars:
         assert (await asking)["meta_info"]["finish_reason"]["type"] in ("stop", "length")
         return
-    with pytest.raises(BadRequest, match=f"sampling_params.{name}: this engine ignores it"):
+    with pytest.raises(BadRequest, match=f"sampling_params.{name}: sglang-jax 0.0.2 ignores it"):
         await asking
 
 

@@ -353,7 +353,7 @@ async def test_a_bad_checkpoint_fails_the_update_and_nobody_else(
 
 async def test_only_folders_that_may_be_read_are(trainer: Trainer, tmp_path: Path) -> None:
     elsewhere = write_tiny(tmp_path / "elsewhere", words(12))
-    link = trainer.folder / "link"
+    link = trainer.folder / "another_link"
     link.symlink_to(elsewhere)
     for folder in (elsewhere, link, trainer.folder / ".." / ".." / "elsewhere"):
         body = {"model_path": str(folder)}

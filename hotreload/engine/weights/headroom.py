@@ -132,16 +132,22 @@ def _gb(size: int) -> str:
 
 @contextmanager
 def telling_lack_of_memory(what: str = "a second set of weights") -> Iterator[None]:
-    """Turn the error of a failed allocation, on the host or a device, into NotEnoughMemory."""
+    """Turn the error of a failed allocation, on the host or a device, into NotEnoughMemory.
+
+    And XLA's where it cannot open a device of random numbers: no file descriptor is left.
+    """
     short = None
     try:
         yield
     except MemoryError as fault:
         short = str(fault) or "host memory is exhausted"
-    except jax.errors.JaxRuntimeError as fault:
-        if "RESOURCE_EXHAUSTED" not in str(fault):
+    except RuntimeError as fault:  # those of JAX are such
+        if "random_device" in str(fault):
+            short = "no file descriptor is left"
+        elif "RESOURCE_EXHAUSTED" in str(fault):
+            short = str(fault)
+        else:
             raise
-        short = str(fault)
     # Raised out here: inside, its context would keep the frames, and the frames the memory.
     if short is not None:
         raise NotEnoughMemory(f"no room for {what}: {short}")
