@@ -32,7 +32,8 @@ class Terminal:
 
     def tell(self, *words: str) -> str:
         command = ["tmux", "-S", self._server, *words]
-        env = {**os.environ}  # else it has the size that readline, which pytest imports, has set
+        # Without the size that readline, which pytest imports, sets for its children.
+        env = {name: os.environ[name] for name in os.environ.keys() - {"COLUMNS", "LINES"}}
         return subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout
 
     def type(self, text: str) -> None:
