@@ -1,5 +1,8 @@
 import asyncio
+import threading
 from pathlib import Path
+
+import pytest
 
 from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import Event, StateSaved, TroubleTold
@@ -57,6 +60,33 @@ async def test_a_number_that_was_noted_and_not_given_is_given_to_the_next(tmp_pa
     await state.save(known)  # somebody pinned, and the attempt is still under way
     assert StateFile(tmp_path).read().next_number == 5
     known.promised = 0  # it came to nothing
+    await state.save(known)
+    assert StateFile(tmp_path).read().next_number == 4
+
+
+async def test_a_number_whose_attempt_was_cancelled_as_it_was_noted_is_given_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, known, noting, may_end = (
+        StateFile(tmp_path),
+        ledger(3),
+        threading.Event(),
+        threading.Event(),
+    )
+    note = state._note
+
+    def slow(number: int) -> None:
+        noting.set()
+        assert may_end.wait(PATIENCE)
+        note(number)
+
+    monkeypatch.setattr(state, "_note", slow)
+    attempt = asyncio.create_task(state.note_next_number(known))
+    await asyncio.to_thread(noting.wait, PATIENCE)
+    attempt.cancel()
+    may_end.set()
+    await asyncio.wait({attempt})
+    assert attempt.cancelled()
     await state.save(known)
     assert StateFile(tmp_path).read().next_number == 4
 

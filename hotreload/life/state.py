@@ -97,11 +97,12 @@ class StateFile:
         """
         number = ledger.next_number
         async with self._writes:
+            self._noted = number  # first: a cancel comes out of the wait though it is written
             try:
                 await uninterrupted(asyncio.to_thread(self._note, number))
             except OSError as error:
                 return f"{self.path.parent / state_files.NUMBER} cannot be written: {error}"
-            ledger.promised = self._noted = number
+            ledger.promised = number
         return None
 
     def _note(self, number: int) -> None:
