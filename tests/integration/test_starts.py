@@ -127,6 +127,7 @@ def test_at_a_first_start_the_newest_is_tried_and_else_the_model_answers(tmp_pat
     process.drop(7, "nan")
     with process.running():
         assert process.ask()["text"] == words(0)
+        process.until(lambda: process.status["wanted_label"])  # the source has looked again
         status = process.status
         assert (status["label"], status["generation"]) == ("model", 1)
         assert (status["wanted_label"], status["troubles"]) == ("step_7", [])
