@@ -90,7 +90,7 @@ async def test_nor_is_one_whose_client_left(world: World, stream: bool) -> None:
 
 
 async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(request_seconds=0.1)) as world:
+    async with serving(tmp_path, limits=Limits(request_seconds=0.5)) as world:
         world.conducts.is_counting = True
         world.engine.may_answer.clear()
         await asked(world, "/generate", stream=True)
