@@ -24,7 +24,8 @@ async def world(tmp_path: Path) -> Any:
 
 async def asked(world: World, path: str, headers: dict[str, str], **more: Any) -> None:
     async with world.client() as client:
-        await client.post(path, json=ALL[path] | more, headers=headers)
+        answer = await client.post(path, json=ALL[path] | more, headers=headers)
+        assert answer.status_code == 200
     await world.until(lambda: bool(world.metrics.finished))
 
 

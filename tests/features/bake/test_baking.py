@@ -11,12 +11,12 @@ from hotreload.behaviour.bake import MIN_ANSWERS
 from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.core.rules import Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import BakeTold, Event, TroubleTold
+from hotreload.events import AttemptFinished, BakeTold, Event, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.rules import BakeRules
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
-from hotreload.types import BAKE, Generation, Noise, Outcome, Reason, Revision
+from hotreload.types import BAKE, START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
 from tests.waiting import turn_until
@@ -162,6 +162,9 @@ def begin_another_life(world: Baked) -> None:
     world.ledger.history.extend(saved.history)
     world.baking = Baking(world.baking.attempts, world.baking.rules)
     world.baking.begins_with(world.live)
+    live, started = world.live, by(START)
+    attempt = Attempt(live.revision, Outcome.LIVE, None, {}, 0.0, 0.0, live.number, by=started)
+    world.publish(AttemptFinished(attempt, live))  # as every start does; it forces nothing
 
 
 async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> None:
@@ -169,6 +172,7 @@ async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> N
     assert world.baking.condemned == world.last
     begin_another_life(world)
     assert world.baking.condemned == world.last
+    assert world.baking._convicted == {world.live.fingerprint}
     await world.turns()
     assert world.live.revision.id == "first"
     assert world.ledger.refused["r1"].reason.code == BAKE
