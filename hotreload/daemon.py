@@ -21,7 +21,11 @@ from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
 from hotreload.features.bake.baking import Baking
+from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.settings import CompareSettings
+from hotreload.features.pause.settings import PauseSettings
+from hotreload.features.sessions.settings import SessionsSettings
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
@@ -46,7 +50,6 @@ from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import bake_rules_of, hearing_rules_of
 from hotreload.sources.configured import make_source
 
 log = logging.getLogger("hotreload")
@@ -80,8 +83,8 @@ class Daemon:
             replicas=settings.engine.replicas,
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
-            pause_limit=settings.server.pause_limit,
-            sessions=settings.reload.sessions,
+            pause_limit=settings.of(PauseSettings).limit,
+            sessions=settings.of(SessionsSettings).keep,
         )
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""
@@ -97,8 +100,8 @@ class Daemon:
             is_lost=lambda: self.entrance.is_lost,
             note_next_number=self.state.note_next_number,
         )
-        self.hearing = Hearing(hearing_rules_of(settings))
-        self.baking = Baking(self.attempts, bake_rules_of(settings))
+        self.hearing = Hearing(settings.of(CompareSettings))
+        self.baking = Baking(self.attempts, settings.of(BakeSettings))
         """Judges what goes live by its clients' answers."""
         digests = Digests()  # of files that the source or the checks have read; both look here
         self.source = make_source(settings, publish, self.ledger, digests)

@@ -142,7 +142,7 @@ class FakeEngine(FakeAnswers):
         self.old: list[Staged] = []
         """What answers older requests still."""
         self.cannot_overlap: str | None = None
-        self.cannot_compare: str | None = "it was started without [behaviour] report"
+        self.cannot_compare: str | None = "it was started without [compare] report"
         """Whether its weights can be compared: core tests say so where they are about it."""
         self.asked_unseen: list[Question] = []
         self.spares_wait_on_host = False

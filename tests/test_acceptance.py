@@ -15,11 +15,13 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from hotreload.cli import main
 from hotreload.errors import ConfigError
-from hotreload.life import acceptance, corpora
+from hotreload.features import FEATURES
+from hotreload.features.compare import settings as compare
+from hotreload.features.compare.settings import CompareSettings
+from hotreload.life import acceptance
 from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
 from hotreload.life.start_engine import engine_options
 from hotreload.settings.load import load
-from hotreload.settings.rules import compare_rules_of
 from hotreload.settings.sections import Settings
 from tests.test_rereading import living
 
@@ -130,28 +132,28 @@ BAD = {
         "[[probe]] number 1 prompt: 500 tokens and 32 new ones do not fit in the context of 64",
     ),
     "no corpus": (
-        "[behaviour]\ncorpus = 'nosuch.jsonl'",
-        "[behaviour] corpus: DIR/nosuch.jsonl: cannot be read: No such file",
+        "[compare]\ncorpus = 'nosuch.jsonl'",
+        "[compare] corpus: DIR/nosuch.jsonl: cannot be read: No such file",
     ),
     "a corpus that is no text": (
-        "[behaviour]\ncorpus = 'm'",
-        "[behaviour] corpus: DIR/m: cannot be read: Is a directory",
+        "[compare]\ncorpus = 'm'",
+        "[compare] corpus: DIR/m: cannot be read: Is a directory",
     ),
     "a corpus of something else": (
-        "[behaviour]\ncorpus = 'm/config.json'",
-        "[behaviour] corpus: DIR/m/config.json: line 1: unknown field 'max_position_embeddings'",
+        "[compare]\ncorpus = 'm/config.json'",
+        "[compare] corpus: DIR/m/config.json: line 1: unknown field 'max_position_embeddings'",
     ),
     "right answers without a corpus": (
-        "[behaviour.limits]\nmin_accuracy = 0.8",
-        "[behaviour]: limits.min_accuracy needs a corpus that says what answers it expects",
+        "[compare.limits]\nmin_accuracy = 0.8",
+        "[compare]: limits.min_accuracy needs a corpus that says what answers it expects",
     ),
     "limits without a report": (
-        "[behaviour]\nreport = false\nlimits = {max_kl = 1}",
-        "[behaviour]: limits are kept by the report: set report = true, or leave them out",
+        "[compare]\nreport = false\nlimits = {max_kl = 1}",
+        "[compare]: limits are kept by the report: set report = true, or leave them out",
     ),
     "limits on what nobody hears": (
-        "[behaviour.limits]\nmin_heard_same_top = 0.5",
-        "[behaviour]: limits on what clients were answered need mirror or replay",
+        "[compare.limits]\nmin_heard_same_top = 0.5",
+        "[compare]: limits on what clients were answered need mirror or replay",
     ),
     "a hub without a repo": ("[source]\nkind = 'huggingface'", "[source] repo: not set"),
     "several": (SEVERAL, "3 settings are wrong:"),
@@ -218,7 +220,7 @@ def test_each_check_of_the_list_is_tried_here(tmp_path: Path) -> None:
     for text, _ in BAD.values():
         file.write_text(text)
         with suppress(ConfigError):
-            settings = load(file, sets_beside(text, tmp_path), {}).settings
+            settings = load(file, sets_beside(text, tmp_path), {}, FEATURES).settings
             tried |= {refused for refused in REFUSED if [*refused(settings)]}
     assert tried == set(REFUSED)
 
@@ -242,7 +244,7 @@ contains = 'yes'
 regex = '\\d$'
 """
     (tmp_path / "hotreload.toml").write_text(good)
-    accepted(tmp_path / "hotreload.toml", [], {})
+    accepted(tmp_path / "hotreload.toml", [], {}, FEATURES)
 
 
 def test_secrets_that_systemd_hides_from_a_reload_are_left_to_the_daemon(
@@ -250,7 +252,7 @@ def test_secrets_that_systemd_hides_from_a_reload_are_left_to_the_daemon(
 ) -> None:
     text = "[server]\napi_keys_file = 'keys'"
     (tmp_path / "hotreload.toml").write_text(text)
-    settings = load(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}).settings
+    settings = load(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}, FEATURES).settings
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "hidden"))
     check(settings)
     (tmp_path / "hidden").mkdir()
@@ -273,7 +275,7 @@ async def test_a_disk_that_hangs_holds_up_no_start(
         comes_back.set()
 
 
-CORPUS = "[behaviour]\ncorpus = 'prompts.jsonl'\n"
+CORPUS = "[compare]\ncorpus = 'prompts.jsonl'\n"
 
 
 @pytest.mark.parametrize(
@@ -288,13 +290,13 @@ CORPUS = "[behaviour]\ncorpus = 'prompts.jsonl'\n"
 def test_a_corpus_that_cannot_judge_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(corpora, "MOST_BYTES", 100)
+    monkeypatch.setattr(compare, "MOST_BYTES", 100)
     (tmp_path / "prompts.jsonl").write_bytes(content)
-    text = f"{CORPUS}[behaviour.limits]\nmin_accuracy = 0.5"
+    text = f"{CORPUS}[compare.limits]\nmin_accuracy = 0.5"
     (tmp_path / "hotreload.toml").write_text(text)
     with pytest.raises(ConfigError) as fault:
-        accepted(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {})
-    assert str(fault.value).startswith(f"[behaviour] corpus: {tmp_path / 'prompts.jsonl'}: ")
+        accepted(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}, FEATURES)
+    assert str(fault.value).startswith(f"[compare] corpus: {tmp_path / 'prompts.jsonl'}: ")
     assert why in str(fault.value)
 
 
@@ -302,18 +304,18 @@ def test_each_line_of_a_corpus_that_is_no_question_is_listed(tmp_path: Path) -> 
     (tmp_path / "prompts.jsonl").write_text('{"prompt": 5}\n{"prompt": "a"}\n5')
     (tmp_path / "hotreload.toml").write_text(CORPUS)
     with pytest.raises(ConfigError, match="2 settings are wrong") as fault:
-        accepted(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {})
+        accepted(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {}, FEATURES)
     assert [each.rpartition("line ")[2][0] for each in fault.value.findings] == ["1", "3"]
 
 
 async def test_a_start_goes_by_the_questions_that_it_read(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('\ufeff{"prompt": "2 + 2 =", "answer": "4"}\n')
     (tmp_path / "hotreload.toml").write_text(CORPUS)
-    loaded = load(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {})
+    loaded = load(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {}, FEATURES)
     with pytest.raises(AssertionError, match="was not read"):
-        compare_rules_of(loaded.settings)
+        _ = loaded.settings.of(CompareSettings).questions
     settings = await check_at_start(loaded.settings)
-    (asked,) = compare_rules_of(settings).corpus
+    (asked,) = settings.of(CompareSettings).questions
     assert (asked.prompt, asked.place) == ("2 + 2 =", f"{tmp_path / 'prompts.jsonl'}: line 1")
     assert list(engine_options(settings, tmp_path).unseen.corpus) == [asked]
 
@@ -323,7 +325,7 @@ def test_a_long_prompt_is_counted_in_tokens_where_the_tokenizer_can_be_read(tmp_
     sets = sets_beside(CONTEXT_OF_64, tmp_path)
     file = tmp_path / "hotreload.toml"
     file.write_text(f"{CONTEXT_OF_64}prompt = '{' served' * 10}'\nmax_new_tokens = 1")
-    check(load(file, sets, {}).settings)  # 70 characters, and fewer tokens
+    check(load(file, sets, {}, FEATURES).settings)  # 70 characters, and fewer tokens
     file.write_text(f"{CONTEXT_OF_64}prompt = '{' served' * 500}'")
     (tmp_path / "m/tokenizer.json").write_text("{")
-    check(load(file, sets, {}).settings)  # the engine's start will say it
+    check(load(file, sets, {}, FEATURES).settings)  # the engine's start will say it

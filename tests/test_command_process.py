@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.features.command import CommandEnd
+from hotreload.features.command.judge import CommandEnd
 from hotreload.life import command_process
 from hotreload.life.command_process import LastLines, Rights, rights_of, run_command
 from tests.children import is_there
@@ -61,7 +61,7 @@ async def test_what_cannot_be_started_gives_no_exit_code(argv: tuple[str]) -> No
 async def test_a_deadline_ends_all_of_it_and_its_last_lines_are_told() -> None:
     end = await run("sh", "-c", "sleep 600 & echo $! $$; wait", within=0.5)
     assert end.code is None
-    assert end.why == "took longer than 0.5 s ([behaviour] command_timeout)"
+    assert end.why == "took longer than 0.5 s ([command] timeout)"
     await gone(*end.lines[0].split())
 
 

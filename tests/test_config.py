@@ -2,22 +2,31 @@
 
 import argparse
 import json
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hotreload.cli import check_config
+from hotreload.core.feature import Feature
 from hotreload.errors import ConfigError
+from hotreload.features import FEATURES
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.settings import load as config
 from hotreload.settings.faults import masked
 from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
 from hotreload.settings.rules import rules_of
-from hotreload.settings.sections import Settings
+from hotreload.settings.sections import Settings, class_with
 from hotreload.settings.source import OF_KIND
+from hotreload.settings.tables import fields_of, table_of
 
+ALL = class_with(FEATURES)
 CONFIG = Path(__file__).parent.parent / "config"
 HUB = "[source]\nkind = 'huggingface'\n"
 
@@ -25,7 +34,7 @@ HUB = "[source]\nkind = 'huggingface'\n"
 def read(tmp_path: Path, text: str, *sets: str, **environ: str) -> Loaded:
     file = tmp_path / "hotreload.toml"
     file.write_text(text)
-    return load(file, sets, environ)
+    return load(file, sets, environ, FEATURES)
 
 
 def faults(tmp_path: Path, text: str, *sets: str, **environ: str) -> tuple[str, ...]:
@@ -36,13 +45,11 @@ def faults(tmp_path: Path, text: str, *sets: str, **environ: str) -> tuple[str, 
     return caught.value.findings
 
 
-def tables(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    yield model
-    for field in model.model_fields.values():
-        kinds = (field.annotation, *getattr(field.annotation, "__args__", ()))
-        for kind in kinds:
-            if isinstance(kind, type) and issubclass(kind, BaseModel):
-                yield from tables(kind)
+def tables(table: type[Any]) -> Iterator[type[Any]]:
+    yield table
+    for field in fields_of(table).values():
+        if (inner := table_of(field)) is not None:
+            yield from tables(inner)
 
 
 # --- precedence --------------------------------------------------------------------------
@@ -62,8 +69,8 @@ def test_the_last_word_wins_and_is_named_as_the_origin(tmp_path: Path) -> None:
 
 
 def test_without_a_file_everything_is_default() -> None:
-    loaded = load(None, [], {"HOME": "/root", "HOTRELOAD_SOCKET": "/run/x"})
-    assert loaded.settings == Settings()
+    loaded = load(None, [], {"HOME": "/root", "HOTRELOAD_SOCKET": "/run/x"}, FEATURES)
+    assert loaded.settings == ALL()
     assert set(loaded.origins.values()) == {"default"}
 
 
@@ -73,7 +80,7 @@ def test_what_is_no_toml_value_is_plain_text() -> None:
         "HOTRELOAD__ENGINE__ARGS__CHUNKED_PREFILL_SIZE": "512",
         "HOTRELOAD__SERVER__MODE": "0600",
     }
-    settings = load(None, sets, env).settings
+    settings = load(None, sets, env, FEATURES).settings
     assert (settings.source.marker, settings.source.pattern) == ("2024-01-01", "a b")
     assert settings.server.group == "1000"
     assert settings.server.mode == 0o600
@@ -81,7 +88,7 @@ def test_what_is_no_toml_value_is_plain_text() -> None:
 
 
 def test_probes_can_be_set_as_a_whole() -> None:
-    settings = load(None, ['probe=[{prompt = "2+2", contains = 4}]'], {}).settings
+    settings = load(None, ['probe=[{prompt = "2+2", contains = 4}]'], {}, FEATURES).settings
     assert [(probe.prompt, probe.contains) for probe in settings.probe] == [("2+2", "4")]
 
 
@@ -149,18 +156,18 @@ def test_an_unknown_section_is_named_with_its_file(tmp_path: Path) -> None:
 
 def test_an_unknown_variable_is_an_error_in_its_own_spelling() -> None:
     with pytest.raises(ConfigError, match=r"did you mean HOTRELOAD__LOG__LEVEL\?") as caught:
-        load(None, [], {"HOTRELOAD__LOG__LEVL": "info"})
+        load(None, [], {"HOTRELOAD__LOG__LEVL": "info"}, FEATURES)
     assert str(caught.value).startswith("HOTRELOAD__LOG__LEVL: unknown")
 
 
 def test_an_unknown_override_is_an_error_in_its_own_spelling() -> None:
     with pytest.raises(ConfigError, match=r"^--set log\.levl: unknown; did you mean level\?$"):
-        load(None, ["log.levl=info"], {})
+        load(None, ["log.levl=info"], {}, FEATURES)
 
 
 def test_an_override_without_a_value_says_how_to_write_it() -> None:
     with pytest.raises(ConfigError, match=r"--set log\.level: write it as section\.key=value"):
-        load(None, ["log.level"], {})
+        load(None, ["log.level"], {}, FEATURES)
 
 
 def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
@@ -245,14 +252,14 @@ def test_the_file_is_the_one_given_or_named_or_the_default_if_there(
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
-        load(tmp_path / "none.toml", [], {})
+        load(tmp_path / "none.toml", [], {}, FEATURES)
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"bad\.toml: is not TOML"):
-        load(file, [], {})
+        load(file, [], {}, FEATURES)
 
 
 def test_serving_needs_a_model_and_a_source(tmp_path: Path) -> None:
@@ -264,18 +271,120 @@ def test_serving_needs_a_model_and_a_source(tmp_path: Path) -> None:
     assert list(missing_to_serve(settings)) == []
 
 
+# --- the tables of features ----------------------------------------------------------------
+
+MOVED = {
+    "reload.bake": "bake.time",
+    "reload.bake_max": "bake.max_time",
+    "reload.bake_inconclusive": "bake.inconclusive",
+    "reload.allowed_increase": "bake.allowed_increase",
+    "reload.sessions": "sessions.keep",
+    "server.pause_limit": "pause.limit",
+    "behaviour.report": "compare.report",
+    "behaviour.time": "compare.time",
+    "behaviour.corpus": "compare.corpus",
+    "behaviour.mirror": "compare.mirror",
+    "behaviour.replay": "compare.replay",
+    "behaviour.limits.max_kl": "compare.limits.max_kl",
+    "behaviour.limits": "compare.limits",
+    "behaviour.command": "command.run",
+    "behaviour.command_timeout": "command.timeout",
+    "behaviour.command_user": "command.user",
+    "behaviour.command_tokens": "command.tokens",
+    "behaviour": "compare or command",
+    "behaviour.no_such": "compare or command",
+}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_an_old_name_is_refused_with_the_new_one(tmp_path: Path, old: str) -> None:
+    """In the words of the file, of a variable and of --set."""
+    named = "behaviour" if old == "behaviour.no_such" else old
+    value = "{max_kl = 1}" if old in ("behaviour", "behaviour.limits") else "1"
+    with pytest.raises(ConfigError) as caught:
+        load(None, [f"{old}={value}"], {}, FEATURES)
+    assert str(caught.value) == f"--set {named}: is {MOVED[old]} now"
+    variable, new = (f"HOTRELOAD__{each.replace('.', '__').upper()}" for each in (old, MOVED[old]))
+    with pytest.raises(ConfigError) as caught:
+        load(None, [], {variable: value}, FEATURES)
+    assert str(caught.value).endswith(f": is {new} now") or " or " in MOVED[old]
+
+
+def test_an_old_name_in_the_file_is_refused_as_the_file_writes_it(tmp_path: Path) -> None:
+    text = "[reload]\nbake_max = 3\n[behaviour]\ncommand = ['a']\n[behaviour.limits]\nmax_kl = 1\n"
+    file = tmp_path / "hotreload.toml"
+    assert faults(tmp_path, f"{text}no_such = 1") == (
+        f"{file}: [reload] bake_max: is [bake] max_time now",
+        f"{file}: [behaviour] command: is [command] run now",
+        f"{file}: [behaviour.limits] max_kl: is [compare.limits] max_kl now",
+        f"{file}: [behaviour.limits] no_such: is [compare.limits] no_such now",
+    )
+    told = faults(tmp_path, "[behaviour]\nno_such = 1")
+    assert told == (f"{file}: [behaviour]: is [compare] or [command] now",)
+
+
+@pytest.mark.parametrize("left_out", FEATURES, ids=lambda feature: feature.name)
+def test_a_table_of_a_feature_that_is_not_there_is_unknown(left_out: Feature) -> None:
+    others = [each for each in FEATURES if each is not left_out]
+    assert left_out.settings is not None
+    key = next(iter(fields_of(left_out.settings)))
+    with pytest.raises(ConfigError, match=rf"--set {left_out.name}: unknown; "):
+        load(None, [f"{left_out.name}.{key}=1"], {}, others)
+    settings = load(None, [], {}, others).settings
+    assert settings.of(left_out.settings) == left_out.settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("bake.time=-1", "bake.time: should be greater than or equal to 0, not -1"),
+        ("bake.inconclusive=no", "should be 'promote', 'hold' or 'rollback', not 'no'"),
+        ("bake.allowed_increase=2", "should be less than or equal to 1, not 2"),
+        ("pause.limit=soon", "'soon' is no duration"),
+        ("pause=3", "pause: must be a table"),
+        ("compare.time=0", "should be greater than 0, not 0"),
+        ("compare.mirror=true", "compare.mirror: should be a valid number, not True"),
+        ("compare.replay=1001", "should be less than or equal to 1000, not 1001"),
+        ("compare.corpus=''", "compare.corpus: must be a path"),
+        ("compare.limits.min_agreement=2", "should be less than or equal to 1, not 2"),
+        ("compare.limits.max_kl=-1", "should be greater than or equal to 0, not -1"),
+        ("compare.limits.max_kl=inf", "should be a finite number"),
+        ("compare.limits.max_kk=1", "max_kk: unknown; did you mean max_kl?"),
+        ("compare.keep=1", "compare.keep: unknown; it belongs to [sessions]"),
+        ("command.run=eval", "command.run: must be an array"),
+        ("command.timeout=0", "should be greater than 0, not 0"),
+        ("command.tokens=255", "should be greater than or equal to 256, not 255"),
+    ],
+)
+def test_a_bad_value_of_a_feature_says_what_to_change(given: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, [given], {}, FEATURES)
+    assert said in str(caught.value)
+
+
+def test_settings_reach_a_worker_with_the_tables_of_features() -> None:
+    settings = load(None, ["compare.corpus=c", "bake.time=5m"], {}, FEATURES).settings
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_the_settings_of_features_need_no_pydantic() -> None:
+    """Client verbs know features, and must not pay for reading settings."""
+    program = "import hotreload.features, sys; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 # --- the files we ship -------------------------------------------------------------------
 
 
 def test_every_setting_has_a_description() -> None:
-    for table in tables(Settings):
+    for table in tables(ALL):
         assert table.__doc__
-        for name, field in table.model_fields.items():
-            assert table is Settings or field.description or name == "limits", (table, name)
+        for name, field in fields_of(table).items():
+            assert table is ALL or field.description or name == "limits", (table, name)
 
 
 def test_the_file_of_defaults_is_made_from_the_settings() -> None:
-    assert (CONFIG / "hotreload.toml").read_text() == default_toml()
+    assert (CONFIG / "hotreload.toml").read_text() == default_toml(FEATURES)
 
 
 @pytest.mark.parametrize("sets", [1, 4, "many"])
@@ -291,49 +400,49 @@ def test_a_number_of_sets_is_one_of_two_or_left_to_memory(tmp_path: Path, sets: 
 
 
 def test_the_file_of_defaults_sets_nothing() -> None:
-    assert load(CONFIG / "hotreload.toml", [], {}).settings == Settings()
+    assert load(CONFIG / "hotreload.toml", [], {}, FEATURES).settings == ALL()
 
 
 def test_the_lines_of_the_file_of_defaults_are_the_defaults(tmp_path: Path) -> None:
-    paragraphs = default_toml().replace("#[[probe]]", "[[probe]]").split("\n\n")
+    paragraphs = default_toml(FEATURES).replace("#[[probe]]", "[[probe]]").split("\n\n")
     shown = [part for part in paragraphs if "Not set by default" not in part or "[engine." in part]
     awake = re.sub(r"^#(\w+ = )", r"\1", "\n\n".join(shown), flags=re.MULTILINE)
     settings = read(tmp_path, awake).settings
     assert settings.engine.args
     shown_args = settings.engine.model_copy(update={"args": {}})
-    assert settings.model_copy(update={"engine": shown_args, "probe": ()}) == Settings()
+    assert settings.model_copy(update={"engine": shown_args, "probe": ()}) == ALL()
     assert settings.probe[0].max_new_tokens == 32
 
 
 @pytest.mark.parametrize("kind", OF_KIND)
 def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: str) -> None:
-    awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(), flags=re.MULTILINE)
+    awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(FEATURES), flags=re.MULTILINE)
     others = "|".join(name for other in OF_KIND if other != kind for name in OF_KIND[other])
     ours = re.sub(rf"^({others}) = .*$", "", awake, flags=re.MULTILINE)
     of_kind = ours.replace('kind = "directory"', f'kind = "{kind}"')
-    whole, begin, limits = of_kind.partition("[behaviour.limits]")
+    whole, begin, limits = of_kind.partition("[compare.limits]")
     limits, end, after = limits.partition("\n[")
-    several = ("engine.nnodes=2", "engine.tp=2", "behaviour.command=[]")
+    several = ("engine.nnodes=2", "engine.tp=2", "command.run=[]")
     settings = read(tmp_path, f"{whole}{end}{after}", *several).settings
-    alone = ("behaviour.corpus=/c", "behaviour.replay=16")
-    assert read(tmp_path, f"{begin}{limits}", *alone).settings.behaviour.limits.max_kl
+    alone = ("compare.corpus=/c", "compare.replay=16")
+    assert read(tmp_path, f"{begin}{limits}", *alone).settings.of(CompareSettings).limits.max_kl
     assert settings.probe[0].regex == r"\b4\b"
     assert settings.source.marker == ("_SUCCESS" if kind == "directory" else None)
     assert settings.source.repo == ("org/name" if kind == "huggingface" else None)
 
 
 def test_the_folder_example_can_be_served() -> None:
-    settings = load(CONFIG / "directory.toml", [], {}).settings
+    settings = load(CONFIG / "directory.toml", [], {}, FEATURES).settings
     assert list(missing_to_serve(settings)) == []
     assert settings.source.kind == "directory"
     assert settings.probe
 
 
 def test_the_hub_example_can_be_served_without_a_model_of_its_own() -> None:
-    settings = load(CONFIG / "huggingface.toml", [], {}).settings
+    settings = load(CONFIG / "huggingface.toml", [], {}, FEATURES).settings
     assert list(missing_to_serve(settings)) == []
     assert (settings.source.kind, settings.engine.model) == ("huggingface", None)
-    (fault,) = missing_to_serve(load(None, ["source.kind=huggingface"], {}).settings)
+    (fault,) = missing_to_serve(load(None, ["source.kind=huggingface"], {}, FEATURES).settings)
     assert "[source] repo: not set" in fault
 
 
@@ -390,7 +499,7 @@ def test_what_check_config_prints_can_be_loaded_again(
     file.write_text(GOOD.replace("api_key = 'hf_abc', ", "").replace("secrets", "names"))
     assert check(str(file)) == 0
     again = read(tmp_path, capsys.readouterr().out).settings
-    assert again == load(file, [], {}).settings
+    assert again == load(file, [], {}, FEATURES).settings
 
 
 def test_check_config_takes_its_file_as_other_verbs_do(
@@ -456,4 +565,4 @@ def test_check_config_ends_with_78_and_every_fault(
 
 def test_check_config_prints_the_file_of_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert check("--defaults") == 0
-    assert capsys.readouterr().out == default_toml()
+    assert capsys.readouterr().out == default_toml(FEATURES)

@@ -12,7 +12,8 @@ from hotreload.core.entrance import Entrance
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError
 from hotreload.events import Events
-from hotreload.features.command import CommandEnd
+from hotreload.features import FEATURES
+from hotreload.features.command.judge import CommandEnd
 from hotreload.life import deciding
 from hotreload.life.deciding import Deciding
 from hotreload.life.rereading import Rereading
@@ -30,7 +31,7 @@ NEW = Revision("new", "step_2")
 
 def settings(folder: Path, *sets: str) -> Settings:
     usual = [f"source.path={folder}", f"state.directory={folder / 'state'}", "metrics.address=''"]
-    return load(None, [*usual, f"server.socket={folder / 's'}", *sets], {}).settings
+    return load(None, [*usual, f"server.socket={folder / 's'}", *sets], {}, FEATURES).settings
 
 
 @asynccontextmanager
@@ -39,7 +40,7 @@ async def deciding_by(folder: Path, *argv: str, says: str) -> AsyncIterator[tupl
     engine = FakeEngine(Steps(), FIRST.revision, LEAVES)
     entrance = Entrance[Any](Events().publish)
     entrance.gates[0].open(Lease(FIRST, engine, engine.live))
-    decided = settings(folder, f"behaviour.command={list(argv)}")
+    decided = settings(folder, f"command.run={list(argv)}")
     rereading = Rereading(decided, None, Events().publish, entrance, Limits())
     staged = engine._spare(engine.set_of(NEW, FakeWeights(says)))
     run = Deciding(rereading, entrance, Events().publish).command()
@@ -90,7 +91,7 @@ async def test_without_an_address_it_has_not_judged(
 
 def test_what_is_decided_about_it_reaches_the_engine(tmp_path: Path) -> None:
     assert engine_options(settings(tmp_path), tmp_path).unseen.candidate_tokens == 0
-    decided = settings(tmp_path, "behaviour.command=['true']", "behaviour.command_tokens=4096")
+    decided = settings(tmp_path, "command.run=['true']", "command.tokens=4096")
     assert engine_options(decided, tmp_path).unseen.candidate_tokens == 4096
 
 
@@ -102,5 +103,5 @@ def test_without_a_command_there_is_none(tmp_path: Path) -> None:
 
 
 def test_a_daemon_does_not_begin_with_a_user_that_its_command_cannot_have(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\[behaviour\] command_user: there is no user"):
-        Daemon(settings(tmp_path, "behaviour.command_user=nosuchuser"))
+    with pytest.raises(ConfigError, match=r"\[command\] user: there is no user"):
+        Daemon(settings(tmp_path, "command.user=nosuchuser"))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.features import FEATURES
 from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.life.meeting import ranks_of, trusting_ranks_of
@@ -18,12 +19,12 @@ TWO = (*OPEN, "engine.insecure_join=true")
 
 
 def two_hosts(*sets: str) -> Settings:
-    return load(None, [*TWO, *sets], {}).settings
+    return load(None, [*TWO, *sets], {}, FEATURES).settings
 
 
 def faults(*sets: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as caught:
-        load(None, sets, {})
+        load(None, sets, {}, FEATURES)
     return caught.value.findings
 
 
@@ -47,8 +48,8 @@ def test_ranks_are_told_by_the_settings_where_there_are_several() -> None:
         ("reload.keep_previous=host", "reload.keep_previous: not 'host' with nnodes = 2"),
         ("reload.memory=host", "reload.memory: not 'host' with nnodes = 2"),
         ("reload.memory=auto", "reload.memory: not 'auto' with nnodes = 2"),
-        ("behaviour.command=['true']", "behaviour.command: not with nnodes = 2"),
-        ("behaviour.limits={max_kl=1}", "behaviour.limits: none with nnodes = 2"),
+        ("command.run=['true']", "command.run: not with nnodes = 2"),
+        ("compare.limits={max_kl=1}", "compare.limits: none with nnodes = 2"),
         ("engine.nnodes=65", "engine.nnodes: should be less than or equal to 64"),
         ("engine.join_timeout=0", "engine.join_timeout: should be greater than 0"),
         ("engine.dist_init_addr=10.0.0.1", "'10.0.0.1' is no address: write host:port"),
@@ -81,7 +82,7 @@ def test_whoever_could_join_from_elsewhere_is_kept_out_or_let_in_by_name(tmp_pat
     assert fault.startswith("--set engine.dist_init_addr: whoever reaches 10.0.0.1:29500 could run")
     assert "set [engine] join_secret_file, the same on all hosts, or serve --insecure-join" in fault
     for way in ("join_secret_file=secret", "insecure_join=true", "dist_init_addr=127.0.0.1:29500"):
-        load(None, [*OPEN, f"engine.{way}"], {})
+        load(None, [*OPEN, f"engine.{way}"], {}, FEATURES)
 
 
 def test_ranks_know_the_secret_and_do_not_show_it(tmp_path: Path) -> None:

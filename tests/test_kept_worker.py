@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload.events import Event, WorkerMoved
+from hotreload.features import FEATURES
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
@@ -21,7 +22,7 @@ from hotreload.settings.load import load
 from tests.children import workers_below
 from tests.waiting import turn_until
 
-SETTINGS = load(None, ["engine.model=model", "source.path=checkpoints"], {}).settings
+SETTINGS = load(None, ["engine.model=model", "source.path=checkpoints"], {}, FEATURES).settings
 
 
 class Kept:

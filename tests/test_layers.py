@@ -34,14 +34,14 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "features.bake.rules", "features.compare.rules", "server_limits"}
+DEFAULTS = {"core.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights answer, judged by pure rules."""
 RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
-FEATURES = {"features", "features.bake.rules", "features.compare.rules"}
-"""Capabilities beside the kernel, which knows none of them."""
+SETTING = {"setting", "settings.kinds"}
+"""How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
@@ -90,7 +90,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     **{defaults: set(RULES_OF_ANSWERS) for defaults in DEFAULTS},
     "core": CORE,
-    "features": {*FEATURES, *CORE},
+    "setting": set(),
+    "settings.kinds": {"figures"},
+    "features": {"features", *SETTING, *CORE},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
@@ -114,20 +116,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
-    "settings": {"settings", *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
-    "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
+    "settings": {"settings", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
+    "life": {"features", "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arranged", "checkpoint.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
-    "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
+    "daemon": {"features", "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
     "cli": {
-        *FEATURES,
+        "features",
+        "settings.kinds",
         "cli",
         "cli.doctor_checks",
         "daemon",
@@ -140,7 +143,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SIBLINGS
     | ENGINE
     | CORE,
-    "cli.doctor_checks": {"cli", "cli.doctor_checks", "settings", "checkpoint", "sources"}
+    "cli.doctor_checks": {
+        "cli",
+        "cli.doctor_checks",
+        "settings",
+        "settings.kinds",
+        "checkpoint",
+        "sources",
+    }
     | {"life", "hosts.life", "hosts.upstream"}
     | ENGINE
     | CORE,

@@ -15,7 +15,7 @@ from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
-from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
+from hotreload.features import FEATURES
 from hotreload.life import serving
 from hotreload.life.serving import ServingLife, verifying
 from hotreload.life.serving_slot import _weights_held
@@ -24,8 +24,6 @@ from hotreload.server.configured import admin_group
 from hotreload.settings.load import load
 from hotreload.settings.rules import (
     NAMING_SECONDS,
-    compare_rules_of,
-    hearing_rules_of,
     rules_of,
     stage_seconds,
 )
@@ -39,7 +37,7 @@ LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 
 def settings(folder: Path, *sets: str) -> Settings:
     usual = [f"source.path={folder}", f"state.directory={folder / 'state'}", "metrics.address=''"]
-    return load(None, [*usual, *sets], {}).settings
+    return load(None, [*usual, *sets], {}, FEATURES).settings
 
 
 def decider(made: Daemon) -> ServingLife:
@@ -92,32 +90,6 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         shadow_share=0.2,
     )
     assert rules.proving_timeout == 80
-
-
-def test_new_weights_are_compared_as_the_operator_says(tmp_path: Path) -> None:
-    said = ("reload.shadow_share=0.2", "behaviour.time=18", "behaviour.limits.max_kl=0.5")
-    rules = compare_rules_of(settings(tmp_path, *said))
-    limits = BehaviourLimits(max_kl=0.5)
-    assert rules == CompareRules(within=18, shadow_share=0.2, limits=limits)
-    assert rules.seconds(is_dry_run=False) == 90
-    assert compare_rules_of(settings(tmp_path, "behaviour.report=false")).within == 0
-
-
-def test_what_decides_nothing_is_compared_for_two_seconds_but_in_a_dry_run(tmp_path: Path) -> None:
-    undeciding = compare_rules_of(settings(tmp_path))
-    asked = compare_rules_of(settings(tmp_path, 'behaviour.command=["true"]'))
-    assert (undeciding.seconds(is_dry_run=False), undeciding.seconds(is_dry_run=True)) == (2, 40)
-    assert asked.seconds(is_dry_run=False) == 40
-
-
-def test_requests_are_heard_as_the_operator_says_and_none_where_nothing_is_compared(
-    tmp_path: Path,
-) -> None:
-    heard = ("behaviour.mirror=0.1", "behaviour.replay=7")
-    assert not hearing_rules_of(settings(tmp_path)).are_any
-    assert hearing_rules_of(settings(tmp_path, *heard)) == HearingRules(mirror=0.1, replay=7)
-    off = settings(tmp_path, *heard, "behaviour.report=false")
-    assert not hearing_rules_of(off).are_any
 
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:

@@ -16,19 +16,21 @@ from hotreload.behaviour.asked import AnswerCheck
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleTold
-from hotreload.features.compare.rules import BehaviourLimits, CompareRules
+from hotreload.features import FEATURES
+from hotreload.features.command.settings import CommandSettings
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.life import rereading
 from hotreload.life.acceptance import accepted
 from hotreload.life.serving import ServingLife
-from hotreload.settings.rereading import NEED_NO_RESTART as CAN_CHANGE
-from hotreload.settings.rereading import _flat, reread
-from hotreload.settings.rules import compare_rules_of
-from hotreload.settings.sections import Settings
+from hotreload.settings.rereading import _flat, need_no_restart, reread
+from hotreload.settings.sections import Settings, class_with
 from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import Witness
 
+ALL = class_with(FEATURES)
+CAN_CHANGE = need_no_restart(ALL)
 LIVE = Generation(1, Revision("aaaa", "step_1"), "fp", 1.0)
 PROBE = Probe("2 + 2 =", 8, contains="4")
 
@@ -53,7 +55,7 @@ class Life(Witness):
         self.part.begin(self.engine, LIVE)
 
     def read(self) -> Settings:
-        return accepted(self.file, [*self.usual, "metrics.address=''"], {}).settings
+        return accepted(self.file, [*self.usual, "metrics.address=''"], {}, FEATURES).settings
 
     @property
     def reconciler(self) -> Any:
@@ -64,9 +66,9 @@ class Life(Witness):
         return self.reconciler.rules
 
     @property
-    def compare(self) -> CompareRules:
+    def compare(self) -> CompareSettings:
         """What the next attempt is compared by."""
-        return compare_rules_of(self.daemon.rereading.settings)
+        return self.daemon.rereading.settings.of(CompareSettings)
 
     @property
     def log_level(self) -> int:
@@ -88,12 +90,12 @@ class Life(Witness):
         return self.told[-1]
 
 
-HEARD = "[behaviour]\nreplay = 16\n"
-CORPUS = "[behaviour]\ncorpus = 'prompts.jsonl'\n"
+HEARD = "[compare]\nreplay = 16\n"
+CORPUS = "[compare]\ncorpus = 'prompts.jsonl'\n"
 BEFORE = {
-    "behaviour.limits.min_accuracy": CORPUS,
-    "behaviour.limits.max_heard_perplexity_ratio": HEARD,
-    "behaviour.limits.min_heard_same_top": HEARD,
+    "compare.limits.min_accuracy": CORPUS,
+    "compare.limits.max_heard_perplexity_ratio": HEARD,
+    "compare.limits.min_heard_same_top": HEARD,
 }
 """What must stand in the file, too, for a setting to make sense."""
 CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
@@ -157,51 +159,51 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
         )
     },
     **{
-        f"behaviour.limits.{name}": (
-            f"[behaviour.limits]\n{name} = 0.5",
+        f"compare.limits.{name}": (
+            f"[compare.limits]\n{name} = 0.5",
             lambda life, name=name: getattr(life.compare.limits, name),  # type: ignore[misc]
             0.5,
         )
-        for name in BehaviourLimits.__dataclass_fields__
+        for name in CompareLimits.__dataclass_fields__
     },
-    "behaviour.corpus": (
+    "compare.corpus": (
         CORPUS,
-        lambda life: [(each.prompt, each.check) for each in life.compare.corpus],
+        lambda life: [(each.prompt, each.check) for each in life.compare.questions],
         [("2 + 2 =", AnswerCheck("answer", "4"))],
     ),
-    "behaviour.command_timeout": (
-        "[behaviour]\ncommand_timeout = 3",
-        lambda life: life.daemon.rereading.settings.behaviour.command_timeout,
+    "command.timeout": (
+        "[command]\ntimeout = 3",
+        lambda life: life.daemon.rereading.settings.of(CommandSettings).timeout,
         3.0,
     ),
-    "behaviour.time": ("[behaviour]\ntime = 3", lambda life: life.compare.within, 3.0),
-    "reload.allowed_increase": (
-        "[reload]\nallowed_increase = 0.1",
+    "compare.time": ("[compare]\ntime = 3", lambda life: life.compare.time, 3.0),
+    "bake.allowed_increase": (
+        "[bake]\nallowed_increase = 0.1",
         lambda life: life.daemon.baking.rules.allowed_increase,
         0.1,
     ),
-    "reload.bake": (
-        "[reload]\nbake = '5m'",
-        lambda life: (life.daemon.baking.rules.seconds, life.daemon.baking.conducts.is_counting),
+    "bake.time": (
+        "[bake]\ntime = '5m'",
+        lambda life: (life.daemon.baking.rules.time, life.daemon.baking.conducts.is_counting),
         (300.0, True),
     ),
-    "reload.bake_inconclusive": (
-        "[reload]\nbake_inconclusive = 'promote'",
+    "bake.inconclusive": (
+        "[bake]\ninconclusive = 'promote'",
         lambda life: life.daemon.baking.rules.inconclusive,
         "promote",
     ),
-    "reload.bake_max": (
-        "[reload]\nbake_max = '1h'",
+    "bake.max_time": (
+        "[bake]\nmax_time = '1h'",
         lambda life: life.daemon.baking.rules.longest,
         3600.0,
     ),
-    "reload.sessions": (
-        "[reload]\nsessions = 3",
+    "sessions.keep": (
+        "[sessions]\nkeep = 3",
         lambda life: life.daemon.entrance.sessions.keep,
         3,
     ),
-    "server.pause_limit": (
-        "[server]\npause_limit = 3",
+    "pause.limit": (
+        "[pause]\nlimit = 3",
         lambda life: life.daemon.entrance.pause.limit,
         3,
     ),
@@ -253,7 +255,7 @@ def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_setting_that_can_change_is_tried_here() -> None:
     assert CHANGES.keys() == CAN_CHANGE
-    assert {where for where, _ in _flat(Settings())} >= CAN_CHANGE
+    assert {where for where, _ in _flat(ALL())} >= CAN_CHANGE
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES))
@@ -286,15 +288,15 @@ async def test_a_corpus_is_read_again_though_the_file_of_settings_is_the_same(li
     await life.reread(CORPUS)
     corpus = life.file.with_name("prompts.jsonl")
     corpus.write_text('{"prompt": "3 + 3 =", "answer": "6"}')
-    assert await life.reread(CORPUS) == SettingsRead(("[behaviour] corpus",))
-    assert [each.prompt for each in life.compare.corpus] == ["3 + 3 ="]
+    assert await life.reread(CORPUS) == SettingsRead(("[compare] corpus",))
+    assert [each.prompt for each in life.compare.questions] == ["3 + 3 ="]
     corpus.write_text('{"prompt": "3 + 3 =", "answer": 6}')
     told = await life.reread(CORPUS)
     assert (
         told.error
-        == f"[behaviour] corpus: {corpus}: line 1: answer: should be a text that is not empty"
+        == f"[compare] corpus: {corpus}: line 1: answer: should be a text that is not empty"
     )
-    assert [each.prompt for each in life.compare.corpus] == ["3 + 3 ="]
+    assert [each.prompt for each in life.compare.questions] == ["3 + 3 ="]
 
 
 async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Life) -> None:
@@ -302,7 +304,7 @@ async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Li
     life.file.with_name("prompts.jsonl").write_text('{"prompt": "too long"}')
     told = await life.reread(f"{CORPUS}[reload]\nsets = 3\n")
     assert "prompts.jsonl: line 1: is too long" in (told.error or "")
-    assert (life.compare.corpus, life.rules.sets) == ((), 2)
+    assert (life.compare.questions, life.rules.sets) == ((), 2)
 
 
 @pytest.mark.parametrize(
@@ -395,5 +397,5 @@ async def test_a_checkpoint_is_looked_for_as_well(
 
 
 def test_nothing_differs_from_itself() -> None:
-    found = reread(Settings(), Settings())
-    assert (found.settings, found.changed, found.waiting) == (Settings(), (), ())
+    found = reread(ALL(), ALL())
+    assert (found.settings, found.changed, found.waiting) == (ALL(), (), ())

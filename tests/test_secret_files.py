@@ -10,6 +10,7 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.events import Event, TroubleTold
+from hotreload.features import FEATURES
 from hotreload.life import rereading
 from hotreload.life.rereading import SecretFiles
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
@@ -26,7 +27,7 @@ FILES = {"api": "keys", "admin": "admin"}
 def settings(folder: Path) -> Settings:
     sets = ("source.kind=huggingface", "source.repo=a/b", f"source.token_file={folder / 'token'}")
     keys = [f"server.{name}_keys_file={folder / file}" for name, file in FILES.items()]
-    return load(None, [*sets, *keys], {}).settings
+    return load(None, [*sets, *keys], {}, FEATURES).settings
 
 
 class Watched(Witness):
@@ -150,7 +151,7 @@ async def test_a_file_that_hangs_is_told_and_holds_up_no_other(
 
 @pytest.mark.parametrize("which", FILES)
 def test_without_keys_that_were_asked_for_nothing_begins(tmp_path: Path, which: str) -> None:
-    asked = load(None, [f"server.{which}_keys_file={tmp_path / 'gone'}"], {}).settings
+    asked = load(None, [f"server.{which}_keys_file={tmp_path / 'gone'}"], {}, FEATURES).settings
     with pytest.raises(ConfigError, match=f"{which}_keys_file"):
         SecretFiles(asked, Trouble(SETTINGS_REFUSED, lambda event: None))
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,6 @@ PROMPT_FIELDS = ("prompt", "messages")
 CORPUS_FIELDS = (*PROMPT_FIELDS, "max_tokens", *CHECK_KINDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
-    """A file of questions; without any where it was not read."""
-
-    file: Path
-    questions: tuple[Question, ...] = ()
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-
 class UnfitCorpus(ValueError):
     """Lines that are no questions; `faults` names each."""
 
@@ -37,7 +25,7 @@ class UnfitCorpus(ValueError):
         self.faults = faults
 
 
-def read_corpus(file: Path, text: str) -> Corpus:
+def read_corpus(file: Path, text: str) -> tuple[Question, ...]:
     """The questions in this text of the file; UnfitCorpus names each line at fault."""
     questions, faults = list[Question](), list[str]()
     for number, line in enumerate(text.split("\n"), 1):
@@ -54,7 +42,7 @@ def read_corpus(file: Path, text: str) -> Corpus:
         faults.append(f"{file}: holds {len(questions)} questions; take {MOST_QUESTIONS} of them")
     if faults:
         raise UnfitCorpus(faults)
-    return Corpus(file, tuple(questions))
+    return tuple(questions)
 
 
 def _question(line: str, place: str) -> Question:

@@ -159,9 +159,10 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
 
     if args.config is None and not args.sets:
         return Policy(), AUTO
+    from hotreload.features import FEATURES
     from hotreload.settings.load import load
 
-    settings = load(args.config, args.sets, os.environ).settings
+    settings = load(args.config, args.sets, os.environ, FEATURES).settings
     checks = settings.checks
     policy = Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
     return policy, settings.engine.dtype

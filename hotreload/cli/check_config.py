@@ -61,17 +61,18 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the settings and return 0, or say all that is wrong with them and return 78."""
     # Late: client verbs are in the same parser, and pydantic costs them 80 ms.
+    from hotreload.features import FEATURES
     from hotreload.settings import load as config
 
     if args.defaults:
-        print(config.default_toml(), end="")
+        print(config.default_toml(FEATURES), end="")
         return 0
     file = config.config_file(args.file or args.config, os.environ)
     if file is None:
         where = f"no FILE given and no {config.DEFAULT_FILE}"
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
-        loaded = config.load(file, args.sets, os.environ)
+        loaded = config.load(file, args.sets, os.environ, FEATURES)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG

@@ -16,7 +16,7 @@ from hotreload.json_fields import Fields, behaviour_fields, reason_fields
 from hotreload.picture.words import behaviour_text, plain
 
 if TYPE_CHECKING:
-    from hotreload.features.compare.rules import CompareRules
+    from hotreload.features.compare.settings import CompareSettings
     from hotreload.library import Compared
     from hotreload.settings.sections import Settings
 
@@ -30,7 +30,7 @@ and no probe is asked of B. Both are folders, or org/name@revision on a Hugging 
 config and tokenizer, too. There must be memory for both.
 
 The report is the one of `hotreload status` and /history; docs/behaviour.md explains each figure.
-Without limits it decides nothing. With the [checks], [behaviour] corpus and [behaviour.limits] of
+Without limits it decides nothing. With the [checks], [compare] corpus and [compare.limits] of
 --config or --set it asks and ends as a reload with them would. Steps are told on stderr, the report
 on stdout.
 
@@ -39,7 +39,7 @@ examples:
   hotreload diff ./live ./next --device cpu --engine-arg context_length=256
   hotreload diff ./live org/name@v1.2 --json
   hotreload diff ./live ./next --config /etc/hotreload/hotreload.toml
-  hotreload diff ./live ./next --set behaviour.limits.min_agreement=0.3
+  hotreload diff ./live ./next --set compare.limits.min_agreement=0.3
 
 exit codes: 0 compared, and within the limits; 1 refused, beyond a limit, or not to be had; 69 no
 accelerator, 70 engine lost, 78 a setting is wrong"""
@@ -59,7 +59,7 @@ def add(verbs: Any) -> None:
         "--config",
         metavar="FILE",
         type=Path,
-        help="settings whose [checks] and [behaviour] say what B may be, and is asked",
+        help="settings whose [checks] and [compare] say what B may be, and is asked",
     )
     parser.add_argument(
         "--set",
@@ -67,7 +67,7 @@ def add(verbs: Any) -> None:
         action="append",
         default=[],
         dest="sets",
-        help="one setting, for example behaviour.limits.min_agreement=0.3; may be repeated",
+        help="one setting, for example compare.limits.min_agreement=0.3; may be repeated",
     )
     add_repo_options(parser)
     add_engine_options(parser)
@@ -82,18 +82,18 @@ def run(args: argparse.Namespace) -> int:
 
     keep_remarks_out(args.device or "auto")
     settings, steps = _settings(args), Steps()
-    rules = _rules(settings)
+    compare = _compare(settings)
     found: Compared | None = None
     fault: HotReloadError | None = None
     try:
-        found = _found(args, settings, rules, steps)
-        check_limits(found.behaviour, rules.limits)
+        found = _found(args, settings, compare, steps)
+        check_limits(found.behaviour, compare.limits)
     except HotReloadError as error:
         fault = error
     if args.json:
         print(json.dumps(report_fields(args, found, fault), indent=2))
     elif found is not None:
-        print(report_text(args, found, fault, has_limits=rules.limits.are_any))
+        print(report_text(args, found, fault, has_limits=compare.limits.are_any))
     elif fault is not None:
         print(fault_text(steps.current, fault), file=sys.stderr)
     return exit_code(fault) if fault else 0
@@ -114,21 +114,20 @@ class Steps:
 def _settings(args: argparse.Namespace) -> "Settings | None":
     if args.config is None and not args.sets:
         return None
-    from hotreload.life.corpora import with_corpus
+    from hotreload.features import FEATURES
     from hotreload.settings.load import load
 
-    return with_corpus(load(args.config, args.sets, os.environ).settings)
+    return load(args.config, args.sets, os.environ, FEATURES).settings
 
 
-def _rules(settings: "Settings | None") -> "CompareRules":
-    from hotreload.features.compare.rules import CompareRules
-    from hotreload.settings.rules import compare_rules_of
+def _compare(settings: "Settings | None") -> "CompareSettings":
+    from hotreload.features.compare.settings import CompareSettings
 
-    return CompareRules() if settings is None else compare_rules_of(settings)
+    return CompareSettings() if settings is None else settings.of(CompareSettings).with_files()
 
 
 def _found(
-    args: argparse.Namespace, settings: "Settings | None", rules: "CompareRules", steps: Steps
+    args: argparse.Namespace, settings: "Settings | None", compare: "CompareSettings", steps: Steps
 ) -> "Compared":
     import asyncio
     from contextlib import closing, redirect_stdout
@@ -148,7 +147,7 @@ def _found(
             args.live,
             args.new,
             terms=terms,
-            corpus=rules.corpus,
+            corpus=compare.questions,
             cache=cache_of(args),
             token=token_of(args),
             publish=drawing(bar),

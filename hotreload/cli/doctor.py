@@ -91,10 +91,11 @@ def _facts(args: argparse.Namespace) -> "Facts":
     from hotreload.cli.doctor_checks.advice import Facts
     from hotreload.cli.machine import accelerators
     from hotreload.cli.units import config_of
+    from hotreload.features import FEATURES
     from hotreload.settings.load import config_file, load
 
     named = config_of(args.instance) if args.instance else args.config
-    settings = load(config_file(named, os.environ), args.set, os.environ).settings
+    settings = load(config_file(named, os.environ), args.set, os.environ, FEATURES).settings
     unit = f"hotreload@{args.instance}" if args.instance else "hotreload"
     return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax, unit=unit)
 

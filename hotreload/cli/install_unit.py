@@ -139,10 +139,11 @@ def _memory(config: Path, user: str) -> "MemoryLimits":
     from hotreload.cli.doctor_checks.advice import Facts
     from hotreload.cli.doctor_checks.room import memory_limits
     from hotreload.cli.machine import accelerators, stranger, user_called
+    from hotreload.features import FEATURES
     from hotreload.settings.load import load
 
     who = user_called(user) or stranger(user)
-    limits = memory_limits(Facts(load(config, (), {}).settings, who, accelerators()))
+    limits = memory_limits(Facts(load(config, (), {}, FEATURES).settings, who, accelerators()))
     if isinstance(limits, str):
         raise ConfigError(f"--limit-memory: no limit can be reckoned: {limits}")
     return limits

@@ -88,12 +88,13 @@ def _run(args: argparse.Namespace) -> int:
 
     from hotreload import failpoints
     from hotreload.cli.xla_log import keep_remarks_out
+    from hotreload.features import FEATURES
     from hotreload.life.acceptance import accepted
     from hotreload.observe.log import configure
     from hotreload.settings.load import config_file, load
 
     file = config_file(args.config, os.environ)
-    loaded = load(file, args.set, os.environ)
+    loaded = load(file, args.set, os.environ, FEATURES)
     settings = loaded.settings
     configure(settings.log.level, settings.log.format)
     keep_remarks_out(settings.engine.device)
@@ -102,7 +103,9 @@ def _run(args: argparse.Namespace) -> int:
     _arm(os.environ.get(failpoints.VARIABLE, ""))
     # A third of the time of asyncio's own loop goes into `send`, of a few bytes a token.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, lambda: accepted(file, args.set, os.environ).settings))
+        return runner.run(
+            _serve(settings, lambda: accepted(file, args.set, os.environ, FEATURES).settings)
+        )
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:

@@ -175,8 +175,9 @@ class AttemptUnderWay:
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""
+        takes_long = any(judge.takes_long for judge in self._judges)
         for judge in self._judges:
-            await switch.judge(judge, staged, is_dry_run=is_dry_run)
+            await switch.judge(judge, staged, is_hurried=not (is_dry_run or takes_long))
         self._judges = ()
 
     async def _go_live(

@@ -24,8 +24,8 @@ class Case:
     replica: Replica[Engine]
     staged: Staged
     progress: AttemptProgress
-    is_dry_run: bool
-    """True if nothing goes live, whatever is found."""
+    is_hurried: bool
+    """True if only this judge keeps the weights from going live: another takes no long time."""
 
 
 class Judge(Protocol):

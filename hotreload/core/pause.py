@@ -18,7 +18,7 @@ from hotreload.troubles import PAUSE_LAPSED, Trouble
 from hotreload.types import By
 
 FORBIDDEN = (
-    "[server] pause_limit = 0 lets nobody pause; leave the pause out: new weights go live beside "
+    "[pause] limit = 0 lets nobody pause; leave the pause out: new weights go live beside "
     "those that answer, and no answer is made by two of them"
 )
 LOOK_FOR_THE_CALLER = (
@@ -93,7 +93,7 @@ class Pause:
             caller += f" through {by.route}"
         words = (
             f"{caller} paused at {iso(by.at)} and did not end it within {duration(self.limit)} "
-            "([server] pause_limit), so the pause ended by itself"
+            "([pause] limit), so the pause ended by itself"
         )
         self._lapsed.now(words, LOOK_FOR_THE_CALLER)
         self._over(None)

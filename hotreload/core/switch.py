@@ -107,9 +107,9 @@ class Switch(ABC):
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
-    async def judge(self, judge: Judge, staged: Staged, *, is_dry_run: bool) -> None:
+    async def judge(self, judge: Judge, staged: Staged, *, is_hurried: bool) -> None:
         """Ask a judge where no client sees it, for as long as the weights are wanted."""
-        case = Case(self.replica, staged, self._progress, is_dry_run)
+        case = Case(self.replica, staged, self._progress, is_hurried)
         with self.replica.sealed_when_lost():
             await self._wanted.during(judged_by(judge, case))
 

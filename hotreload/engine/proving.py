@@ -42,7 +42,7 @@ from hotreload.types import Staged
 
 log = logging.getLogger("hotreload.engine")
 
-NOT_ASKED_FOR = "it was started without [behaviour] report"
+NOT_ASKED_FOR = "it was started without [compare] report"
 COME_AND_GO = 0
 """In the place of a number of prompts that are asked together: nobody knows it."""
 
@@ -128,7 +128,7 @@ class ProvingEngine(ReleasingEngine):
         for question, item in zip(questions, asked, strict=True):
             if not self._find_room([item.needs]):
                 raise ConfigError(
-                    f"[behaviour] corpus: {question.place}: takes {item.needs} tokens with its "
+                    f"[compare] corpus: {question.place}: takes {item.needs} tokens with its "
                     f"answer, and since the start there is room for {self._room_to_compare}; "
                     "restart hotreload for it"
                 )
@@ -279,7 +279,7 @@ def _within(most: int, item: Item) -> Item:
     if (left := most - len(item.input_ids)) < 1:
         raise BadRequest(
             f"the prompt has {len(item.input_ids)} tokens, and where a candidate answers there is "
-            f"room for {most} with the answer ([behaviour] command_tokens)",
+            f"room for {most} with the answer ([command] tokens)",
             code=TOO_LONG,
         )
     wanted = item.sampling_params.get("max_new_tokens", USUAL_TOKENS)

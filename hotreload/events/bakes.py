@@ -11,7 +11,7 @@ from hotreload.types import Revision
 NOT_PROMOTED = {
     BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "
     "refuses it; look at the training run, and at `signals` for what its answers did",
-    BakeOutcome.INCONCLUSIVE: "raise [reload] bake, or [reload] bake_max: it had too few answers",
+    BakeOutcome.INCONCLUSIVE: "raise [bake] time, or [bake] max_time: it had too few answers",
 }
 
 

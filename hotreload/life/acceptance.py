@@ -6,7 +6,7 @@ What only a start finds out (a port that is taken, a folder that is not there) i
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from pathlib import Path
 from hotreload.engine.model_folder import context_of, tokens_of, unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
-from hotreload.life.corpora import with_corpus
 from hotreload.life.model_files import KEPT_MODEL
 from hotreload.server.listening import group_id
 from hotreload.settings.credentials import (
@@ -28,6 +27,7 @@ from hotreload.settings.credentials import (
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
+from hotreload.settings.tables import HasSettings, changed
 from hotreload.socket_names import LONGEST_SOCKET_PATH
 from hotreload.threads import deadline, in_thread
 
@@ -42,11 +42,21 @@ OUR_FOLDERS = ("boot", "staging", "hub", COMPILED, KEPT_MODEL)
 """Folders that the daemon makes in the state folder, and clears."""
 
 
-def accepted(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> Loaded:
+def accepted(
+    file: Path | None,
+    sets: Sequence[str],
+    environ: Mapping[str, str],
+    features: Iterable[HasSettings],
+) -> Loaded:
     """Read the settings; one ConfigError lists all that keeps a daemon from going by them."""
-    loaded = load(file, sets, environ)
+    loaded = load(file, sets, environ, features)
     check(loaded.settings)
-    return replace(loaded, settings=with_corpus(loaded.settings))
+    return replace(loaded, settings=with_files(loaded.settings))
+
+
+def with_files(settings: Settings) -> Settings:
+    """Return the settings with what the files of features hold; ConfigError if one is bad."""
+    return changed(settings, {name: table.with_files() for name, table in settings.of_features()})
 
 
 def check(settings: Settings) -> None:
@@ -67,8 +77,8 @@ async def check_at_start(settings: Settings) -> Settings:
             await in_thread(lambda cancel: check(settings), leave_as=name, is_read=False)
     except SourceUnavailable as late:
         log.warning("boot.settings_not_checked", extra={"why": str(late)})
-    name = "a read of [behaviour] corpus"
-    return await in_thread(lambda cancel: with_corpus(settings), leave_as=name, is_read=False)
+    name = "a read of the files that settings name"
+    return await in_thread(lambda cancel: with_files(settings), leave_as=name, is_read=False)
 
 
 def _arguments(settings: Settings) -> Iterator[str]:
@@ -121,11 +131,12 @@ def _secrets(settings: Settings) -> Iterator[str]:
         yield from _fault_of(partial(read_join_secret, join))
 
 
-def _corpus(settings: Settings) -> Iterator[str]:
-    try:
-        with_corpus(settings)
-    except ConfigError as fault:
-        yield from fault.findings or (str(fault),)
+def _files(settings: Settings) -> Iterator[str]:
+    for _, table in settings.of_features():
+        try:
+            table.with_files()
+        except ConfigError as fault:
+            yield from fault.findings or (str(fault),)
 
 
 def _fault_of(looked_up: Callable[[], object]) -> Iterator[str]:
@@ -176,7 +187,7 @@ REFUSED: Sequence[Callable[[Settings], Iterator[str]]] = (
     _places,
     _groups,
     _secrets,
-    _corpus,
+    _files,
     _model,
 )
 """Each yields what is wrong, in words. What a setting alone shows is refused by its model."""

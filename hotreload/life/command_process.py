@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.errors import ConfigError, cut
-from hotreload.features.command import CommandEnd
+from hotreload.features.command.judge import CommandEnd
 from hotreload.life import process_session
 from hotreload.life.process_session import END_SECONDS, kill_session
 from hotreload.threads import in_thread, uninterrupted
@@ -69,11 +69,11 @@ def rights_of(user: str | None) -> Rights | None:
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        words = f"[behaviour] command_user: there is no user {user!r} on this machine"
+        words = f"[command] user: there is no user {user!r} on this machine"
         raise ConfigError(words) from None
     if os.geteuid() != 0:
         raise ConfigError(
-            f"[behaviour] command_user: only root may run a command as {user}, and hotreload runs "
+            f"[command] user: only root may run a command as {user}, and hotreload runs "
             f"as uid {os.geteuid()}; leave it out, and the command runs as hotreload does"
         )
     groups = os.getgrouplist(user, entry.pw_gid)
@@ -147,7 +147,7 @@ def _outcome(
     code: int | None, in_time: bool, within: float, lines: "LastLines"
 ) -> tuple[int | None, tuple[str, ...], str]:
     if not in_time:
-        return None, lines.told, f"took longer than {within:g} s ([behaviour] command_timeout)"
+        return None, lines.told, f"took longer than {within:g} s ([command] timeout)"
     if code is None or code < 0:
         name = signal.strsignal(-code) if code else None
         return None, lines.told, f"was ended by a signal: {name or 'nobody knows which'}"

@@ -9,7 +9,8 @@ from pathlib import Path
 from hotreload.core.entrance import Entrance
 from hotreload.errors import ConfigError
 from hotreload.events import CommandBegan, Publish
-from hotreload.features.command import CommandEnd, RunCommand
+from hotreload.features.command.judge import CommandEnd, RunCommand
+from hotreload.features.command.settings import CommandSettings
 from hotreload.life.command_process import Rights, rights_of, run_command
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
@@ -30,14 +31,14 @@ class Deciding:
         self._rereading = rereading
         self._publish = publish
         self._entrance = entrance
-        self._rights = rights_of(rereading.settings.behaviour.command_user)
+        self._rights = rights_of(rereading.settings.of(CommandSettings).user)
 
     def command(self) -> RunCommand | None:
         """Return what runs it; None where none is configured."""
-        return self._run if self._rereading.settings.behaviour.command else None
+        return self._run if self._rereading.settings.of(CommandSettings).run else None
 
     async def _run(self, replica: int, staged: Staged) -> CommandEnd:
-        behaviour, limits = self._rereading.settings.behaviour, self._rereading.limits
+        command, limits = self._rereading.settings.of(CommandSettings), self._rereading.limits
         lease = self._entrance.gates[replica].lease
         assert lease is not None, "weights are staged beside live ones"
         candidate = Lease(_not_live(staged), lease.engine, staged)
@@ -45,13 +46,10 @@ class Deciding:
         app = create_candidate_app(candidate, self._entrance, limits=limits, token=token)
         try:
             async with answering_at(app, limits) as url:
-                name, within = (
-                    Path(next(iter(behaviour.command), "")).name,
-                    behaviour.command_timeout,
-                )
+                name, within = Path(next(iter(command.run), "")).name, command.timeout
                 self._publish(CommandBegan(staged.revision, name, within))
                 return await run_command(
-                    behaviour.command,
+                    command.run,
                     env=self._environment(url, token, staged),
                     rights=self._rights,
                     within=within,

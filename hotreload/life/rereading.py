@@ -19,6 +19,10 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
 from hotreload.features.bake.baking import Baking
+from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.compare.settings import CompareSettings
+from hotreload.features.pause.settings import PauseSettings
+from hotreload.features.sessions.settings import SessionsSettings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.server.keys import ApiKeys
@@ -26,7 +30,7 @@ from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings
 from hotreload.settings.rereading import reread
-from hotreload.settings.rules import bake_rules_of, corpus_of, rules_of
+from hotreload.settings.rules import rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
@@ -78,7 +82,7 @@ class Rereading:
                 found = reread(self.settings, await self._wished())
                 await self._check_corpus(found.settings, replicas)
                 self._go_by(found.settings, replicas, reconciler)
-                baking.rules = bake_rules_of(found.settings)
+                baking.rules = found.settings.of(BakeSettings)
             except HotReloadError as fault:
                 self._refuse(str(fault))
             except Exception as fault:  # a fault of ours must not end what serves
@@ -102,7 +106,7 @@ class Rereading:
     async def _check_corpus(self, settings: Settings, replicas: Replicas[RunningEngine]) -> None:
         """Raise ConfigError if a question cannot be asked of an engine that runs."""
         for replica in tuple(replicas):
-            await replica.engine.check_questions(corpus_of(settings))
+            await replica.engine.check_questions(settings.of(CompareSettings).questions)
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings that are gone by."""
@@ -127,8 +131,8 @@ class Rereading:
         reconciler.judge_by(digest_of_probes(settings))
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
-        self._entrance.pause.limit = settings.server.pause_limit
-        self._entrance.sessions.keep = settings.reload.sessions
+        self._entrance.pause.limit = settings.of(PauseSettings).limit
+        self._entrance.sessions.keep = settings.of(SessionsSettings).keep
         for name, value in settings.server.limits:
             setattr(self.limits, name, value)
         self.limits.unknown_fields = settings.server.unknown_fields

@@ -26,9 +26,10 @@ from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.features.bake.baking import Baking
-from hotreload.features.command import CommandJudge
+from hotreload.features.command.judge import CommandJudge
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
@@ -42,7 +43,7 @@ from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import Engines, MakeEngine, importing_meanwhile
 from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.warming import compile_behind
-from hotreload.settings.rules import compare_rules_of, rules_of
+from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
 from hotreload.types import BAKE, ROLLBACK, By, Generation, Mode, Reason
@@ -177,8 +178,10 @@ class ServingLife:
 
     def _judges(self) -> Sequence[Judge]:
         """Make those of one attempt, by the settings that are in force."""
-        rules, run = compare_rules_of(self._rereading.settings), self._deciding.command()
-        return [CompareJudge(rules, self._hearing), *([CommandJudge(run)] if run else [])]
+        settings, run = self._rereading.settings, self._deciding.command()
+        share = settings.reload.shadow_share
+        compare = CompareJudge(settings.of(CompareSettings), share, self._hearing)
+        return [compare, *([CommandJudge(run)] if run else [])]
 
     def _tasks(
         self, replicas: Replicas[RunningEngine], reconciler: Reconciler, operator: Operator

@@ -28,7 +28,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.warming import LONGEST, warm
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import corpus_of, hearing_rules_of, shares_of
+from hotreload.settings.rules import shares_of
 from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Checkpoint, Phase
 
@@ -207,12 +207,10 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
 
 
 def _unseen_options(settings: Settings) -> UnseenOptions:
-    return UnseenOptions(
-        compares=settings.behaviour.report,
-        corpus=corpus_of(settings),
-        hears=hearing_rules_of(settings).are_any,
-        candidate_tokens=settings.behaviour.command_tokens if settings.behaviour.command else 0,
-    )
+    needs: dict[str, Any] = {}
+    for _, table in settings.of_features():
+        needs |= table.engine_needs()
+    return UnseenOptions(**needs)
 
 
 def compile_cache_of(settings: Settings) -> CompileCache | None:

@@ -162,7 +162,7 @@ def _pause(pause: PauseNow) -> Iterator[Metric]:
     )
     ended = CounterMetricFamily(
         "hotreload_pauses",
-        "Pauses that ended: because they were asked to, or by [server] pause_limit.",
+        "Pauses that ended: because they were asked to, or by [pause] limit.",
         labels=["ended"],
     )
     for how, count in pause.ended.items():
@@ -221,7 +221,7 @@ def _bakes(picture: Picture) -> Iterator[Metric]:
     bake = picture.readings.bake()
     yield GaugeMetricFamily(
         "hotreload_bake_since_timestamp_seconds",
-        "Since when clients' answers judge the live weights ([reload] bake); 0 while none do.",
+        "Since when clients' answers judge the live weights ([bake] time); 0 while none do.",
         bake.since if bake else 0,
     )
     answers = GaugeMetricFamily(

@@ -198,11 +198,11 @@ def _heard(heard: Fields) -> Iterator[str]:
     """Say which requests are kept, or heard, to compare new weights by."""
     if heard["replay"]:
         kept = f"{heard['kept']} of the last {counted(heard['replay'], 'request')}"
-        yield f"{kept} kept in memory ([behaviour] replay)"
+        yield f"{kept} kept in memory ([compare] replay)"
     if heard["mirror"]:
         share = f"{heard['mirror'] * 100:.3g} % of those that end while a checkpoint waits"
         now = f", {mirrored} now" if (mirrored := heard["mirrored"]) else ""
-        yield f"{share}{now} ([behaviour] mirror)"
+        yield f"{share}{now} ([compare] mirror)"
 
 
 def _answering(answering: Sequence[Fields]) -> str:

@@ -181,7 +181,7 @@ def working_text(attempt: Fields) -> str:
     if (command := attempt["command"]) is None:
         return words
     times = f"for {duration(command['seconds'])} of {duration(command['within'])} at most"
-    program = f"[behaviour] command ({plain(command['name'])})"
+    program = f"[command] run ({plain(command['name'])})"
     return f"{words}: {program} decides, {times}, try {command['try']}"
 
 

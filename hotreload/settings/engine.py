@@ -12,9 +12,9 @@ from hotreload.settings.kinds import (
     Deadline,
     Location,
     MeetingPoint,
-    SettingsTable,
     ThreadCount,
 )
+from hotreload.settings.tables import SettingsTable
 
 COMPILED = "compiled"
 """The folder in [state] directory where `compile_cache = "auto"` keeps programs."""

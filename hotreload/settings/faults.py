@@ -1,34 +1,130 @@
 """Faults of the settings in words, a line for each: its place, and what to change."""
 
 import difflib
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hotreload.settings.behaviour import BehaviourLimitSettings
 from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, SettingPath
 from hotreload.settings.kinds import is_local
 from hotreload.settings.sections import Settings
+from hotreload.settings.tables import every, names_in, settings_in
 
 OUR_WORDS = {
     "missing": "must be set",
     "model_type": "must be a table",
+    "dataclass_type": "must be a table",
     "tuple_type": "must be an array; tables in it are written as [[probe]]",
 }
 """Our words in place of pydantic's own."""
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""The codes of pydantic's, of a model and of a dataclass, for a name that is none of its."""
 _ONE_UNDERSCORE = "HOTRELOAD_"
 
 
-def fault_of(detail: ErrorDetails, origins: Mapping[SettingPath, str]) -> str:
-    """Say what pydantic found, in the spelling of the one who gave the value."""
-    where = detail["loc"]
-    origin = origin_of(where, origins)
-    if detail["type"] == "extra_forbidden" and len(where) == 1 and where in origins:
-        return _outside_any_section(where, origin)
-    return f"{spelled(where, origin)}: {_said(detail, origin)}".removeprefix(": ")
+class Faults:
+    """Words for what is wrong with values of these settings."""
+
+    def __init__(self, settings: type[Settings], origins: Mapping[SettingPath, str]) -> None:
+        """`origins` says who gave each value."""
+        self._settings = settings
+        self._origins = origins
+        self._places = [*every(settings)]
+        self._moved = {
+            tuple(setting.was.split(".")): where
+            for where, setting in settings_in(settings)
+            if setting.was
+        }
+
+    def moved(self, where: SettingPath) -> str | None:
+        """Say the new name of a setting that had another; None for any other."""
+        news = self._news_of(where)
+        if not news:
+            return None
+        origin = origin_of(where, self._origins)
+        named = " or ".join(_named(new, origin) for new in news)
+        return f"{spelled(where, origin)}: is {named} now"
+
+    def _news_of(self, where: SettingPath) -> Sequence[SettingPath]:
+        """The new places of what stood here: of a table one for each that took a part of it."""
+        for old, new in self._moved.items():
+            if where[: len(old)] == old:
+                return [(*new, *where[len(old) :])]
+        below = [new for old, new in self._moved.items() if old[: len(where)] == where]
+        is_table = bool(below) and not names_in(self._settings, where)
+        return [*dict.fromkeys(new[: len(where)] for new in below)] if is_table else []
+
+    def of(self, detail: ErrorDetails) -> str:
+        """Say what pydantic found, in the spelling of the one who gave the value."""
+        where = detail["loc"]
+        origin = origin_of(where, self._origins)
+        if detail["type"] in UNKNOWN:
+            if (words := self.moved(where)) is not None:
+                return words
+            if len(where) == 1 and where in self._origins:
+                return self._outside_any_section(where, origin)
+        return f"{spelled(where, origin)}: {self._said(detail, origin)}".removeprefix(": ")
+
+    def _said(self, detail: ErrorDetails, origin: str) -> str:
+        where, kind = detail["loc"], detail["type"]
+        if kind in UNKNOWN:
+            return f"unknown; {self._hint(where, origin)}"
+        if kind == "value_error":
+            return str(detail["ctx"]["error"])
+        if words := OUR_WORDS.get(kind):
+            return words
+        value = repr(masked(".".join(map(str, where)), detail["input"]))
+        return f"{detail['msg'].removeprefix('Input ')}, not {value[:80]}"
+
+    def _hint(self, where: SettingPath, origin: str) -> str:
+        homes, variable = self._homes(str(where[-1])), origin.removeprefix("env ")
+        names = names_in(self._settings, where[:-1])
+        if homes and len(where) > 1:
+            return f"it belongs to {' or '.join(homes)}"
+        if variable != origin and (meant := self._meant(variable)):
+            return f"did you mean {meant}?"
+        if near := difflib.get_close_matches(str(where[-1]), names, n=1):
+            meant = spelled((*where[:-1], *near), origin)
+            return f"did you mean {meant if variable != origin else near[0]}?"
+        return f"known are {', '.join(names)}"
+
+    def _outside_any_section(self, where: SettingPath, origin: str) -> str:
+        """The fault of a value that stands outside of every section."""
+        (name,) = where
+        if origin.startswith("file "):
+            homes = " or ".join(self._homes(str(name)))
+            below = homes or "its section's name, such as [engine]"
+            return f"{origin.removeprefix('file ')}: {name}: in no section; put it below {below}"
+        places = [place for place in self._places if place[-1] == name]
+        meant = " or ".join(_named(place, origin) for place in places)
+        hint = f"did you mean {meant}?" if meant else self._hint(where, origin)
+        return f"{spelled(where, origin)}: unknown; {hint}"
+
+    def misnamed(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """Variables that were meant as settings and lack an underscore: nobody would read them."""
+        for name in sorted(environ):
+            rest = name.removeprefix(_ONE_UNDERSCORE)
+            if rest == name or name.startswith(ENV_PREFIX):
+                continue
+            if meant := self._meant(name):
+                yield f"{name}: unknown; did you mean {meant}?"
+            elif "__" in rest and rest.partition("__")[0].lower() in names_in(self._settings, ()):
+                words = f"a setting's name begins with {ENV_PREFIX}, with two underscores"
+                yield f"{name}: unknown; {words}"
+
+    def _meant(self, variable: str) -> str | None:
+        """The variable of the setting that this one names, but for the number of underscores."""
+        squeezed = variable.replace("_", "").upper()
+        names = (ENV_PREFIX + "__".join(map(str, where)).upper() for where in self._places)
+        return next((name for name in names if name.replace("_", "") == squeezed), None)
+
+    def _homes(self, key: str) -> list[str]:
+        """The sections that have a setting of this name, as they stand in the file."""
+        homes = [where[:-1] for where in self._places if where[-1] == key]
+        return [
+            "[[probe]]" if home == ("probe",) else f"[{'.'.join(map(str, home))}]" for home in homes
+        ]
 
 
 def origin_of(where: SettingPath, origins: Mapping[SettingPath, str]) -> str:
@@ -48,6 +144,13 @@ def spelled(where: SettingPath, origin: str) -> str:
     return f"{origin.removeprefix('file ')}: {name}" if origin != "default" else name
 
 
+def _named(where: SettingPath, origin: str) -> str:
+    """Name another setting in the same spelling, without the place where this one was given."""
+    if origin.startswith("file "):
+        return _in_toml(where)
+    return spelled(where, origin).removeprefix("--set ")
+
+
 def _in_toml(where: SettingPath) -> str:
     match where:
         case ():
@@ -59,93 +162,6 @@ def _in_toml(where: SettingPath) -> str:
         case (*sections, key):
             return f"[{'.'.join(map(str, sections))}] {key}"
     raise AssertionError(where)
-
-
-def _said(detail: ErrorDetails, origin: str) -> str:
-    where, kind = detail["loc"], detail["type"]
-    if kind == "extra_forbidden":
-        return f"unknown; {_hint(where, origin)}"
-    if kind == "value_error":
-        return str(detail["ctx"]["error"])
-    if words := OUR_WORDS.get(kind):
-        return words
-    value = repr(masked(".".join(map(str, where)), detail["input"]))
-    return f"{detail['msg'].removeprefix('Input ')}, not {value[:80]}"
-
-
-def _hint(where: SettingPath, origin: str) -> str:
-    homes, variable = _homes(str(where[-1])), origin.removeprefix("env ")
-    if homes and len(where) > 1:
-        return f"it belongs to {' or '.join(homes)}"
-    if variable != origin and (meant := _meant(variable)):
-        return f"did you mean {meant}?"
-    if near := difflib.get_close_matches(str(where[-1]), _names_in(where[:-1]), n=1):
-        meant = spelled((*where[:-1], *near), origin)
-        return f"did you mean {meant if variable != origin else near[0]}?"
-    return f"known are {', '.join(_names_in(where[:-1]))}"
-
-
-def _outside_any_section(where: SettingPath, origin: str) -> str:
-    """The fault of a value that stands outside of every section."""
-    (name,) = where
-    if origin.startswith("file "):
-        below = " or ".join(_homes(str(name))) or "its section's name, such as [engine]"
-        return f"{origin.removeprefix('file ')}: {name}: in no section; put it below {below}"
-    homes = [place for place in _every(()) if place[-1] == name]
-    meant = " or ".join(spelled(home, origin).removeprefix("--set ") for home in homes)
-    hint = f"did you mean {meant}?" if meant else _hint(where, origin)
-    return f"{spelled(where, origin)}: unknown; {hint}"
-
-
-def misnamed(environ: Mapping[str, str]) -> Iterator[str]:
-    """Variables that were meant as settings and lack an underscore: nobody would read them."""
-    for name in sorted(environ):
-        rest = name.removeprefix(_ONE_UNDERSCORE)
-        if rest == name or name.startswith(ENV_PREFIX):
-            continue
-        if meant := _meant(name):
-            yield f"{name}: unknown; did you mean {meant}?"
-        elif "__" in rest and rest.partition("__")[0].lower() in Settings.model_fields:
-            words = f"a setting's name begins with {ENV_PREFIX}, with two underscores"
-            yield f"{name}: unknown; {words}"
-
-
-def _meant(variable: str) -> str | None:
-    """The variable of the setting that this one names, but for the number of underscores."""
-    squeezed = variable.replace("_", "").upper()
-    names = (ENV_PREFIX + "__".join(map(str, where)).upper() for where in _every(()))
-    return next((name for name in names if name.replace("_", "") == squeezed), None)
-
-
-def _homes(key: str) -> list[str]:
-    """The sections that have a setting of this name, as they stand in the file."""
-    homes = [where[:-1] for where in _every(()) if where[-1] == key]
-    return [
-        "[[probe]]" if home == ("probe",) else f"[{'.'.join(map(str, home))}]" for home in homes
-    ]
-
-
-def _every(above: SettingPath) -> Iterator[SettingPath]:
-    """The place of every setting."""
-    for name in _names_in(above):
-        where = (*above, name)
-        yield from _every(where) if _names_in(where) else [where]
-
-
-def _names_in(where: SettingPath) -> list[str]:
-    model: type[BaseModel] | None = Settings
-    for part in where:
-        if model is not None and isinstance(part, str):
-            model = table_of(model.model_fields.get(part))
-    return list(model.model_fields) if model else []
-
-
-def table_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """Return the model of a setting that is a table, or an array of them."""
-    kind = field.annotation if field else None
-    if get_origin(kind) is tuple:
-        kind = get_args(kind)[0]
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def masked(name: str, value: Any) -> Any:
@@ -169,7 +185,7 @@ def unfit_for_hosts(settings: Settings) -> Iterator[HostFault]:
         yield from _of_several(settings)
     else:
         yield from _of_these(settings)
-        yield from _not_with_several(settings)
+        yield from _not_with_several(settings, f"with nnodes = {settings.engine.nnodes}")
 
 
 def _of_several(settings: Settings) -> Iterator[HostFault]:
@@ -201,10 +217,9 @@ def _of_these(settings: Settings) -> Iterator[HostFault]:
         yield ("engine", "tp"), f"{words}; make it a multiple of that"
 
 
-def _not_with_several(settings: Settings) -> Iterator[HostFault]:
+def _not_with_several(settings: Settings, beside: str) -> Iterator[HostFault]:
     """A fault for each setting that an engine over several hosts cannot follow yet."""
     engine, reload = settings.engine, settings.reload
-    beside = f"with nnodes = {engine.nnodes}"
     if engine.replicas > 1:
         words = f"only 1 {beside}: one daemon leads one engine there"
         yield ("engine", "replicas"), words
@@ -223,9 +238,5 @@ def _not_with_several(settings: Settings) -> Iterator[HostFault]:
     if reload.memory != "double":
         words = f"not {reload.memory!r} {beside}: no host holds all of the weights; use 'double'"
         yield ("reload", "memory"), words
-    if settings.behaviour.command:
-        words = f"not {beside}: clients alone are answered there, and no candidate"
-        yield ("behaviour", "command"), words
-    if settings.behaviour.limits != BehaviourLimitSettings():
-        words = f"none {beside}: new weights are not compared there"
-        yield ("behaviour", "limits"), words
+    for name, table in settings.of_features():
+        yield from (((name, key), words) for key, words in table.unfit_for_hosts(beside))

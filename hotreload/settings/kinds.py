@@ -1,22 +1,17 @@
-"""The kinds of values: durations, paths, numbers, addresses; and the table that holds settings."""
+"""Kinds of values in settings: durations, paths, numbers, addresses.
+
+Features name them, too, and client verbs know features: so nothing here imports pydantic, and a
+kind says in plain dicts (pydantic's core schema) how it is read.
+"""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-)
-
-from hotreload.behaviour.corpus import Corpus
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 _VARIABLE = re.compile(r"\$[A-Z_]{2,}|\$\{\w+\}|%[A-Z]{2,}%")
@@ -60,12 +55,6 @@ def _named_unless_word(value: object) -> object:
     if "/" not in str(named) and not str(named).startswith("~"):
         raise ValueError(f"{value!r} is neither auto nor off; a folder that lies here is ./{value}")
     return _path(Path(str(named)))
-
-
-def _mode(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"(0o)?0?[0-7]{3}", value):
-        return int(value, 8)
-    raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
 
 
 def host_port(value: str, port: int = 8000) -> str:
@@ -136,13 +125,84 @@ def _all_closed(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(_closed, patterns))
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
-Deadline = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-PartOfTurns = Annotated[float, Field(strict=True, ge=0.05, le=1)]
+CoreSchema = dict[str, Any]
+"""The form in which pydantic knows a type; it asks each mark in an `Annotated` for one."""
+SchemaOf = Callable[[object], CoreSchema]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of a number; a strict one is no text and no truth value."""
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    is_strict: bool = False
+
+    def __get_pydantic_core_schema__(self, source: object, inner: SchemaOf) -> CoreSchema:
+        """Return the schema of the number with its bounds."""
+        number, bounds = inner(source), {"ge": self.least, "gt": self.above, "le": self.most}
+        finite = {"allow_inf_nan": False} if number["type"] == "float" else {}
+        given = {name: bound for name, bound in bounds.items() if bound is not None}
+        return {**number, **finite, **given, "strict": self.is_strict}
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Reads what was given, before its type is checked; ValueError says what to change."""
+
+    read: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, inner: SchemaOf) -> CoreSchema:
+        """Return a schema that reads first."""
+        return {**_calls("before", self.read), "schema": inner(source)}
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Checks a value of the right type, or makes it another; ValueError says what to change."""
+
+    check: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, inner: SchemaOf) -> CoreSchema:
+        """Return a schema that checks last."""
+        return {**_calls("after", self.check), "schema": inner(source)}
+
+
+def _calls(when: str, function: Callable[[Any], Any]) -> CoreSchema:
+    return {"type": f"function-{when}", "function": {"type": "no-info", "function": function}}
+
+
+class NamedFile(NamedTuple):
+    """A file that a setting names, and what is in it; None where it was not read.
+
+    It is read where a daemon is to go by the settings.
+    """
+
+    file: Path
+    content: Any = None
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, inner: SchemaOf) -> CoreSchema:
+        """Return a schema that takes a path, and writes it."""
+        written = {"type": "function-plain", "function": str, "when_used": "json"}
+        return {**_calls("plain", cls._of), "serialization": written}
+
+    @classmethod
+    def _of(cls, value: object) -> Self:
+        return cls(_path(Path(str(_named(value)))))
+
+
+Seconds = Annotated[float, Bounds(least=0), Before(_seconds)]
+Deadline = Annotated[float, Bounds(above=0), Before(_seconds)]
+Number = Annotated[float, Bounds(is_strict=True)]
+PartOfTurns = Annotated[float, Bounds(least=0.05, most=1, is_strict=True)]
 """A part of the turns. With less a batch would rest for longer than 0.0.2 keeps its tokens."""
-PartOfAll = Annotated[float, Field(strict=True, ge=0, le=1)]
-AtMost = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+PartOfAll = Annotated[float, Bounds(least=0, most=1, is_strict=True)]
+AtMost = Annotated[float, Bounds(least=0, is_strict=True)]
 
 
 def _threads(value: object) -> object:
@@ -158,28 +218,12 @@ def _workers(value: object) -> object:
 
 
 MOST_WORKERS = 64
-WorkerCount = Annotated[int | Literal["auto"], BeforeValidator(_workers)]
-ThreadCount = Annotated[int | Literal["auto"], BeforeValidator(_threads)]
-Replayed = Annotated[int, Field(strict=True, ge=0, le=1000)]
-AtLeastOne = Annotated[int, Field(strict=True, ge=1)]
-Location = Annotated[Path, BeforeValidator(_named), AfterValidator(_path)]
-CompileCachePlace = Annotated[Literal["auto", "off"] | Path, BeforeValidator(_named_unless_word)]
-CorpusFile = Annotated[
-    Corpus,
-    PlainValidator(lambda value: Corpus(_path(Path(str(_named(value)))))),
-    PlainSerializer(str, when_used="json"),
-]
-"""A file of questions. What is in it is read where a daemon is to go by the settings."""
-FileMode = Annotated[
-    int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
-]
-Glob = Annotated[str, AfterValidator(_closed)]
-Globs = Annotated[tuple[str, ...], AfterValidator(_all_closed)]
-HostPort = Annotated[str, AfterValidator(host_port)]
-MeetingPoint = Annotated[str, AfterValidator(_meeting_point)]
-
-
-class SettingsTable(BaseModel):
-    """A TOML table: no unknown keys, nothing changes once it is read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+WorkerCount = Annotated[int | Literal["auto"], Before(_workers)]
+ThreadCount = Annotated[int | Literal["auto"], Before(_threads)]
+AtLeastOne = Annotated[int, Bounds(least=1, is_strict=True)]
+Location = Annotated[Path, Before(_named), After(_path)]
+CompileCachePlace = Annotated[Literal["auto", "off"] | Path, Before(_named_unless_word)]
+Glob = Annotated[str, After(_closed)]
+Globs = Annotated[tuple[str, ...], After(_all_closed)]
+HostPort = Annotated[str, After(host_port)]
+MeetingPoint = Annotated[str, After(_meeting_point)]

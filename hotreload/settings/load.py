@@ -6,26 +6,28 @@ One error lists all faults, each with its place and what was probably meant: `fa
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from hotreload.behaviour.corpus import Corpus
 from hotreload.errors import ConfigError
-from hotreload.settings.faults import (
-    fault_of,
-    misnamed,
-    origin_of,
-    spelled,
-    table_of,
-    unfit_for_hosts,
-)
+from hotreload.settings.faults import Faults, origin_of, spelled, unfit_for_hosts
 from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
-from hotreload.settings.sections import ProbeSettings, Settings
+from hotreload.settings.kinds import NamedFile
+from hotreload.settings.sections import ProbeSettings, Settings, class_with
+from hotreload.settings.tables import (
+    HasSettings,
+    changed,
+    defaults_of,
+    fields_of,
+    is_table,
+    table_of,
+    values_of,
+)
 
 __all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]
 
@@ -47,20 +49,28 @@ def config_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
     return given or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
 
-def load(file: Path | None, sets: Sequence[str], environ: Mapping[str, str]) -> Loaded:
+def load(
+    file: Path | None,
+    sets: Sequence[str],
+    environ: Mapping[str, str],
+    features: Iterable[HasSettings],
+) -> Loaded:
     """Read and check all settings; one ConfigError lists everything that is wrong.
 
     Relative paths in the file start at the file's folder, others at the current one.
     """
+    known = class_with(features)
     given = [*(from_file(file) if file else ()), *from_env(environ), *from_sets(sets)]
     origins = {item.where: item.origin for item in given}
-    faults = [*misnamed(environ)]
+    words = Faults(known, origins)
+    moved = {where: fault for where in origins if (fault := words.moved(where)) is not None}
+    faults = [*words.misnamed(environ), *moved.values()]
     try:
-        settings = Settings.model_validate(tree(given))
+        settings = known.model_validate(tree([item for item in given if item.where not in moved]))
         against = unfit_for_hosts(settings)
         faults += (f"{spelled(at, origin_of(at, origins))}: {why}" for at, why in against)
     except ValidationError as error:
-        faults += (fault_of(detail, origins) for detail in error.errors(include_url=False))
+        faults += (words.of(detail) for detail in error.errors(include_url=False))
     if faults:
         raise ConfigError.listing(faults)
     base = file.absolute().parent if file else Path.cwd()
@@ -92,25 +102,24 @@ def _all_origins(settings: Settings, origins: Mapping[SettingPath, str]) -> dict
 def _with_absolute_paths(
     settings: Settings, origins: Mapping[SettingPath, str], base: Path
 ) -> Settings:
-    tables = {name: table for name, table in settings if isinstance(table, BaseModel)}
-    changed = {name: _anchored(name, table, origins, base) for name, table in tables.items()}
-    return settings.model_copy(update=changed)
+    tables = {name: table for name, table in settings if is_table(type(table))}
+    return changed(
+        settings, {name: _anchored(name, table, origins, base) for name, table in tables.items()}
+    )
 
 
-def _anchored(
-    section: str, table: BaseModel, origins: Mapping[SettingPath, str], base: Path
-) -> BaseModel:
+def _anchored[T](section: str, table: T, origins: Mapping[SettingPath, str], base: Path) -> T:
     paths: dict[str, object] = {}
-    for name, value in table:
+    for name, value in values_of(table):
         in_file = origin_of((section, name), origins).startswith("file ")
         begins = base if in_file else Path.cwd()
         if isinstance(value, Path):
             paths[name] = begins / value
-        elif isinstance(value, Corpus):
-            paths[name] = Corpus(begins / value.file)
+        elif isinstance(value, NamedFile):
+            paths[name] = NamedFile(begins / value.file)
         elif isinstance(value, tuple):
             paths[name] = tuple(begins / v if isinstance(v, Path) else v for v in value)
-    return table.model_copy(update=paths)
+    return changed(table, paths)
 
 
 # --- the file of defaults ----------------------------------------------------------------
@@ -124,10 +133,10 @@ PREAMBLE = """\
 # --set section.key=value overrides both. `hotreload check-config FILE` checks it."""
 
 
-def default_toml() -> str:
+def default_toml(features: Iterable[HasSettings]) -> str:
     """Return the file that shows every setting, what it does and its default."""
     lines = [PREAMBLE]
-    for name, field in Settings.model_fields.items():
+    for name, field in fields_of(class_with(features)).items():
         table = table_of(field)
         assert table is not None, "every section is a table"
         header = f"#[[{name}]]" if table is ProbeSettings else f"[{name}]"
@@ -135,10 +144,10 @@ def default_toml() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(section: str, table: type[BaseModel]) -> list[str]:
-    defaults = table.model_construct().model_dump(mode="json")
+def _shown(section: str, table: type[Any]) -> list[str]:
+    defaults = defaults_of(table)
     lines = []
-    for name, field in table.model_fields.items():
+    for name, field in fields_of(table).items():
         inner = table_of(field)
         if inner is not None:
             header = f"[{section}.{name}]"

@@ -5,17 +5,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from hotreload.core.rules import Rules
-from hotreload.features.bake.rules import BakeRules
 from hotreload.settings.kinds import (
     Deadline,
-    PartOfAll,
     PartOfTurns,
     Seconds,
-    SettingsTable,
 )
+from hotreload.settings.tables import SettingsTable
 from hotreload.types import Shares
 
-DEFAULT_BAKE = BakeRules()
 DEFAULT_RULES = Rules()
 DEFAULT_SHARES = Shares()
 
@@ -103,33 +100,6 @@ class ReloadSettings(SettingsTable):
         "that they still answer, at least; 0.05 to 1. It is more where they answer more: 3 "
         "requests beside 4 have three turns of four. At 1 they have every turn. For mode = "
         "'overlap'.",
-    )
-    sessions: Seconds = Field(
-        default=0.0,
-        description="How long weights that are not live any more are kept to answer the next "
-        "request of a conversation that began with them, since its last one; the headers that name "
-        "a conversation are in rollouts.md. A checkpoint that needs their room goes before. 0: "
-        "conversations are not looked at.",
-    )
-    bake: Seconds = Field(
-        default=DEFAULT_BAKE.seconds,
-        description="How long clients' answers judge weights that went live: clearly worse ones "
-        "are left and refused without an operator (bake.md). 0: nobody counts answers.",
-        examples=["5m"],
-    )
-    bake_inconclusive: Literal["promote", "hold", "rollback"] = Field(
-        default=DEFAULT_BAKE.inconclusive,
-        description="What to do when a bake has too few answers to tell anything: promote with a "
-        "mark, hold on until there are enough, or roll back and refuse.",
-    )
-    bake_max: Seconds = Field(
-        default=DEFAULT_BAKE.longest,
-        description="How long a bake lasts at most, with bake_inconclusive = 'hold'.",
-    )
-    allowed_increase: PartOfAll = Field(
-        default=DEFAULT_BAKE.allowed_increase,
-        description="How much more often than before answers may show a sign of bad weights: at "
-        "0.02, 2 more of 100. Errors may not increase at all.",
     )
     min_interval: Seconds = Field(
         default=0.0,

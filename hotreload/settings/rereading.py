@@ -4,24 +4,11 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from hotreload.settings.sections import Settings
+from hotreload.settings.tables import changed, is_table, settings_in, values_of
 
 NEED_NO_RESTART = frozenset(
     {
-        "behaviour.command_timeout",
-        "behaviour.corpus",
-        "behaviour.limits.max_heard_perplexity_ratio",
-        "behaviour.limits.max_kl",
-        "behaviour.limits.max_kl_over_noise",
-        "behaviour.limits.max_length_ratio",
-        "behaviour.limits.max_perplexity_ratio",
-        "behaviour.limits.min_accuracy",
-        "behaviour.limits.min_agreement",
-        "behaviour.limits.min_change",
-        "behaviour.limits.min_heard_same_top",
-        "behaviour.time",
         "checks.dtype_change",
         "checks.extra_tensors",
         "checks.max_drift",
@@ -29,17 +16,12 @@ NEED_NO_RESTART = frozenset(
         "log.format",
         "log.level",
         "probe",
-        "reload.allowed_increase",
-        "reload.bake",
-        "reload.bake_inconclusive",
-        "reload.bake_max",
         "reload.drain_timeout",
         "reload.fetch_timeout",
         "reload.finish_timeout",
         "reload.max_held",
         "reload.min_interval",
         "reload.probe_timeout",
-        "reload.sessions",
         "reload.sets",
         "reload.stage_timeout",
         "reload.validate_timeout",
@@ -49,11 +31,10 @@ NEED_NO_RESTART = frozenset(
         "server.limits.concurrent",
         "server.limits.generation_seconds",
         "server.limits.request_seconds",
-        "server.pause_limit",
         "server.unknown_fields",
     }
 )
-"""Settings that need no restart. A new setting waits for one until it is listed here."""
+"""Settings of ours that need no restart; those of a feature say so themselves."""
 
 ALIKE = frozenset(
     {
@@ -80,7 +61,9 @@ class Reread:
 
 def reread(running: Settings, wished: Settings) -> Reread:
     """Compare the settings that run with those that are wished now."""
-    live = NEED_NO_RESTART if running.engine.nnodes == 1 else NEED_NO_RESTART - ALIKE
+    live = need_no_restart(type(running))
+    if running.engine.nnodes > 1:
+        live -= ALIKE
     names = [where for where, value in _flat(running) if value != _at(wished, where)]
     return Reread(
         _merged(running, wished, live),
@@ -89,30 +72,37 @@ def reread(running: Settings, wished: Settings) -> Reread:
     )
 
 
-def _flat(table: BaseModel, above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table:
-        if isinstance(value, BaseModel):
+def need_no_restart(settings: type[Settings]) -> Set[str]:
+    """Return the names of all settings that can change while the daemon runs."""
+    said = settings_in(settings)
+    of_features = {".".join(map(str, where)) for where, setting in said if setting.live}
+    return NEED_NO_RESTART | of_features
+
+
+def _flat(table: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values_of(table):
+        if is_table(type(value)):
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
 
 
-def _at(settings: BaseModel, where: str) -> Any:
+def _at(settings: Any, where: str) -> Any:
     value: Any = settings
     for name in where.split("."):
         value = getattr(value, name)
     return value
 
 
-def _merged[T: BaseModel](running: T, wished: T, live: Set[str], above: str = "") -> T:
+def _merged[T](running: T, wished: T, live: Set[str], above: str = "") -> T:
     update: dict[str, Any] = {}
-    for name, value in running:
+    for name, value in values_of(running):
         other = getattr(wished, name)
-        if isinstance(value, BaseModel):
+        if is_table(type(value)):
             update[name] = _merged(value, other, live, f"{above}{name}.")
         elif f"{above}{name}" in live:
             update[name] = other
-    return running.model_copy(update=update)
+    return changed(running, update)
 
 
 def _spelled(where: str) -> str:

@@ -4,31 +4,49 @@ The models check text alone: whether a folder exists or a port is free shows whe
 """
 
 import re
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
-from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.server_limits import Limits
-from hotreload.settings.behaviour import BehaviourSettings
+from hotreload.setting import SettingsOfFeature
 from hotreload.settings.engine import EngineSettings
 from hotreload.settings.kinds import (
     AtLeastOne,
     Deadline,
-    FileMode,
     Globs,
     HostPort,
     Location,
     Number,
-    Seconds,
-    SettingsTable,
     WorkerCount,
     host_port,
     origin,
 )
 from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
+from hotreload.settings.tables import HasSettings, SettingsTable
+
+
+def _mode(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"(0o)?0?[0-7]{3}", value):
+        return int(value, 8)
+    raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
+
+
+FileMode = Annotated[
+    int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
+]
 
 
 def _factor(value: float) -> float:
@@ -241,11 +259,6 @@ class ServerSettings(SettingsTable):
         "the one for what the model's chat template tells it to write, if that is known.",
         examples=["qwen25"],
     )
-    pause_limit: Seconds = Field(
-        default=PAUSE_LIMIT,
-        description="How long a pause that somebody asked for (POST /pause_generation) may hold "
-        "those who come: after that it is over by itself. 0 forbids pauses.",
-    )
     workers: WorkerCount = Field(
         default="auto",
         description="Processes that answer HTTP for the model beside the engine's: reading, "
@@ -301,18 +314,25 @@ class LogSettings(SettingsTable):
 
 
 class Settings(SettingsTable):
-    """Everything an operator can decide."""
+    """Everything an operator can decide; `class_with` adds the tables of features."""
 
     engine: EngineSettings = EngineSettings()
     source: SourceSettings = SourceSettings()
     checks: CheckSettings = CheckSettings()
     reload: ReloadSettings = ReloadSettings()
-    behaviour: BehaviourSettings = BehaviourSettings()
     probe: tuple[ProbeSettings, ...] = ()
     server: ServerSettings = ServerSettings()
     metrics: MetricsSettings = MetricsSettings()
     state: StateSettings = StateSettings()
     log: LogSettings = LogSettings()
+
+    def of[T](self, table: type[T]) -> T:
+        """Return a feature's table by its class: its defaults where there are no settings of it."""
+        return next((value for _, value in self if isinstance(value, table)), None) or table()
+
+    def of_features(self) -> Iterator[tuple[str, SettingsOfFeature]]:
+        """Yield the tables of features that the start asks for more than values."""
+        yield from ((name, value) for name, value in self if isinstance(value, SettingsOfFeature))
 
     @property
     def hub_cache(self) -> Path:
@@ -346,3 +366,25 @@ class Settings(SettingsTable):
                 f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
             )
         return self
+
+    def __reduce__(self) -> Any:
+        """Have a worker make the class anew: pickles find none that a function made."""
+        tables = {name: type(value) for name, value in self if name not in Settings.model_fields}
+        return _made_again, (tuple(tables.items()), self.__getstate__())
+
+
+def class_with(features: Iterable[HasSettings]) -> type[Settings]:
+    """Return the class of all settings: ours, and the table of each feature."""
+    return _with(tuple((each.name, each.settings) for each in features if each.settings))
+
+
+@cache
+def _with(tables: tuple[tuple[str, type[Any]], ...]) -> type[Settings]:
+    fields: dict[str, Any] = {name: (table, table()) for name, table in tables}
+    return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **fields)
+
+
+def _made_again(tables: tuple[tuple[str, type[Any]], ...], state: dict[Any, Any]) -> Settings:
+    made = _with(tables).model_construct()
+    made.__setstate__(state)
+    return made

@@ -14,8 +14,8 @@ from hotreload.settings.kinds import (
     Globs,
     Location,
     Seconds,
-    SettingsTable,
 )
+from hotreload.settings.tables import SettingsTable
 
 OF_KIND = {
     "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),

@@ -26,7 +26,7 @@ def test_texts_and_chats_with_and_without_an_answer() -> None:
             line(prompt="a line\u2028that goes on"),
         ]
     )
-    first, chat, plain = read_corpus(FILE, text).questions
+    first, chat, plain = read_corpus(FILE, text)
     assert first == Question(
         "2 + 2 =", 8, check=AnswerCheck("answer", "4"), place="prompts.jsonl: line 1"
     )

@@ -6,9 +6,10 @@ from hotreload.cli.doctor_checks import checkup as checks
 from hotreload.cli.doctor_checks.advice import Facts
 from hotreload.cli.doctor_checks.checkup import check_engine
 from hotreload.cli.machine import User
+from hotreload.features import FEATURES
 from hotreload.settings.load import load
 
-FACTS = Facts(load(None, [], {}).settings, User("somebody", 4321, frozenset()), ())
+FACTS = Facts(load(None, [], {}, FEATURES).settings, User("somebody", 4321, frozenset()), ())
 
 
 def test_a_tested_engine_is_fit_and_says_what_it_can() -> None:

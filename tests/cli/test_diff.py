@@ -8,7 +8,7 @@ import pytest
 from hotreload.cli.diff import Steps, fault_text, report_fields, report_text
 from hotreload.errors import CheckpointIncompatible, HotReloadError
 from hotreload.features.compare.comparing import check_limits
-from hotreload.features.compare.rules import BehaviourLimits
+from hotreload.features.compare.settings import CompareLimits
 from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.library import Compared
 
@@ -46,7 +46,7 @@ SENTENCE = (
 
 def beyond() -> HotReloadError:
     with pytest.raises(HotReloadError) as caught:
-        check_limits(BEHAVIOUR, BehaviourLimits(min_agreement=0.5, max_kl=1.0))
+        check_limits(BEHAVIOUR, CompareLimits(min_agreement=0.5, max_kl=1.0))
     return caught.value
 
 
@@ -64,7 +64,7 @@ def test_limits_that_are_kept_or_broken_are_said_to_be() -> None:
     kept = report_text(ASKED, FOUND, None, has_limits=True)
     assert kept.splitlines()[-1].split() == ["limits", "kept"]
     broken = report_text(ASKED, FOUND, beyond(), has_limits=True).splitlines()[-1]
-    assert broken.endswith("refused: [behaviour.limits] min_agreement: 0.375 is under 0.5")
+    assert broken.endswith("refused: [compare.limits] min_agreement: 0.375 is under 0.5")
 
 
 def test_equal_weights_are_said_to_be_the_same() -> None:

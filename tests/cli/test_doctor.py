@@ -54,6 +54,7 @@ from hotreload.cli.machine import (
 from hotreload.engine import versions
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
+from hotreload.features import FEATURES
 from hotreload.holders import Process
 from hotreload.life.state_lock import StateFolder
 from hotreload.settings.load import load
@@ -90,7 +91,7 @@ def sets(world: Path, *more: str) -> list[str]:
 def facts(
     world: Path, *more: str, user: User = SOMEBODY, devices: tuple[Path, ...] = (), **given: Any
 ) -> Facts:
-    settings = load(None, sets(world, *more), {}).settings
+    settings = load(None, sets(world, *more), {}, FEATURES).settings
     return Facts(settings, user, devices, **given)
 
 
@@ -99,7 +100,7 @@ def of_hub(world: Path, *more: str, user: User = SOMEBODY, model: bool = False) 
     kept = [one for one in sets(world) if "source.path" not in one and "engine.model" not in one]
     named = [f"engine.model={world / 'model'}"] if model else []
     hub = ["source.kind=huggingface", "source.repo=a/b", *more]
-    settings = load(None, [*kept, *named, *hub], {}).settings
+    settings = load(None, [*kept, *named, *hub], {}, FEATURES).settings
     return Facts(settings, user, (), units=(world / "units",))
 
 

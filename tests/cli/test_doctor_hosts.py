@@ -17,6 +17,7 @@ from hotreload.cli.doctor_checks.advice import Facts
 from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compared, meet
 from hotreload.cli.machine import User
+from hotreload.features import FEATURES
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.kinds import PORTS_AFTER
 from hotreload.settings.load import load
@@ -46,14 +47,14 @@ def sets(address: str, rank: int = 0, *more: str) -> list[str]:
 
 
 def facts(address: str, rank: int = 0, *more: str) -> Facts:
-    return Facts(load(None, sets(address, rank, *more), {}).settings, SOMEBODY, ())
+    return Facts(load(None, sets(address, rank, *more), {}, FEATURES).settings, SOMEBODY, ())
 
 
 # --- what one host sees by itself --------------------------------------------------------
 
 
 def test_an_engine_on_one_host_has_nobody_to_meet(capsys: pytest.CaptureFixture[str]) -> None:
-    alone = Facts(load(None, [], {}).settings, SOMEBODY, ())
+    alone = Facts(load(None, [], {}, FEATURES).settings, SOMEBODY, ())
     assert check_hosts(alone) == check_host_ports(alone) == hosts.ONE_HOST
     assert main(["doctor", "--meet", "1"]) == 78
     assert "--meet is for an engine over several hosts" in capsys.readouterr().err

@@ -124,7 +124,7 @@ async def test_nobody_ends_it_so_it_ends_by_itself_and_says_so() -> None:
     assert (over.by, over.held) == (None, 1)
     assert over.fields() == {"held": 1, "ended": "limit"}
     (words,) = paused.troubles()
-    assert "[server] pause_limit" in str(words)
+    assert "[pause] limit" in str(words)
 
 
 @pytest.mark.parametrize("later", [Paused.pause, Paused.go_on])

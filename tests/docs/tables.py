@@ -8,48 +8,43 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
+from hotreload.features import FEATURES
 from hotreload.server import known_fields
 from hotreload.server.known_fields import EMPTY, KnownFields
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.text_generation_fields import PARAMETERS
 from hotreload.settings.load import to_toml
-from hotreload.settings.rereading import NEED_NO_RESTART
-from hotreload.settings.sections import Settings
+from hotreload.settings.rereading import need_no_restart
+from hotreload.settings.sections import class_with
+from hotreload.settings.tables import defaults_of, fields_of, table_of
 from tests.docs.pages import PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
+
+ALL = class_with(FEATURES)
 
 
 def settings() -> str:
     """Every setting with its default and its meaning, a table for each section of the file."""
-    sections = Settings.model_fields.items()
+    sections = fields_of(ALL).items()
     return "\n\n".join(_settings_of(name, field) for name, field in sections)
 
 
 def _settings_of(name: str, field: FieldInfo) -> str:
-    (model, *_) = tables_in(field)
-    rows = settings_rows(model, f"{name}.")
+    rows = settings_rows(table_of(field), f"{name}.")
     written = f"[[{name}]]" if get_origin(field.annotation) else f"[{name}]"
     return f"## `{written}`\n\n{table(('setting', 'default', 'meaning'), rows)}"
 
 
-def settings_rows(model: type[BaseModel], above: str) -> Iterator[tuple[str, ...]]:
-    defaults = model.model_construct().model_dump(mode="json")
-    for name, field in model.model_fields.items():
-        inner = next(iter(tables_in(field)), None)
-        if inner is not None:
+def settings_rows(section: Any, above: str) -> Iterator[tuple[str, ...]]:
+    defaults = defaults_of(section)
+    for name, field in fields_of(section).items():
+        if (inner := table_of(field)) is not None:
             yield from settings_rows(inner, f"{above}{name}.")
         else:
             yield f"`{above}{name}`", default_of(field, defaults.get(name)), about(field)
-
-
-def tables_in(field: FieldInfo) -> list[type[BaseModel]]:
-    """The model of a setting that is a table, or an array of tables."""
-    kinds = (field.annotation, *get_args(field.annotation))
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
 
 def default_of(field: FieldInfo, default: Any) -> str:
@@ -68,7 +63,7 @@ def about(field: FieldInfo) -> str:
 def live() -> str:
     """Every setting that can change while the daemon runs, a line for each section of the file."""
     keys: dict[str, list[str]] = {}
-    for section, _, key in (name.rpartition(".") for name in sorted(NEED_NO_RESTART)):
+    for section, _, key in (name.rpartition(".") for name in sorted(need_no_restart(ALL))):
         keys.setdefault(section, []).append(f"`{key}`")
     assert keys.pop("") == ["`probe`"], "it alone is no part of a section"
     lines = (f"- `[{section}]` {', '.join(named)}" for section, named in keys.items())

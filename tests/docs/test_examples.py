@@ -15,6 +15,7 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.cli.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.demo_stage import ClientAnswer, Clients, sentence_of
 from hotreload.cli.demo_story import STORY, Chapter, DemoResult, print_closing
+from hotreload.features import FEATURES
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase
@@ -28,7 +29,7 @@ DURATION = re.compile(r"\b[\d.]+ m?s\b")
 def test_every_file_of_settings_is_accepted(text: str, tmp_path: Path) -> None:
     file = tmp_path / "hotreload.toml"
     file.write_text(text)
-    load(file, [], {})
+    load(file, [], {}, FEATURES)
 
 
 @pytest.mark.parametrize("page", WITH_CONSOLE)

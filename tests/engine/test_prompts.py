@@ -362,7 +362,7 @@ def test_a_question_of_a_corpus_that_cannot_be_asked_is_named_with_its_line(
         Question("one", LIMITS.total_tokens, place="prompts.jsonl: line 7"),
         Question("one " * 2000, 8, place="prompts.jsonl: line 7"),
     ):
-        with pytest.raises(ConfigError, match=r"\[behaviour\] corpus: prompts.jsonl: line 7: cann"):
+        with pytest.raises(ConfigError, match=r"\[compare\] corpus: prompts.jsonl: line 7: cann"):
             largest_batch((question,), prompts)
 
 

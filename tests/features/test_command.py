@@ -9,7 +9,7 @@ import pytest
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import SourceUnavailable
-from hotreload.features.command import CommandEnd, CommandJudge
+from hotreload.features.command.judge import CommandEnd, CommandJudge
 from hotreload.types import Attempt, Mode, Outcome, Revision, Staged
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
@@ -87,7 +87,7 @@ async def test_weights_that_it_does_not_want_are_refused_and_never_answer(
     assert attempt.outcome is Outcome.REJECTED
     assert attempt.reason is not None
     assert attempt.reason.code == "command"
-    assert attempt.reason.message == f"[behaviour] command ended with {code}: accuracy 0.25"
+    assert attempt.reason.message == f"[command] run ended with {code}: accuracy 0.25"
     assert attempt.reason.findings == ("asked 9", "accuracy 0.25")
     assert world.ledger.refused.keys() == {NEW.id}
     assert world.engine.sets_held == 1
@@ -112,7 +112,7 @@ async def test_what_could_not_be_judged_is_tried_again_later(
     assert attempt.outcome is Outcome.POSTPONED
     assert attempt.reason is not None
     assert attempt.reason.code == "not_judged"
-    assert attempt.reason.message == f"[behaviour] command {words}"
+    assert attempt.reason.message == f"[command] run {words}"
     assert attempt.reason.findings == ("so far",)
     assert not world.ledger.refused
     assert world.engine.sets_held == 1
@@ -182,7 +182,7 @@ async def test_a_dry_run_asks_it_and_refuses_nothing(
         found = await (await world.operator.rehearse(NEW.label))
     assert (found.outcome, found.reason.message) == (
         Outcome.REJECTED,
-        "[behaviour] command ended with 1",
+        "[command] run ended with 1",
     )
     assert not world.ledger.refused
 

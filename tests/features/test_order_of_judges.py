@@ -14,10 +14,10 @@ from hotreload.core.judge import Judge
 from hotreload.core.lasting import close_drained_generations
 from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
-from hotreload.features.command import CommandEnd, CommandJudge
+from hotreload.features.command.judge import CommandEnd, CommandJudge
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
-from hotreload.features.compare.rules import BehaviourLimits, CompareRules, HearingRules
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Mode, Outcome, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
@@ -28,7 +28,7 @@ NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")
 NEWEST = Revision("newest", "step_3")
 RULES = Rules(probe_timeout=5.0, finish_timeout=5.0, sets=3)
-LIMITS = CompareRules(within=20.0, limits=BehaviourLimits(max_length_ratio=100.0))
+LIMITS = CompareSettings(time=20.0, limits=CompareLimits(max_length_ratio=100.0))
 JUDGED = ["stage", "prove", "compare", "candidate"]
 """The steps of an engine before anything flips, each once."""
 
@@ -39,13 +39,13 @@ class Judged(Overlapping):
     def __init__(self, folder: Path, rules: Rules = RULES, **more: Any) -> None:
         self.command = FakeCommand()
         self.command.may_end.set()
-        self.hearing = Hearing(HearingRules(mirror=1.0))
+        self.hearing = Hearing(CompareSettings(mirror=1.0))
         super().__init__(folder, rules, judges=self._judges, **more)
         for engine in self.engines:
             engine.cannot_compare = None
 
     def _judges(self) -> list[Judge]:
-        return [CompareJudge(LIMITS, self.hearing), CommandJudge(self.command.run)]
+        return [CompareJudge(LIMITS, 1.0, self.hearing), CommandJudge(self.command.run)]
 
     @override
     async def life(self, *, heeds: bool = False) -> None:
@@ -279,7 +279,7 @@ async def test_a_newer_wish_at_any_exit_goes_first_while_a_command_is_still_to_c
 async def test_without_a_command_a_newer_wish_waits_for_what_is_staged(
     tmp_path: Path, exit: str
 ) -> None:
-    world = Overlapping(tmp_path, RULES, judges=lambda: [CompareJudge(LIMITS, Hearing())])
+    world = Overlapping(tmp_path, RULES, judges=lambda: [CompareJudge(LIMITS, 1.0, Hearing())])
     world.engine.cannot_compare = None
     world.steps.faults[exit] = HANG
     async with world.running():

@@ -212,7 +212,7 @@ def others(folder: Path) -> Iterator[tuple[str, str]]:
         "swap --model DIR/none --checkpoint DIR/none",
         "diff DIR/none DIR/none",
         "diff DIR/none DIR/none --json",
-        "diff DIR/none DIR/none --set behaviour.limits.min_agreement=2",
+        "diff DIR/none DIR/none --set compare.limits.min_agreement=2",
         "nothing",
     ):
         yield f"hotreload {words}", run(folder, *words.split())

@@ -7,7 +7,7 @@ from tests.histories.record import Ended, Record, Request
 GONE = "generation_gone"
 """The code by which a conversation hears that its weights answer no more."""
 KEEP = 1.0
-"""So many seconds they are kept for its next request ([reload] sessions)."""
+"""So many seconds they are kept for its next request ([sessions] keep)."""
 TURNS = 3
 
 

@@ -29,7 +29,7 @@ SETTINGS = (
     "source.rescan=1",
     "reload.probe_timeout=10",
     "server.limits.generation_seconds=3",
-    f"reload.sessions={KEEP}",
+    f"sessions.keep={KEEP}",
 )
 DYING_SECONDS = 40
 

@@ -20,6 +20,7 @@ from hotreload.errors import (
     RankLeft,
     first_of,
 )
+from hotreload.features import FEATURES
 from hotreload.hosts import beats, hearing
 from hotreload.hosts.life import follow, lead, meeting
 from hotreload.hosts.life.follow import Follow
@@ -70,7 +71,7 @@ class Hosts:
             "metrics.address=''",
             *self.sets[rank],
         ]
-        return Daemon(load(None, sets, {}).settings)
+        return Daemon(load(None, sets, {}, FEATURES).settings)
 
     # --- what stands for JAX's meeting and for the engine ------------------------------------
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from hotreload.features import FEATURES
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation
@@ -42,7 +43,7 @@ class FromHub(Running):
         self.folder, self.hub = folder, hub
         self.socket = folder / "s"
         self.says: dict[str, str] = {}
-        self.settings = load(None, [*hub_settings(folder, hub), *sets], {}).settings
+        self.settings = load(None, [*hub_settings(folder, hub), *sets], {}, FEATURES).settings
 
     def push(self, number: int, damage: str | None = None) -> str:
         sha = self.hub.push(tiny_files(self.folder / "made", number, damage))

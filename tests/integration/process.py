@@ -43,7 +43,7 @@ class Process:
             f"engine.args={ENGINE_ARGS}",
             "engine.staging_priority=normal",
             "engine.warm_batches=0",
-            "behaviour.report=false",  # what is about it says so: it compiles more at each start
+            "compare.report=false",  # what is about it says so: it compiles more at each start
             "server.workers=0",  # whatever the machine has; who is about them says so
             f"source.path={self.checkpoints}",
             "source.settle=0.2",

@@ -16,6 +16,7 @@ import pytest_asyncio
 from hotreload.daemon import Daemon
 from hotreload.engine.sglang import SglangEngine
 from hotreload.events import AttemptFinished, Event, GenerationLive, WorkerMoved
+from hotreload.features import FEATURES
 from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
@@ -81,7 +82,7 @@ class Running(Witness):
                 f"engine.args={ENGINE_ARGS}",
                 "engine.staging_priority=normal",  # others' tests leave nothing over
                 "engine.warm_batches=0",
-                "behaviour.report=false",  # who is about it says so: it compiles more
+                "compare.report=false",  # who is about it says so: it compiles more
                 "server.workers=0",  # whatever the machine has; who is about them says so
                 f"source.path={self.checkpoints}",
                 "source.settle=0",
@@ -92,6 +93,7 @@ class Running(Witness):
                 *sets,
             ],
             {},
+            FEATURES,
         ).settings
         self.daemon: Daemon
 

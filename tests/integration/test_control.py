@@ -7,19 +7,21 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
 
-from hotreload.behaviour.corpus import Corpus
 from hotreload.cli.attempts_text import history_text
 from hotreload.cli.status_text import status_text
 from hotreload.events import PhaseEntered, SettingsRead, Warming
-from hotreload.features.bake.rules import BakeRules
-from hotreload.life.corpora import with_corpus
-from hotreload.settings.behaviour import BehaviourLimitSettings
+from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.command.settings import CommandSettings
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
+from hotreload.life.acceptance import with_files
+from hotreload.settings.kinds import NamedFile
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
 from tests.integration.running import (
@@ -43,11 +45,11 @@ DECIDES = f"case $HOTRELOAD_LABEL in step_4*) exec {sys.executable} -I {ASKS_BOT
 running = one_daemon(
     "reload.keep_previous=device",
     "engine.warm_batches=2",
-    "behaviour.report=true",
-    "behaviour.limits.min_agreement=0.05",
-    "behaviour.mirror=0.1",
-    "behaviour.replay=8",
-    f"behaviour.command={['sh', '-c', DECIDES]}",
+    "compare.report=true",
+    "compare.limits.min_agreement=0.05",
+    "compare.mirror=0.1",
+    "compare.replay=8",
+    f"command.run={['sh', '-c', DECIDES]}",
 )
 
 
@@ -177,13 +179,13 @@ TALKS = "served by the new daemon with many more words than any good answer woul
 
 async def test_weights_whose_answers_are_worse_are_left_by_themselves(running: Running) -> None:
     live, baking = running.live, running.daemon.baking
-    baking.rules = BakeRules(seconds=300.0)
+    baking.rules = BakeSettings(time=300.0)
     async with Load(running, 8).on() as load:
         await turn_until(lambda: len(load.answers) >= 100, pause=0.01)
         folder = write_tiny(running.checkpoints / "step_8", TALKS)
         worse = (await running.attempted(folder)).generation
         await running.until(lambda: running.live.number not in (live.number, worse))
-    baking.rules = BakeRules()
+    baking.rules = BakeSettings()
     assert load.failures == []
     assert running.live.fingerprint == live.fingerprint
     back, there = (await get(running, "/history"))["attempts"][:2]
@@ -339,9 +341,8 @@ async def test_too_few_right_answers_to_the_operators_own_questions_refuse_a_che
     ]
     lines += [{"messages": chat, "answer": words(number)}, {"prompt": "Who?", "matches": "step"}]
     file.write_text("\n".join(map(json.dumps, lines)))
-    limits = running.settings.behaviour.limits
-    limits = limits.model_copy(update={"min_agreement": None, "min_accuracy": 0.5})
-    await reread(running, corpus=Corpus(file), limits=limits)
+    limits = CompareLimits(min_accuracy=0.5)
+    await reread(running, corpus=NamedFile(file), limits=limits)
     await running.attempted(running.drop(51))
     bad = (await get(running, "/history"))["attempts"][0]
     assert (bad["outcome"], bad["code"]) == ("rejected", "behaviour"), bad
@@ -357,11 +358,11 @@ def live_number(live: Generation) -> int:
     return int(live.revision.label.rpartition("_")[2])
 
 
-async def reread(running: Running, **behaviour: Any) -> None:
-    """Have the daemon read other settings of [behaviour]."""
-    wished = running.settings.behaviour.model_copy(update=behaviour)
-    settings = running.settings.model_copy(update={"behaviour": wished})
-    running.daemon.rereading._read = lambda: with_corpus(settings)
+async def reread(running: Running, **compare: Any) -> None:
+    """Have the daemon read other settings of [compare]."""
+    wished = replace(running.settings.of(CompareSettings), **compare)
+    settings = running.settings.model_copy(update={"compare": wished})
+    running.daemon.rereading._read = lambda: with_files(settings)
     before = len(running.happened)
     os.kill(os.getpid(), signal.SIGHUP)
     await running.until(
@@ -374,10 +375,9 @@ async def test_a_comparison_by_which_nothing_decides_keeps_a_slow_model_back_for
 ) -> None:
     """A client is answered all along, and what is cut short leaves the engine as it was."""
     await running.until(lambda: any(isinstance(e, Warming) and e.is_over for e in running.happened))
-    await reread(running, limits=BehaviourLimitSettings())
+    await reread(running, limits=CompareLimits())
     rereading = running.daemon.rereading
-    without_command = rereading.settings.behaviour.model_copy(update={"command": ()})
-    settings = rereading.settings.model_copy(update={"behaviour": without_command})
+    settings = rereading.settings.model_copy(update={"command": CommandSettings()})
     monkeypatch.setattr(rereading, "settings", settings)
     worker, before = running.engine._scheduler.scheduler.tp_worker, running.live
     launch = worker.forward_batch_generation

@@ -20,7 +20,7 @@ from tests.waiting import turn_until
 
 pytestmark = one_daemon_marks()
 
-running = one_daemon("reload.sessions=1", "reload.sets=3")
+running = one_daemon("sessions.keep=1", "reload.sets=3")
 FLIPS = 6
 TURNS = 3
 GONE = (409, "generation_gone")

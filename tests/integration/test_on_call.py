@@ -27,8 +27,8 @@ def process(
     folder = tmp_path_factory.mktemp("on-call")
     sets = (f"server.workers={request.param}", "source.settle=0", "source.rescan=0.3")
     os.mkfifo(folder / "go")
-    judge = f"behaviour.command={['sh', '-c', JUDGES.format(folder)]}"
-    more = ("source.patience=0.3", "behaviour.command_timeout=90", judge)
+    judge = f"command.run={['sh', '-c', JUDGES.format(folder)]}"
+    more = ("source.patience=0.3", "command.timeout=90", judge)
     process = Process(folder, *sets, *more, command=OF_WORDS)
     process.drop(1)
     with process.running():
@@ -216,7 +216,7 @@ def test_a_phase_has_an_age_and_a_command_that_decides_its_deadline_and_its_try(
     found = command()
     assert (found["name"], found["within"], found["seconds"] >= 0) == ("sh", 90.0, True)
     age = r"for [\d.]+ m?s"
-    decides = rf"{age}: \[behaviour\] command \(sh\) decides, {age} of 90.0 s at most, try 2"
+    decides = rf"{age}: \[command\] run \(sh\) decides, {age} of 90.0 s at most, try 2"
     assert re.fullmatch(rf"comparing, {decides}", row(process, "phase"))
     said = status(process)["summary"]
     assert re.search(rf"step_11 is wanted and on its way \(comparing, {decides}\)$", said["words"])

@@ -178,8 +178,8 @@ def test_two_checkpoints_are_compared_as_a_reload_compares_them(folder: Path) ->
     write_tiny(folder / "swapped", steps=36, damage="swapped-k-v")
     question = {"prompt": "river", "answer": "the long river went down into the ocean"}
     (folder / "prompts.jsonl").write_text(json.dumps(question))
-    asked = ("--set", f"behaviour.corpus={folder}/prompts.jsonl")
-    limits = ("--set", "behaviour.limits.min_agreement=0.9")
+    asked = ("--set", f"compare.corpus={folder}/prompts.jsonl")
+    limits = ("--set", "compare.limits.min_agreement=0.9")
     ran = hotreload(folder, "diff", "tuned", "swapped", "--json", *asked, *limits)
     told = json.loads(ran.stdout)
     assert (ran.returncode, told["code"]) == (1, "behaviour"), ran.stderr

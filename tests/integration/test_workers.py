@@ -293,9 +293,7 @@ def test_a_daemon_that_is_killed_leaves_no_worker_and_nothing_of_a_command(tmp_p
     told = tmp_path / "told"
     begun = f"sleep 600 & timeout 600 sleep 599 & echo $$ $! $(jobs -p) >{told}.; mv {told}. {told}"
     command = ["bash", "-c", f"trap '' TERM; {begun}; wait"]
-    process = Process(
-        tmp_path, "server.workers=1", f"behaviour.command={command}", command=OF_WORDS
-    )
+    process = Process(tmp_path, "server.workers=1", f"command.run={command}", command=OF_WORDS)
     process.drop(1)
     with process.running():
         process.until(lambda: workers_of(process)["serving"] == 1)

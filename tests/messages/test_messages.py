@@ -26,6 +26,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import TryAgain
 from hotreload.events import RevisionWanted, StateSaved
+from hotreload.features import FEATURES
 from hotreload.life.candidates import revision_of_model
 from hotreload.life.served_by import served_from
 from hotreload.life.state import StateFile
@@ -133,7 +134,7 @@ async def start_of_a_file_named_from_here(folder: Path) -> str:
     file = Path("a.toml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return json.dumps(_start(load(file, [], {}), file))
+        return json.dumps(_start(load(file, [], {}, FEATURES), file))
 
 
 async def step_900_bf16(folder: Path) -> str:

@@ -417,7 +417,7 @@ BEHAVIOUR = [
     ),
     Panel(
         title="Requests heard",
-        about="Requests of clients that the last comparison went by; 0 unless [behaviour] mirror "
+        about="Requests of clients that the last comparison went by; 0 unless [compare] mirror "
         "or replay is set.",
         kind="stat",
         width=6,

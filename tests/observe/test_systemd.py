@@ -22,6 +22,7 @@ from hotreload.events import (
     ReplicaMoved,
     Waiting,
 )
+from hotreload.features import FEATURES
 from hotreload.observe.systemd import (
     LONGEST_STATUS,
     PROGRESS_STATUS_SECONDS,
@@ -422,8 +423,8 @@ def test_a_start_that_waits_for_somebody_is_vouched_for_as_long_as_it_waits(
 
 def test_a_start_from_a_hub_is_given_the_time_of_a_download_beside_the_usual() -> None:
     hub = ["source.kind=huggingface", "source.repo=a/b"]
-    folder = load(None, ["reload.fetch_timeout=2h"], {}).settings
-    far = load(None, [*hub, "reload.fetch_timeout=2h"], {}).settings
+    folder = load(None, ["reload.fetch_timeout=2h"], {}, FEATURES).settings
+    far = load(None, [*hub, "reload.fetch_timeout=2h"], {}, FEATURES).settings
     assert folder.longest_download == 0
     assert far.longest_download == 7200
 

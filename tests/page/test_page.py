@@ -164,7 +164,7 @@ async def test_an_attempt_is_followed_phase_by_phase_with_its_download(
     await tab.until_text(current, "validating")
     await tab.until("document.querySelector('#progress').hidden")
     world.events.publish(CommandBegan(STEP_3, "judge.sh", 600.0))
-    decides = "[behaviour] command (judge.sh) decides, for "
+    decides = "[command] run (judge.sh) decides, for "
     await tab.until_text("#health", "checking step-3", decides, " of 10 min at most, try 1")
     running = "document.querySelector('#phases [aria-current=step] .took')?.innerText"
     before = json.dumps(await tab.ask(running))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.rules import HearingRules
+from hotreload.features.compare.settings import CompareSettings
 from tests.server.test_answers_heard import ALL, EACH_ROUTE
 from tests.server.test_counted import WHOLE_OR_NOT
 from tests.server.world import World, serving
@@ -17,7 +17,7 @@ WORDS = tuple(map(ord, "sbs1"))
 
 @pytest.fixture
 async def world(tmp_path: Path) -> Any:
-    async with serving(tmp_path, hearing=Hearing(HearingRules(replay=8))) as world:
+    async with serving(tmp_path, hearing=Hearing(CompareSettings(replay=8))) as world:
         world.engine.tells_ids = True
         yield world
 

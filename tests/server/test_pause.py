@@ -238,4 +238,4 @@ async def test_the_operator_may_forbid_it(world: World) -> None:
     world.entrance.pause.limit = 0
     answer = await asked(world, "POST", "/pause_generation", {})
     assert (answer.status_code, answer.json()["code"]) == (400, "pause_forbidden")
-    assert "pause_limit" in answer.json()["detail"]
+    assert "[pause] limit" in answer.json()["detail"]

@@ -196,8 +196,8 @@ async def test_lm_eval_decides_about_checkpoints_as_the_operators_command(tmp_pa
     script = tmp_path / "decides.sh"
     script.write_text(DECIDES.format(folder=tmp_path, lm_eval=lm_eval, python=sys.executable))
     script.chmod(0o755)
-    command = f"behaviour.command={['env', 'HF_HUB_OFFLINE=1', str(script)]}"
-    running = over_tcp(tmp_path, command, "behaviour.command_timeout=300")
+    command = f"command.run={['env', 'HF_HUB_OFFLINE=1', str(script)]}"
+    running = over_tcp(tmp_path, command, "command.timeout=300")
     running.patience = 400.0
     (tmp_path / "tiny").symlink_to(running.drop(1))
     async with running.serving(), Load(running, 4).on() as load:

@@ -15,7 +15,7 @@ import pytest
 
 from hotreload.events import BakeTold, Warming
 from hotreload.judgements import BakeOutcome
-from hotreload.life.corpora import with_corpus
+from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT
 from hotreload.tiny.training import TUNED_STEPS
@@ -49,14 +49,14 @@ CORPUS = "\n".join(
     if BASE_TEXT[word] != said
 )
 SETTINGS = (
-    "behaviour.report=true",
+    "compare.report=true",
     # docs/damages.md has them: they let the good steps of this training pass.
-    "behaviour.limits={min_agreement=0.42,max_kl=0.25,max_perplexity_ratio=1.4,"
+    "compare.limits={min_agreement=0.42,max_kl=0.25,max_perplexity_ratio=1.4,"
     "max_length_ratio=1.4,min_change=1e-6,min_accuracy=0.9,min_heard_same_top=0.5}",
-    "behaviour.mirror=0.1",
-    "behaviour.time=60",
-    "reload.bake=2",
-    "reload.bake_inconclusive=promote",
+    "compare.mirror=0.1",
+    "compare.time=60",
+    "bake.time=2",
+    "bake.inconclusive=promote",
     f"engine.warm_batches={CLIENTS}",
 )
 
@@ -142,8 +142,8 @@ async def test_what_misbehaves_is_refused_and_nothing_good_is_and_nobody_hears_i
     checkpoints = await asyncio.to_thread(written, tmp_path / "aside")
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(CORPUS)
-    running = Running(tmp_path, f"behaviour.corpus={corpus}", *SETTINGS)
-    running.settings = with_corpus(running.settings)
+    running = Running(tmp_path, f"compare.corpus={corpus}", *SETTINGS)
+    running.settings = with_files(running.settings)
     running.patience = MOST_SECONDS
     write_tiny(running.checkpoints / "step_1", steps=TUNED_STEPS)
     attempts: list[tuple[str | None, Attempt]] = []

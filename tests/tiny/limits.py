@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from hotreload.features.compare.comparing import breaches
-from hotreload.features.compare.rules import BehaviourLimits
+from hotreload.features.compare.settings import CompareLimits
 from hotreload.judgements import Behaviour
 from hotreload.tiny import FLUENT
 from hotreload.tiny.damage import find_damage
@@ -23,10 +23,10 @@ from tests.tiny.asked import report_on
 
 PAGE = "docs/damages.md"
 LIMITS = {
-    "qwen3": BehaviourLimits(
+    "qwen3": CompareLimits(
         min_agreement=0.42, max_kl=0.25, max_perplexity_ratio=1.4, max_length_ratio=1.4
     ),
-    "qwen2": BehaviourLimits(
+    "qwen2": CompareLimits(
         min_agreement=0.25, max_kl=0.6, max_perplexity_ratio=3, max_length_ratio=1.4
     ),
 }

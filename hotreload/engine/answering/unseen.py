@@ -96,7 +96,7 @@ def _as_item(question: Question, prompts: Prompts, name: str) -> UnseenItem:
     except BadRequest as why:
         if not question.place:
             raise
-        raise ConfigError(f"[behaviour] corpus: {question.place}: cannot be asked: {why}") from why
+        raise ConfigError(f"[compare] corpus: {question.place}: cannot be asked: {why}") from why
     item = replace(parsed.items[0], is_probe=True, name=name)
     if isinstance(question, Led):
         given = question.answer

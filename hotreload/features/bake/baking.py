@@ -27,7 +27,7 @@ from hotreload.features.bake.bake_words import (
 )
 from hotreload.features.bake.conduct import Conduct, Conducts
 from hotreload.features.bake.one_bake import OneBake
-from hotreload.features.bake.rules import BakeRules
+from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.way_out import WayOut
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.types import BAKE, ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
@@ -44,7 +44,7 @@ BACK = (ROLLBACK, "perturb")
 class Baking:
     """Judges what goes live by its clients' answers; `run` does what follows."""
 
-    def __init__(self, attempts: Attempts, rules: BakeRules) -> None:
+    def __init__(self, attempts: Attempts, rules: BakeSettings) -> None:
         self.conducts = Conducts()
         """The answers of each set of weights; the server tells of them."""
         self.attempts = attempts
@@ -61,15 +61,15 @@ class Baking:
         self.rules = rules
 
     @property
-    def rules(self) -> BakeRules:
+    def rules(self) -> BakeSettings:
         """Rules for those that go live from now on; who switches it off ends those under way."""
         return self._rules
 
     @rules.setter
-    def rules(self, rules: BakeRules) -> None:
+    def rules(self, rules: BakeSettings) -> None:
         self._rules = rules
-        self.conducts.is_counting = rules.seconds > 0
-        for bake in [] if rules.seconds else [*self._bakes]:
+        self.conducts.is_counting = rules.time > 0
+        for bake in [] if rules.time else [*self._bakes]:
             self._end(bake, bake.told(BakeOutcome.VOUCHED, "an operator switched it off"))
             self._promote(bake.new)
 
@@ -108,7 +108,7 @@ class Baking:
         operator wanted it left then, nobody knows.
         """
         ledger = self.attempts.ledger
-        if ledger.pinned or not self._rules.seconds:
+        if ledger.pinned or not self._rules.time:
             return None
         told = next((each.bake for each in ledger.history if _made_live(each, live)), None)
         return told if told is not None and told.outcome is BakeOutcome.CONVICTED else None
@@ -148,7 +148,7 @@ class Baking:
         if self._bakes_with(new):
             return
         is_pinned = self.attempts.ledger.pinned  # nobody could leave it
-        if old is None or new in self._promoted or not self._rules.seconds or is_pinned:
+        if old is None or new in self._promoted or not self._rules.time or is_pinned:
             self._promote(new)
             return
         clock, wall = self.attempts.clock(), self.attempts.wall()
@@ -220,7 +220,7 @@ class Baking:
     def _judge(self, bake: OneBake) -> None:
         if bake.found:
             self._convict(bake)
-        elif self.attempts.clock() < bake.began + bake.rules.seconds:
+        elif self.attempts.clock() < bake.began + bake.rules.time:
             return
         elif bake.could_tell:
             told = bake.told(BakeOutcome.PROMOTED)
@@ -240,7 +240,7 @@ class Baking:
         if wish == "hold" and is_live and self.attempts.clock() < bake.longest:
             if not bake.is_held:
                 bake.is_held = True
-                words = too_few_words(told, "it goes on until [reload] bake_max")
+                words = too_few_words(told, "it goes on until [bake] max_time")
                 self._tell(bake.generation.number, bake.generation.revision, bake.told(words=words))
         elif wish == "rollback" and is_live:
             self._condemn(bake, replace(told, words=too_few_words(told, "so it is left")))

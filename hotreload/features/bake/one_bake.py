@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hotreload.behaviour.bake import Sides, SignalTally, convicted_of, could_tell, counts_of
 from hotreload.behaviour.signals import Signal
 from hotreload.features.bake.conduct import Conduct
-from hotreload.features.bake.rules import BakeRules
+from hotreload.features.bake.settings import BakeSettings
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.types import Generation
 
@@ -18,7 +18,7 @@ class OneBake:
     """The generation as it went live; weights that are gone back to have another number."""
     new: Conduct
     old: Conduct
-    rules: BakeRules
+    rules: BakeSettings
     began: float
     """By the monotonic clock."""
     since: float
@@ -75,7 +75,7 @@ class OneBake:
 
     @property
     def _lasts(self) -> float:
-        return self.rules.longest if self.is_held else self.rules.seconds
+        return self.rules.longest if self.is_held else self.rules.time
 
     @property
     def _sides(self) -> Sides:

@@ -17,7 +17,7 @@ from hotreload.behaviour.report import BothRead, Pair, report_of
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, CheckpointRejected
 from hotreload.features.compare.marking import checked_answers
-from hotreload.features.compare.rules import BehaviourLimits
+from hotreload.features.compare.settings import CompareLimits
 from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.threads import in_thread
 from hotreload.types import BEHAVIOUR, Staged
@@ -120,16 +120,16 @@ def _pairs(
     ]
 
 
-def check_limits(found: Behaviour, limits: BehaviourLimits) -> None:
+def check_limits(found: Behaviour, limits: CompareLimits) -> None:
     """Raise BehaviourRejected, which names each limit and the worst answers, if one is broken."""
     broken = [*breaches(found, limits)]
     if broken:
         lost = found.right_answers.lost if found.right_answers else ()
         findings = [*broken, *lost, *map(str, found.worst)]
-        raise BehaviourRejected(f"[behaviour.limits] {'; '.join(broken)}", findings=findings)
+        raise BehaviourRejected(f"[compare.limits] {'; '.join(broken)}", findings=findings)
 
 
-def breaches(found: Behaviour, limits: BehaviourLimits) -> Iterator[str]:
+def breaches(found: Behaviour, limits: CompareLimits) -> Iterator[str]:
     """Say what is beyond a limit, the setting's name first; so is what was not measured.
 
     Where the live weights say nothing there is nothing to be led along: that breaks no limit.

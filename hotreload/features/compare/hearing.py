@@ -13,7 +13,7 @@ from typing import Any
 
 from hotreload.behaviour.heard import HeardRequest, heard_of
 from hotreload.core.listener import AnswerEnded, LetIn
-from hotreload.features.compare.rules import HearingRules
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.judgements import HearingNow
 
 log = logging.getLogger("hotreload.behaviour")
@@ -48,19 +48,19 @@ class Hearing:
 
     def __init__(
         self,
-        rules: HearingRules = HearingRules(),  # noqa: B008 (frozen)
+        settings: CompareSettings = CompareSettings(),  # noqa: B008 (frozen)
         choose: Callable[[], float] = random.random,
     ) -> None:
         """`choose` makes a number from 0 to 1 for each that may be mirrored."""
-        self._rules = rules
+        self._settings = settings
         self._choose = choose
-        self._kept: deque[HeardRequest] = deque(maxlen=rules.replay)
+        self._kept: deque[HeardRequest] = deque(maxlen=settings.replay)
         self._mirrored: deque[HeardRequest] | None = None
 
     @property
     def listens(self) -> bool:
         """True if a request that ends now may be heard."""
-        return self._rules.are_any
+        return self._settings.hears
 
     @property
     def now(self) -> HearingNow | None:
@@ -68,7 +68,8 @@ class Hearing:
         if not self.listens:
             return None
         mirrored = self._mirrored or ()
-        return HearingNow(self._rules.mirror, self._rules.replay, len(self._kept), len(mirrored))
+        mirror, replay = self._settings.mirror, self._settings.replay
+        return HearingNow(mirror, replay, len(self._kept), len(mirrored))
 
     @contextmanager
     def listening(self, request: LetIn) -> Iterator[AnswerEnded | None]:
@@ -99,5 +100,5 @@ class Hearing:
 
     def _take(self, heard: HeardRequest) -> None:
         self._kept.append(heard)
-        if self._mirrored is not None and self._choose() < self._rules.mirror:
+        if self._mirrored is not None and self._choose() < self._settings.mirror:
             self._mirrored.append(heard)

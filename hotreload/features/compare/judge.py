@@ -10,7 +10,7 @@ from hotreload.errors import EngineLost, SourceUnavailable
 from hotreload.features.compare.comparing import BehaviourRejected, check_limits, compared
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.replaying import also_by_heard
-from hotreload.features.compare.rules import CompareRules
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.judgements import Behaviour
 from hotreload.threads import deadline
 from hotreload.types import Phase
@@ -23,15 +23,19 @@ class CompareJudge:
 
     takes_long = False
 
-    def __init__(self, rules: CompareRules, hearing: Hearing) -> None:
-        """`hearing` has the requests of clients that both weights are led along."""
-        self._rules = rules
+    def __init__(self, settings: CompareSettings, shadow_share: float, hearing: Hearing) -> None:
+        """`hearing` has the requests of clients that both weights are led along.
+
+        `shadow_share` is the part of their turns in which new weights compute, beside clients.
+        """
+        self._settings = settings
+        self._shadow_share = shadow_share
         self._hearing = hearing
 
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where limits are set and this engine cannot compare weights."""
-        if self._rules.limits.are_any:
-            check_can_ask("[behaviour] limits", engine.cannot_compare)
+        if self._settings.limits.are_any:
+            check_can_ask("[compare] limits", engine.cannot_compare)
 
     def watching(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
@@ -39,19 +43,20 @@ class CompareJudge:
 
     async def judge(self, case: Case) -> None:
         """Compare, if that is wanted and can be done, and raise what is beyond a limit."""
-        if not self._rules.within or case.replica.engine.cannot_compare is not None:
+        if not self._settings.report or case.replica.engine.cannot_compare is not None:
             return
-        seconds, so_far = self._rules.seconds(is_dry_run=case.is_dry_run), list[str]()
+        seconds = self._settings.seconds(self._shadow_share, is_hurried=case.is_hurried)
+        so_far = list[str]()
         try:
             async with case.progress.phase(Phase.COMPARING):
                 found = await self._found(case, seconds, so_far)
             case.progress.behaviour = found
             if found is not None:
-                check_limits(found, self._rules.limits)
+                check_limits(found, self._settings.limits)
         except (BehaviourRejected, EngineLost):
             raise
         except Exception as fault:
-            if self._rules.limits.are_any:
+            if self._settings.limits.are_any:
                 raise
             if isinstance(fault, SourceUnavailable) and so_far:
                 _note_cut_short(case, seconds, so_far[-1])
@@ -62,13 +67,11 @@ class CompareJudge:
     async def _found(self, case: Case, seconds: float, so_far: list[str]) -> Behaviour | None:
         """Ask both weights, then lead both along what clients were answered."""
         engine, began = case.replica.engine, time.monotonic()
-        async with deadline(
-            seconds, "comparing new weights with the live ones", "[behaviour] time"
-        ):
-            found = await compared(engine, case.staged, self._rules.corpus, so_far.append)
+        async with deadline(seconds, "comparing new weights with the live ones", "[compare] time"):
+            found = await compared(engine, case.staged, self._settings.questions, so_far.append)
         if found is None or not (heard := self._hearing.for_the_candidate()):
             return found
-        left, decides = began + seconds - time.monotonic(), self._rules.limits.are_of_heard
+        left, decides = began + seconds - time.monotonic(), self._settings.limits.are_of_heard
         found = await also_by_heard(engine, case.staged, found, heard, left, decides=decides)
         if time.monotonic() - began >= seconds:
             along = f"{found.heard} of {len(heard)} requests of clients"

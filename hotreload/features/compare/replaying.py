@@ -43,10 +43,10 @@ async def also_by_heard(
         raise
     except Exception as fault:
         # What it says may be of what a client said.
-        why = "[behaviour] time was up" if limit.expired() else type(fault).__name__
+        why = "[compare] time was up" if limit.expired() else type(fault).__name__
         if decides and sums.requests < FEWEST_HEARD <= len(heard):
             words = f"{sums.requests} of {len(heard)} requests of clients were compared: {why}"
-            raise NotJudged(f"[behaviour.limits] {words}") from None
+            raise NotJudged(f"[compare.limits] {words}") from None
         if not limit.expired():
             log.warning("behaviour.not_replayed", extra={"why": why})
     return replace(with_heard(found, sums), seconds=found.seconds + time.monotonic() - began)

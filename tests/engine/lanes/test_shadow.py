@@ -230,7 +230,7 @@ async def test_a_candidates_answer_ends_where_its_pool_does_and_what_is_longer_i
         assert made == (most if pool.has_own_programs else 480)
         assert answer["meta_info"]["finish_reason"]["type"] == "length"
         if pool.has_own_programs:
-            with pytest.raises(BadRequest, match="command_tokens"):
+            with pytest.raises(BadRequest, match=r"\[command\] tokens"):
                 await said_by(engine, staged, "x" * (pool.longest + 1), max_new_tokens=1)
         assert (await said_by(engine, staged, "hello"))["text"] == saying_of(2)
     await engine.release(staged)

@@ -14,7 +14,7 @@ from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, BakeTold, Event, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
-from hotreload.features.bake.rules import BakeRules
+from hotreload.features.bake.settings import BakeSettings
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
@@ -30,7 +30,7 @@ class Baked(World):
 
     def __init__(self, folder: Path, **rules: Any) -> None:
         super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25))
-        self.baking = Baking(self.recording, BakeRules(seconds=300.0, **rules))
+        self.baking = Baking(self.recording, BakeSettings(time=300.0, **rules))
         self.subscribe(self._observe)
         self.baking.begins_with(self.live)
 
@@ -182,13 +182,13 @@ async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> N
 async def test_what_was_promoted_with_too_few_answers_stays_whatever_the_operator_wants_later(
     world: Baked,
 ) -> None:
-    world.baking.rules = BakeRules(seconds=300.0, inconclusive="promote")
+    world.baking.rules = BakeSettings(time=300.0, inconclusive="promote")
     world.answered(200)
     await world.goes_live(ONE)
     world.now += 300
     await world.turns()
     assert world.last.outcome is BakeOutcome.INCONCLUSIVE
-    world.baking.rules = BakeRules(seconds=300.0, inconclusive="rollback")
+    world.baking.rules = BakeSettings(time=300.0, inconclusive="rollback")
     begin_another_life(world)
     assert world.baking.condemned is None
     await world.turns()
@@ -491,7 +491,7 @@ async def test_noise_is_not_judged(world: Baked) -> None:
 async def test_switched_off_it_counts_nothing_and_ends_what_bakes(world: Baked) -> None:
     world.answered(200)
     await world.goes_live(ONE)
-    world.baking.rules = BakeRules()
+    world.baking.rules = BakeSettings()
     assert world.last.outcome is BakeOutcome.VOUCHED
     await world.goes_live(TWO)
     world.answered(100, empty=100)
@@ -620,7 +620,7 @@ async def test_it_runs_by_itself(world: Baked) -> None:
         await world.until(lambda: world.live.revision == ONE and bool(world.told))
         world.answered(100, empty=60)
         await world.until(lambda: world.live.revision.id == "first")
-        world.baking.rules = BakeRules(seconds=0.001)
+        world.baking.rules = BakeSettings(time=0.001)
         await world.attempted(2)
         world.source.publish(TWO)
         await world.attempted(3)

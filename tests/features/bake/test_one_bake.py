@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hotreload.behaviour.signals import SeenAnswer, Signal
 from hotreload.features.bake.conduct import Conduct
 from hotreload.features.bake.one_bake import OneBake
-from hotreload.features.bake.rules import BakeRules
+from hotreload.features.bake.settings import BakeSettings
 from hotreload.types import Generation, Revision
 
 GOOD, EMPTY = SeenAnswer(frozenset(), 500), SeenAnswer(frozenset({Signal.EMPTY}), 0)
@@ -25,7 +25,7 @@ def found_in(chance: random.Random, *, before: float, empty: float, old_for: flo
     told = happenings(chance, before, empty, old_for)
     for moment, weights, ends in sorted(told, key=lambda each: each[0]):
         if moment >= 0 and bake is None:
-            bake = OneBake(new.generation, new, old, BakeRules(seconds=300.0), 0.0, 0.0)
+            bake = OneBake(new.generation, new, old, BakeSettings(time=300.0), 0.0, 0.0)
         of = new if weights else old
         if ends is None:
             of.begin(1)

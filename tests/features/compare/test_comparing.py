@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,18 @@ import pytest
 from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
 from hotreload.behaviour.built_in import questions
 from hotreload.behaviour.report import BothRead, Pair, report_of
-from hotreload.core.judge import Judge
+from hotreload.core.judge import Case, Judge
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.features.compare import comparing
-from hotreload.features.compare import rules as compare_rules
+from hotreload.features.compare import settings as compare_settings
 from hotreload.features.compare.comparing import breaches
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
-from hotreload.features.compare.rules import BehaviourLimits, CompareRules
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
 from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.picture.words import behaviour_text
+from hotreload.settings.kinds import NamedFile
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged
 from tests.core.overlapping import Overlapping
 from tests.fakes import END, HANG, FakeEngine
@@ -30,8 +32,8 @@ from tests.fakes import END, HANG, FakeEngine
 ALIKE = Revision("firsts", "step_1")
 """Fakes say their ids: what was live says `first`."""
 OTHER = Revision("quite another", "step_2")
-COMPARING = CompareRules(within=20.0)
-STRICT = replace(COMPARING, limits=BehaviourLimits(min_agreement=0.5))
+COMPARING = CompareSettings(time=20.0)
+STRICT = replace(COMPARING, limits=CompareLimits(min_agreement=0.5))
 
 
 class Comparing(Overlapping):
@@ -40,22 +42,44 @@ class Comparing(Overlapping):
     def __init__(
         self,
         folder: Path,
-        compare: CompareRules,
+        compare: CompareSettings,
         *,
         hearing: Hearing | None = None,
+        others: Sequence[Judge] = (),
         **more: Any,
     ) -> None:
         super().__init__(folder, judges=self._judges, **more)
         self.compare = compare
         self.hearing = hearing or Hearing()
+        self.others = others
         for engine in self.engines:
             engine.cannot_compare = None
 
     def _judges(self) -> list[Judge]:
-        return [CompareJudge(self.compare, self.hearing)]
+        return [CompareJudge(self.compare, 1.0, self.hearing), *self.others]
 
 
-def world_of(folder: Path, rules: CompareRules, **more: Any) -> Comparing:
+class TakesLong:
+    """A judge that decides after the comparison, and asks nothing here."""
+
+    takes_long = True
+
+    def check_can_judge(self, engine: object) -> None:
+        """It can judge on each."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def judge(self, case: Case) -> None:
+        """It refuses none."""
+
+
+def file_of(*questions: Question) -> NamedFile:
+    """An operator's file that was read."""
+    return NamedFile(Path("prompts.jsonl"), questions)
+
+
+def world_of(folder: Path, rules: CompareSettings, **more: Any) -> Comparing:
     return Comparing(folder, rules, **more)
 
 
@@ -87,7 +111,7 @@ async def test_what_differs_by_more_than_a_limit_is_refused_and_never_answers(
         assert (bad.outcome, bad.generation) == (Outcome.REJECTED, None)
         assert bad.reason is not None
         assert bad.reason.code == "behaviour"
-        assert bad.reason.message == "[behaviour.limits] min_agreement: 0 is under 0.5"
+        assert bad.reason.message == "[compare.limits] min_agreement: 0 is under 0.5"
         assert bad.reason.findings[0].startswith("min_agreement")
         assert "live 'first', new 'quite another'" in bad.reason.findings[1]
         assert await world.ask() == "1: first clean"
@@ -106,7 +130,7 @@ async def test_a_dry_run_tells_it_and_refuses_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_rollback_from_files_is_not_barred_by_how_far_it_goes(tmp_path: Path) -> None:
-    rules = replace(STRICT, limits=BehaviourLimits())
+    rules = replace(STRICT, limits=CompareLimits())
     world = world_of(tmp_path, rules)
     async with world.running():
         await reloaded(world, OTHER)
@@ -131,7 +155,7 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
     assert attempt.reason is not None
     assert (attempt.outcome, attempt.reason.code) == (Outcome.POSTPONED, "not_judged")
     assert attempt.reason.message == (
-        "[behaviour] limits cannot judge new weights of this engine: there is no room"
+        "[compare] limits cannot judge new weights of this engine: there is no room"
     )
     assert Phase.STAGING not in attempt.phases
 
@@ -142,7 +166,7 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
 async def test_without_limits_a_comparison_that_fails_fails_no_checkpoint(
     tmp_path: Path, fault: object
 ) -> None:
-    quick = replace(COMPARING, within=0.01)
+    quick = replace(COMPARING, time=0.01)
     world = world_of(tmp_path, quick)
     world.steps.faults["compare"] = fault
     async with world.running():
@@ -161,7 +185,7 @@ ASKED = (
 async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_far_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
 ) -> None:
-    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.05)
+    monkeypatch.setattr(compare_settings, "UNDECIDING_SECONDS", 0.05)
     world = world_of(tmp_path, COMPARING)
     answers = world.engine.answer_unseen
     asked = list[int]()
@@ -182,18 +206,17 @@ async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_fa
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_wanted_whole"),
-    [(BehaviourLimits(min_agreement=0.0), False), (BehaviourLimits(), True)],
+    ("limits", "others"),
+    [(CompareLimits(min_agreement=0.0), []), (CompareLimits(), [TakesLong()])],
 )
-async def test_where_limits_or_a_command_decide_it_has_all_its_time(
+async def test_where_limits_or_another_judge_that_takes_long_decide_it_has_all_its_time(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    limits: BehaviourLimits,
-    is_wanted_whole: bool,
+    limits: CompareLimits,
+    others: Sequence[Judge],
 ) -> None:
-    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.0)
-    rules = replace(COMPARING, limits=limits, is_wanted_whole=is_wanted_whole)
-    world = world_of(tmp_path, rules)
+    monkeypatch.setattr(compare_settings, "UNDECIDING_SECONDS", 0.0)
+    world = world_of(tmp_path, replace(COMPARING, limits=limits), others=others)
     async with world.running():
         attempt = await reloaded(world, OTHER)
     assert attempt.behaviour is not None
@@ -203,7 +226,7 @@ async def test_where_limits_or_a_command_decide_it_has_all_its_time(
 async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_rules, "UNDECIDING_SECONDS", 0.0)
+    monkeypatch.setattr(compare_settings, "UNDECIDING_SECONDS", 0.0)
     world = world_of(tmp_path, COMPARING)
     world.source.known[OTHER.label] = OTHER
     async with world.running():
@@ -215,7 +238,7 @@ async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
 
 @pytest.mark.parametrize("fault", [NotEnoughMemory("no room for the shadow"), HANG])
 async def test_with_limits_it_is_tried_again_later(tmp_path: Path, fault: object) -> None:
-    world = world_of(tmp_path, replace(STRICT, within=0.01))
+    world = world_of(tmp_path, replace(STRICT, time=0.01))
     world.steps.faults["compare"] = fault
     async with world.running():
         attempt = await reloaded(world, OTHER)
@@ -268,7 +291,7 @@ async def test_a_question_that_the_live_ones_make_none_of_is_left_out_and_told(
     """One line of a corpus must not switch all limits off."""
     corpus = [Question(f"{n}", 4, place=f"prompts.jsonl: line {n}") for n in range(1, 5)]
     corpus[2] = replace(corpus[2], prompt="this one makes them overflow")
-    world = world_of(tmp_path, replace(STRICT, corpus=tuple(corpus)))
+    world = world_of(tmp_path, replace(STRICT, corpus=file_of(*corpus)))
     async with world.running():
         attempt = await reloaded(world, OTHER)
     assert attempt.behaviour is not None
@@ -300,7 +323,7 @@ async def test_the_operators_questions_are_asked_too_and_their_answers_judged(
     tmp_path: Path,
 ) -> None:
     long = Question("A text?", 40)
-    world = world_of(tmp_path, replace(COMPARING, corpus=(*CORPUS, long)))
+    world = world_of(tmp_path, replace(COMPARING, corpus=file_of(*CORPUS, long)))
     async with world.running():
         alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
     assert alike.behaviour is not None
@@ -332,7 +355,7 @@ async def test_a_report_is_made_off_the_loop(
 
 
 async def test_too_few_right_answers_are_refused_with_those_that_got_worse(tmp_path: Path) -> None:
-    rules = replace(COMPARING, corpus=CORPUS, limits=BehaviourLimits(min_accuracy=0.8))
+    rules = replace(COMPARING, corpus=file_of(*CORPUS), limits=CompareLimits(min_accuracy=0.8))
     world = world_of(tmp_path, rules)
     async with world.running():
         good, bad = await reloaded(world, ALIKE), await reloaded(world, OTHER)
@@ -346,7 +369,7 @@ async def test_too_few_right_answers_are_refused_with_those_that_got_worse(tmp_p
 
 
 async def test_a_long_answer_is_followed_along_its_beginning_alone(tmp_path: Path) -> None:
-    world = world_of(tmp_path, replace(COMPARING, corpus=(Question("Go on", 200),)))
+    world = world_of(tmp_path, replace(COMPARING, corpus=file_of(Question("Go on", 200))))
     asked = world.engine.asked_unseen
     async with world.running():
         await reloaded(world, Revision("long " * 30, "step_1"))
@@ -402,11 +425,11 @@ def limits() -> Iterator[tuple[dict[str, float], str]]:
 
 @pytest.mark.parametrize(("limit", "words"), list(limits()))
 def test_each_limit_says_what_is_beyond_it(limit: dict[str, float], words: str) -> None:
-    assert [*breaches(FOUND, BehaviourLimits(**limit))] == [words]
+    assert [*breaches(FOUND, CompareLimits(**limit))] == [words]
 
 
 def test_what_is_within_is_allowed_and_shorter_is_as_bad_as_longer() -> None:
-    wide = BehaviourLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.25, 0.8)
+    wide = CompareLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.8, 0.25)
     assert [*breaches(FOUND, wide)] == []
     shorter = replace(FOUND, length_ratio=0.5)
     assert [*breaches(shorter, wide)] == ["max_length_ratio: 2 is over 1.5"]
@@ -414,7 +437,7 @@ def test_what_is_within_is_allowed_and_shorter_is_as_bad_as_longer() -> None:
 
 def test_of_silent_live_weights_what_could_not_be_measured_breaks_no_limit() -> None:
     """Else no checkpoint would ever be better than they are."""
-    every = BehaviourLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.25, 0.8)
+    every = CompareLimits(0.5, 0.25, 3e5, 1.25, 1.5, 0.8, 0.25)
     silent = replace(FOUND, tokens=0, live_empty=6, mean_kl=None, noise_kl=None, length_ratio=1.0)
     assert [*breaches(silent, every)] == []
     talks = replace(silent, agreement=0.0, length_ratio=None)
@@ -438,7 +461,7 @@ async def test_a_checkpoint_beside_silent_live_weights_is_told_of_in_json(tmp_pa
 
 def test_what_was_not_measured_keeps_to_no_limit() -> None:
     bare = replace(FOUND, mean_kl=None, right_answers=None)
-    assert [*breaches(bare, BehaviourLimits(max_kl=1.0, min_accuracy=0.0))] == [
+    assert [*breaches(bare, CompareLimits(max_kl=1.0, min_accuracy=0.0))] == [
         "max_kl: what was not measured is over 1",
         "min_accuracy: what was not measured is under 0",
     ]

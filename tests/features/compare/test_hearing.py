@@ -10,13 +10,13 @@ import pytest
 from hotreload.behaviour.heard import HeardRequest
 from hotreload.core.listener import LetIn
 from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing
-from hotreload.features.compare.rules import HearingRules
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.judgements import HearingNow
 from hotreload.types import Generation, Revision
 
 
 def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> Hearing:
-    return Hearing(HearingRules(mirror, replay), Random(seed).random)
+    return Hearing(CompareSettings(mirror=mirror, replay=replay), Random(seed).random)
 
 
 def ended(*ids: int) -> dict[str, Any]:

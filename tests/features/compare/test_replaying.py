@@ -12,7 +12,7 @@ from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
 from hotreload.features.compare.comparing import FEWEST_HEARD
 from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.rules import BehaviourLimits, HearingRules
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Outcome, Revision, Staged
 from tests.fakes import FakeEngine
 from tests.features.compare.test_comparing import (
@@ -29,12 +29,12 @@ SAID = tuple(map(ord, "first"))
 """The answer that clients got by what was live."""
 SECRET = 471_147_114_711_471_147
 """An id of a client's prompt; too long to stand in a time or in the number of a thread, too."""
-PICKY = BehaviourLimits(min_heard_same_top=0.9)
+PICKY = CompareLimits(min_heard_same_top=0.9)
 
 
-def hearing_world(folder: Path, limits: BehaviourLimits = BehaviourLimits()) -> Comparing:  # noqa: B008
-    rules = replace(COMPARING, limits=limits)
-    return world_of(folder, rules, hearing=Hearing(HearingRules(replay=100)))
+def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comparing:  # noqa: B008
+    rules = replace(COMPARING, replay=100, limits=limits)
+    return world_of(folder, rules, hearing=Hearing(rules))
 
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
@@ -108,7 +108,7 @@ async def broken(
     fault: Exception,
     *,
     of_new: bool = False,
-    limits: BehaviourLimits = BehaviourLimits(),  # noqa: B008
+    limits: CompareLimits = CompareLimits(),  # noqa: B008
 ) -> Attempt:
     world = hearing_world(folder, limits)
     world.engine.__class__ = Overheard
@@ -138,7 +138,7 @@ async def test_a_limit_that_could_not_be_kept_to_lets_nothing_pass(
     attempt = await broken(tmp_path, RuntimeError(f"of {SECRET}"), limits=PICKY)
     assert attempt.reason is not None
     assert (attempt.outcome, attempt.reason.code) == (Outcome.POSTPONED, "not_judged")
-    said = "[behaviour.limits] 0 of 20 requests of clients were compared: RuntimeError"
+    said = "[compare.limits] 0 of 20 requests of clients were compared: RuntimeError"
     assert attempt.reason.message == said
     assert str(SECRET) not in all_of(caplog)
 
@@ -155,14 +155,14 @@ async def test_a_limit_for_which_time_is_up_lets_nothing_pass(tmp_path: Path, as
     """Where so few were heard that they decide nothing, time for them decides nothing either."""
     world = hearing_world(tmp_path, PICKY)
     world.engine.__class__ = Stuck
-    world.compare = replace(world.compare, within=0.2)
+    world.compare = replace(world.compare, time=0.2)
     async with world.running():
         client_asks(world, asked)
         attempt = await reloaded(world, ALIKE)
     assert attempt.outcome is (Outcome.POSTPONED if asked == 20 else Outcome.LIVE)
     if asked == 20:
         assert attempt.reason is not None
-        assert attempt.reason.message.endswith("were compared: [behaviour] time was up")
+        assert attempt.reason.message.endswith("were compared: [compare] time was up")
 
 
 class Stuck(FakeEngine):
@@ -206,7 +206,7 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
     """Of what finds no time nothing is told, and the report stands."""
     world = hearing_world(tmp_path)
     world.engine.__class__ = Slow
-    world.compare = replace(COMPARING, within=0.2)
+    world.compare = replace(COMPARING, time=0.2)
     async with world.running():
         client_asks(world, 20)
         attempt = await reloaded(world, OTHER)
@@ -228,7 +228,7 @@ class Slow(FakeEngine):
 
 
 async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path) -> None:
-    hearing = Hearing(HearingRules(mirror=1.0))
+    hearing = Hearing(CompareSettings(mirror=1.0))
     world = world_of(tmp_path, COMPARING, hearing=hearing)
     async with world.running():
         client_asks(world, 1)  # nothing waits yet

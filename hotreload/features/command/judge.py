@@ -56,7 +56,7 @@ class CommandJudge:
 
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where the command could ask this engine nothing."""
-        check_can_ask("[behaviour] command", engine.cannot_overlap)
+        check_can_ask("[command] run", engine.cannot_overlap)
 
     def watching(self) -> AbstractContextManager[None]:
         """Do nothing: the command begins when its turn comes."""
@@ -74,11 +74,11 @@ class CommandJudge:
 def check_end(end: CommandEnd) -> None:
     """Raise why the command refuses the weights, or why it did not judge them."""
     if end.code is None:
-        raise NotJudged(f"[behaviour] command {end.why}", findings=end.lines)
+        raise NotJudged(f"[command] run {end.why}", findings=end.lines)
     if (why := COULD_NOT_JUDGE.get(end.code)) is not None:
-        raise NotJudged(f"[behaviour] command ended with {end.code}, {why}", findings=end.lines)
+        raise NotJudged(f"[command] run ended with {end.code}, {why}", findings=end.lines)
     if end.code:
-        words = f"[behaviour] command ended with {end.code}"
+        words = f"[command] run ended with {end.code}"
         raise CommandRefused(
             f"{words}: {end.lines[-1]}" if end.lines else words, findings=end.lines
         )

@@ -1,0 +1,54 @@
+"""The settings of how clients' answers judge what went live."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from hotreload.setting import Setting
+from hotreload.settings.kinds import PartOfAll, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BakeSettings:
+    """The judgement of new weights by their clients' answers, after they went live."""
+
+    time: Annotated[
+        Seconds,
+        Setting(
+            "How long clients' answers judge weights that went live: clearly worse ones are left "
+            "and refused without an operator (bake.md). 0: nobody counts answers.",
+            live=True,
+            example="5m",
+            was="reload.bake",
+        ),
+    ] = 0.0
+    max_time: Annotated[
+        Seconds,
+        Setting(
+            "How long a bake lasts at most, with inconclusive = 'hold'.",
+            live=True,
+            was="reload.bake_max",
+        ),
+    ] = 1800.0
+    inconclusive: Annotated[
+        Literal["promote", "hold", "rollback"],
+        Setting(
+            "What to do when a bake has too few answers to tell anything: promote with a mark, "
+            "hold on until there are enough, or roll back and refuse.",
+            live=True,
+            was="reload.bake_inconclusive",
+        ),
+    ] = "hold"
+    allowed_increase: Annotated[
+        PartOfAll,
+        Setting(
+            "How much more often than before answers may show a sign of bad weights: at 0.02, 2 "
+            "more of 100. Errors may not increase at all.",
+            live=True,
+            was="reload.allowed_increase",
+        ),
+    ] = 0.02
+
+    @property
+    def longest(self) -> float:
+        """Seconds that it lasts at most, where it goes on because there were too few answers."""
+        return max(self.max_time, self.time)

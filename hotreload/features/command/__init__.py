@@ -1,0 +1,1 @@
+"""Has an operator's command decide about new weights, before they answer any request."""

@@ -1,0 +1,56 @@
+"""The settings of the operator's command that decides about new weights."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, override
+
+from hotreload.setting import Setting, SettingsOfFeature
+from hotreload.settings.kinds import Bounds, Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSettings(SettingsOfFeature):
+    """An operator's command that decides about new weights before they answer anybody."""
+
+    run: Annotated[
+        tuple[str, ...],
+        Setting(
+            "An eval and its arguments: its exit code decides about each checkpoint. Empty: none "
+            "does.",
+            example=["/opt/evals/run.sh"],
+            was="behaviour.command",
+        ),
+    ] = ()
+    timeout: Annotated[
+        Deadline,
+        Setting(
+            "How long it may take; else the checkpoint is postponed.",
+            live=True,
+            was="behaviour.command_timeout",
+        ),
+    ] = 600.0
+    user: Annotated[
+        str | None,
+        Setting(
+            "The user it runs as, if hotreload is root. Unset: hotreload's own.",
+            example="evals",
+            was="behaviour.command_user",
+        ),
+    ] = None
+    tokens: Annotated[
+        int,
+        Bounds(least=256),
+        Setting(
+            "Room for what it asks new weights; a KV pool of up to 64 MiB is taken whole.",
+            was="behaviour.command_tokens",
+        ),
+    ] = 8192
+
+    @override
+    def unfit_for_hosts(self, beside: str) -> Iterator[tuple[str, str]]:
+        if self.run:
+            yield "run", f"not {beside}: clients alone are answered there, and no candidate"
+
+    @override
+    def engine_needs(self) -> Mapping[str, Any]:
+        return {"candidate_tokens": self.tokens if self.run else 0}

@@ -1,0 +1,222 @@
+"""The settings of how new weights are compared with the live ones before they answer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Self, override
+
+from hotreload.behaviour.asked import Question
+from hotreload.behaviour.corpus import UnfitCorpus, read_corpus
+from hotreload.errors import ConfigError
+from hotreload.setting import Setting, SettingsOfFeature
+from hotreload.settings.kinds import AtMost, Bounds, Deadline, NamedFile, PartOfAll
+
+UNDECIDING_SECONDS = 2.0
+"""The most time that a comparison by which nothing decides keeps new weights from going live."""
+CORPUS = "[compare] corpus"
+MOST_BYTES = 64 * 2**20
+"""A file that is longer was not meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareLimits:
+    """Limits on how new weights may differ from the live ones; beyond one they are refused.
+
+    Unset, each allows everything. One that could not be measured is broken,
+    but for those along answers where the live weights say nothing.
+    """
+
+    min_agreement: Annotated[
+        PartOfAll | None,
+        Setting(
+            "The least part of an answer that must be the same up to the first token that "
+            "differs, on average.",
+            live=True,
+            example=0.3,
+        ),
+    ] = None
+    max_kl: Annotated[
+        AtMost | None,
+        Setting(
+            "The most that what both expect may diverge, along the live weights' answers: the mean "
+            "Kullback-Leibler divergence of a token, in nats.",
+            live=True,
+            example=0.5,
+        ),
+    ] = None
+    max_kl_over_noise: Annotated[
+        AtMost | None,
+        Setting(
+            "The same as a multiple of what the live weights differ by when they are asked twice.",
+            live=True,
+            example=1000.0,
+        ),
+    ] = None
+    max_perplexity_ratio: Annotated[
+        AtMost | None,
+        Setting(
+            "How many times as much a plain text may surprise the new weights.",
+            live=True,
+            example=1.2,
+        ),
+    ] = None
+    max_length_ratio: Annotated[
+        AtMost | None,
+        Setting(
+            "How many times as long, or as short, their answers may be.", live=True, example=2.0
+        ),
+    ] = None
+    min_accuracy: Annotated[
+        PartOfAll | None,
+        Setting(
+            "The least share of right answers, of those that the corpus expects.",
+            live=True,
+            example=0.8,
+        ),
+    ] = None
+    min_change: Annotated[
+        AtMost | None,
+        Setting(
+            "The least mean divergence: what differs by less is probably a copy of the wrong "
+            "folder.",
+            live=True,
+            example=1e-6,
+        ),
+    ] = None
+    max_heard_perplexity_ratio: Annotated[
+        AtMost | None,
+        Setting("The same along clients' answers, of 16 heard or more.", live=True, example=1.5),
+    ] = None
+    min_heard_same_top: Annotated[
+        PartOfAll | None,
+        Setting("In how much of those both must expect the same token.", live=True, example=0.5),
+    ] = None
+
+    @property
+    def are_any(self) -> bool:
+        """True if something is not allowed."""
+        return self != CompareLimits()
+
+    @property
+    def are_of_heard(self) -> bool:
+        """True if something is not allowed along clients' answers."""
+        return (self.max_heard_perplexity_ratio, self.min_heard_same_top) != (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings(SettingsOfFeature):
+    """New weights beside the live ones, asked the same questions before they answer anybody.
+
+    Without limits it decides nothing: the history tells how they differ.
+    """
+
+    report: Annotated[
+        bool,
+        Setting(
+            "Whether new weights are compared with the live ones. Where the engine answers by one "
+            "set of weights alone, or over several hosts, they are not.",
+            was="behaviour.report",
+        ),
+    ] = True
+    time: Annotated[
+        Deadline,
+        Setting(
+            "How long that may take. A checkpoint that it takes longer for is postponed if there "
+            "are limits, and else goes live without a report. Where clients are answered "
+            "meanwhile, it is divided by [reload] shadow_share. Without limits and [command] run "
+            "it is 2 s at most, but for a dry run.",
+            live=True,
+            was="behaviour.time",
+        ),
+    ] = 10.0
+    corpus: Annotated[
+        NamedFile | None,
+        Setting(
+            "A file of questions that both are asked beside those that are built in: a JSON object "
+            "a line, with prompt or messages, max_tokens, and answer, contains or matches where an "
+            "answer is expected. Read again with the settings.",
+            live=True,
+            example="/etc/hotreload/prompts.jsonl",
+            was="behaviour.corpus",
+        ),
+    ] = None
+    mirror: Annotated[
+        PartOfAll,
+        Setting(
+            "This share of the requests that end while a checkpoint waits is heard, to be "
+            "compared, too.",
+            was="behaviour.mirror",
+        ),
+    ] = 0.0
+    replay: Annotated[
+        int,
+        Bounds(least=0, most=1000, is_strict=True),
+        Setting(
+            "So many of the last requests are kept in memory, and compared, too.",
+            was="behaviour.replay",
+        ),
+    ] = 0
+    limits: Annotated[CompareLimits, Setting(was="behaviour.limits")] = CompareLimits()
+
+    def __post_init__(self) -> None:
+        """ValueError says which settings contradict each other."""
+        if self.limits.min_accuracy is not None and self.corpus is None:
+            raise ValueError("limits.min_accuracy needs a corpus that says what answers it expects")
+        if self.limits.are_any and not self.report:
+            raise ValueError("limits are kept by the report: set report = true, or leave them out")
+        if self.limits.are_of_heard and not (self.mirror or self.replay):
+            raise ValueError("limits on what clients were answered need mirror or replay")
+
+    @property
+    def hears(self) -> bool:
+        """True if requests of clients are heard: none are where nothing is compared."""
+        return self.report and (self.mirror > 0 or self.replay > 0)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The operator's own questions."""
+        if self.corpus is None:
+            return ()
+        assert self.corpus.content, f"{self.corpus} was not read"
+        return tuple(self.corpus.content)
+
+    def seconds(self, shadow_share: float, *, is_hurried: bool) -> float:
+        """Return the time for it where clients are answered meanwhile.
+
+        It is little where nothing decides by it and the weights could go live.
+        """
+        most = self.time / shadow_share
+        return min(most, UNDECIDING_SECONDS) if is_hurried and not self.limits.are_any else most
+
+    @override
+    def unfit_for_hosts(self, beside: str) -> Iterator[tuple[str, str]]:
+        if self.limits.are_any:
+            yield "limits", f"none {beside}: new weights are not compared there"
+
+    @override
+    def engine_needs(self) -> Mapping[str, Any]:
+        return {"compares": self.report, "corpus": self.questions, "hears": self.hears}
+
+    @override
+    def with_files(self) -> Self:
+        if self.corpus is None:
+            return self
+        file, questions = self.corpus.file, _read(self.corpus.file)
+        if self.limits.min_accuracy is not None and not any(each.check for each in questions):
+            words = "no line says which answer it expects, and [compare.limits] min_accuracy asks "
+            raise ConfigError(f"{CORPUS}: {file}: {words}for right ones; add answer to some")
+        return replace(self, corpus=NamedFile(file, questions))
+
+
+def _read(file: Path) -> tuple[Question, ...]:
+    try:
+        size = file.stat().st_size
+        if size > MOST_BYTES:
+            raise ConfigError(f"{CORPUS}: {file}: has {size} bytes, and {MOST_BYTES} are allowed")
+        return read_corpus(file, file.read_bytes().decode("utf-8-sig"))
+    except OSError as fault:
+        raise ConfigError(f"{CORPUS}: {file}: cannot be read: {fault.strerror}") from fault
+    except UnicodeDecodeError as fault:
+        raise ConfigError(f"{CORPUS}: {file}: is not UTF-8 text; save it as such") from fault
+    except UnfitCorpus as unfit:
+        raise ConfigError.listing([f"{CORPUS}: {each}" for each in unfit.faults]) from unfit

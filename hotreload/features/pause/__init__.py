@@ -1,0 +1,1 @@
+"""Holds the requests that come while a trainer asks for a pause."""

@@ -1,0 +1,1 @@
+"""Has each conversation answered by the weights that answered it first."""
