@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
@@ -209,6 +209,7 @@ def test_any_bytes_make_a_header_or_a_finding(raw: bytes) -> None:
             assert parse_header(text, "f").data_start == 8 + len(text)
 
 
+@settings(max_examples=40)  # each makes four documents
 @given(st.dictionaries(st.text(max_size=5), any_json | st.builds(entry, *[any_json] * 4)))
 def test_any_json_makes_a_header_or_a_finding(header: dict[str, object]) -> None:
     with suppress(Unfit):

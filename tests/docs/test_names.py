@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -21,9 +22,15 @@ SHOWN_BY = re.compile(r"^\| (.+?) \| (`tests/.+) \|$", re.MULTILINE)
 @EACH_PAGE
 def test_every_test_it_names_exists(page: str) -> None:
     for file, name in NAMED_TEST.findall(PAGES[page]):
-        tree = ast.parse((ROOT / file).read_text())
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-        assert name in {n.name for n in tree.body if isinstance(n, functions)}, f"{file}::{name}"
+        names = {node.name for node in body_of(file) if isinstance(node, functions)}
+        assert name in names, f"{file}::{name}"
+
+
+@cache
+def body_of(file: str) -> list[ast.stmt]:
+    """What stands in a file of tests, of which pages name many."""
+    return ast.parse((ROOT / file).read_text()).body
 
 
 def test_every_guarantee_names_a_test_that_shows_it() -> None:
@@ -52,8 +59,7 @@ def test_the_readme_gives_eight_guarantees_that_stand_among_the_others() -> None
 
 def is_at_night(file: str, name: str) -> bool:
     """Whether neither `make test` nor CI runs any case of it."""
-    body = ast.parse((ROOT / file).read_text()).body
-    marks = [mark for node in body for mark in marks_of(node, name)]
+    marks = [mark for node in body_of(file) for mark in marks_of(node, name)]
     return "pytest.mark.at_night" in map(ast.unparse, marks)
 
 

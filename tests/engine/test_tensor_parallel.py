@@ -136,6 +136,8 @@ async def test_both_loaders_give_each_device_the_same_bits(
         await engine.release(staged)
 
 
+# What is shared is ours to say; on the newer one, too, both loaders give each device the same bits.
+@pytest.mark.alike
 async def test_only_what_changed_is_made_and_the_rest_is_shared_on_each_device(
     engine: Engine, voices: Wide
 ) -> None:
@@ -151,6 +153,7 @@ async def test_only_what_changed_is_made_and_the_rest_is_shared_on_each_device(
     await back_to(engine, await engine.exchange(staged))
 
 
+@pytest.mark.alike  # we measure, with JAX alone
 async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
     engine: Engine, voices: Wide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,8 @@ async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
 # --- while clients ask ------------------------------------------------------------------------
 
 
+# On the newer one tests/hosts/test_engine.py flips two devices by day, lanes/test_flip.py one.
+@pytest.mark.alike
 async def test_answers_stay_whole_through_flips_and_a_rollback(
     engine: Engine, voices: Wide
 ) -> None:

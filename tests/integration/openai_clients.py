@@ -53,6 +53,7 @@ class OpenAILoad(Load):
                     self.answers.append(await ask(client, next(prompts)))
                 except Exception as failure:
                     self.failures.append(f"{type(failure).__name__}: {failure}")
+                await asyncio.sleep(self.pause)
 
 
 async def whole_chat(client: openai.AsyncOpenAI, prompt: str) -> tuple[int, str]:

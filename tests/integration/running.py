@@ -196,16 +196,17 @@ class Asked(Protocol):
 
 
 PAUSE = 0.05
-"""For clients beside what takes its time: those that never pause keep all processors busy."""
+"""Between an answer and the next request: clients that never pause keep all processors busy, and
+what goes on beside them takes twice as long. It is shorter than most answers."""
 
 
 @dataclass
 class Load:
-    """Clients in a closed loop, every third of them streaming; keeps what each was told."""
+    """Clients that ask on and on, every third of them streaming; keeps what each was told."""
 
     running: Asked
     clients: int = 16
-    pause: float = 0.0
+    pause: float = PAUSE
     """Seconds between an answer and the next request."""
     answers: list[tuple[int, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)

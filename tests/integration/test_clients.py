@@ -24,7 +24,15 @@ from tests.integration.openai_clients import (
     openai_client,
     whole_chat,
 )
-from tests.integration.running import PROMPTS, Running, mixed, one_daemon, one_daemon_marks, words
+from tests.integration.running import (
+    PAUSE,
+    PROMPTS,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    words,
+)
 from tests.integration.upstreams_benchmark import benchmarked
 from tests.waiting import PATIENCE, TICK, turn_until
 
@@ -116,6 +124,7 @@ async def asked_until(enough: asyncio.Event, ask: Ask, said: list[str]) -> None:
         said.append(await ask(prompt))
         if enough.is_set():
             return
+        await asyncio.sleep(PAUSE)
 
 
 async def through_flips(running: Running, ways: list[Ask]) -> list[list[str]]:

@@ -21,7 +21,6 @@ from hotreload.events import SourceScanned
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.integration.running import (
-    PAUSE,
     PROMPTS,
     Load,
     Running,
@@ -296,7 +295,7 @@ async def test_a_mount_of_one_megabyte_a_second_delays_the_swap_and_no_answer(
         return count
 
     monkeypatch.setattr(os, "preadv", slow)
-    async with Load(running, 4, PAUSE).on() as load:
+    async with Load(running, 4).on() as load:
         attempt = await running.attempted(running.drop(70))
         answered = len(load.answers)
     assert attempt.outcome is Outcome.LIVE

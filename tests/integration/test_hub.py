@@ -16,7 +16,7 @@ from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
 from tests.integration.process import OF_WORDS, Process
-from tests.integration.running import PAUSE, Load, words
+from tests.integration.running import Load, words
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
@@ -36,7 +36,7 @@ async def test_it_follows_pushes_under_load_without_a_failed_or_mixed_answer(
     async with running.serving():  # without a model of its own: the first commit is the model
         assert running.live.revision.id == first
         assert running.live.revision.label == LABEL
-        async with Load(running, 8, PAUSE).on() as load:
+        async with Load(running, 8).on() as load:
             shas = [first]
             for number in (2, 3, 4):
                 shas.append(running.push(number))

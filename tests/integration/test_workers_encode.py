@@ -118,7 +118,7 @@ async def test_an_id_that_no_tokenizer_makes_does_not_reach_the_engine(
 async def test_swaps_under_load_and_a_killed_worker_mix_nothing_and_cost_its_own_clients_alone(
     running: Running,
 ) -> None:
-    async with Load(running).on() as load:
+    async with Load(running, pause=0).on() as load:  # there is always one whom the killed answers
         for number in range(2, 6):
             assert (await running.attempted(running.drop(number))).outcome is Outcome.LIVE
         assert load.failures == []
@@ -147,9 +147,20 @@ POINTS = {
 """What was sent of a request when its worker is lost, and what was read of the answer."""
 
 
+# Where it is decides what it leaves, and how it is lost only how soon that is noticed.
+LOST = [
+    *((point, signal.SIGKILL) for point in POINTS),
+    ("in the middle of its answer", signal.SIGSTOP),
+    *(
+        pytest.param(point, signal.SIGSTOP, marks=pytest.mark.at_night)
+        for point in POINTS
+        if point != "in the middle of its answer"
+    ),
+]
+
+
 @pytest.mark.alike
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "how"), LOST)
 async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
     running: Running, monkeypatch: pytest.MonkeyPatch, point: str, how: signal.Signals
 ) -> None:

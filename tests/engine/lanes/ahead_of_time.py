@@ -122,9 +122,10 @@ def holds_its_own(bound: Bound) -> bool:
 
 
 if __name__ == "__main__":
-    what_to_tell = {
-        "flips": what_flips_compile,
-        "trades": what_trades_compile,
-        "releases": what_releases_compile,
-    }[sys.argv[1]]
-    print(json.dumps(asyncio.run(what_to_tell(Path(sys.argv[2])))))
+    root = Path(sys.argv[1])
+    told = {
+        "flips": asyncio.run(what_flips_compile(root / "flips")),
+        "releases": asyncio.run(what_releases_compile(root / "releases")),
+        "trades": asyncio.run(what_trades_compile(root / "trades")),
+    }
+    print(json.dumps(told))

@@ -1,11 +1,10 @@
 """The newer engine's ahead-of-time programs: each lane keeps its own, and none is made twice."""
 
-import asyncio
 import importlib.util
 import json
 import os
+import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,47 +14,46 @@ from hotreload.engine.lanes.binding import dispatcher_for
 from tests.engine.lanes import ahead_of_time
 
 HAS_THEM = importlib.util.find_spec("sgl_jax.srt.model_executor.aot_dispatch") is not None
+Seen = dict[str, dict[str, Any]]
 
 
-async def seen_of(what: str, folder: Path) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine.lanes.ahead_of_time", what, str(folder)),
-        stdout=asyncio.subprocess.PIPE,
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """What one process saw that imported all that an engine needs once."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.lanes.ahead_of_time", tmp_path_factory.mktemp("seen")],
+        stdout=subprocess.PIPE,
         env=os.environ | {"SGLANG_JAX_AOT_DISPATCH": "1", "PYTHONPATH": os.getcwd()},
+        check=True,
     )
-    told, _ = await process.communicate()
-    assert process.returncode == 0
-    return dict(json.loads(told.splitlines()[-1]))
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.asyncio
 @pytest.mark.real_engine
 @pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
-async def test_with_one_set_on_the_device_they_hold_no_leaf_that_leaves_it(tmp_path: Path) -> None:
-    seen = await seen_of("trades", tmp_path)
-    assert all(seen.pop("whole"))
-    assert seen == {"compiled later": 0, "own leaves": True, "stays": 0}
+def test_with_one_set_on_the_device_they_hold_no_leaf_that_leaves_it(seen: Seen) -> None:
+    trades = seen["trades"]
+    assert all(trades.pop("whole"))
+    assert trades == {"compiled later": 0, "own leaves": True, "stays": 0}
 
 
-@pytest.mark.asyncio
 @pytest.mark.real_engine
 @pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
-async def test_flips_and_turns_compile_nothing_that_was_compiled_before(tmp_path: Path) -> None:
-    seen = await seen_of("flips", tmp_path)
-    assert seen["compiled first"] > 0
-    assert seen["compiled later"] == 0
-    assert all(seen["whole"])
+def test_flips_and_turns_compile_nothing_that_was_compiled_before(seen: Seen) -> None:
+    flips = seen["flips"]
+    assert flips["compiled first"] > 0
+    assert flips["compiled later"] == 0
+    assert all(flips["whole"])
     each_its_own = {"dispatchers": 2, "own leaves": [True, True]}
-    assert seen["lanes"] == [each_its_own] * ahead_of_time.FLIPS
+    assert flips["lanes"] == [each_its_own] * ahead_of_time.FLIPS
 
 
-@pytest.mark.asyncio
 @pytest.mark.real_engine
 @pytest.mark.skipif(not HAS_THEM, reason="this version has no ahead-of-time programs")
-async def test_memory_that_is_given_back_is_not_held_by_them(tmp_path: Path) -> None:
-    seen = await seen_of("releases", tmp_path)
-    assert all(seen.pop("whole"))
-    assert seen == {"compiled later": 0, "own leaves": True}
+def test_memory_that_is_given_back_is_not_held_by_them(seen: Seen) -> None:
+    releases = seen["releases"]
+    assert all(releases.pop("whole"))
+    assert releases == {"compiled later": 0, "own leaves": True}
 
 
 class Dispatcher:
