@@ -20,8 +20,11 @@ from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
+from hotreload.features.bake import evidence as bake
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.command import judge as command
+from hotreload.features.compare import evidence as compare
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.features.pause.settings import PauseSettings
@@ -99,6 +102,7 @@ class Daemon:
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
             note_next_number=self.state.note_next_number,
+            blank=(bake.BLANK, compare.BLANK, command.BLANK),
         )
         self.hearing = Hearing(settings.of(CompareSettings))
         self.baking = Baking(self.attempts, settings.of(BakeSettings))

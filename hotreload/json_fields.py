@@ -65,11 +65,7 @@ def attempt_fields(attempt: Attempt) -> Fields:
         "by": attempt.by and by_fields(attempt.by),
         **loading_fields(attempt.loading),
         "dry_run": attempt.dry_run,
-        "unproven": attempt.unproven or None,
-        "bake": attempt.bake and bake_fields(attempt.bake),
-        "behaviour": attempt.behaviour and behaviour_fields(attempt.behaviour),
-        "not_compared": attempt.not_compared or None,
-        "command_said": list(attempt.command_said),
+        **attempt.facts,
     }
 
 

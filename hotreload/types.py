@@ -1,12 +1,10 @@
-"""The vocabulary. Imports no more of ours than `judgements`; everything else may import this."""
+"""The vocabulary. Imports nothing of ours; everything else may import this."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-
-from hotreload.judgements import Bake, Behaviour
 
 IN_MEMORY = "the mapping"
 """The name of tensors in memory in the place of a file's name; no file has it."""
@@ -332,6 +330,32 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """The findings of one judge on new weights."""
+
+    name: str
+    """The judge's; PROBE for the kernel's own."""
+    outcome: str = "none"
+    """A word of that judge's; `none` where it was not asked."""
+    words: str = ""
+    """The same for people."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The fields that it adds to the attempt's document; JSON has a word for each of them."""
+
+
+PROBE = "probe"
+NOT_PROBED = Evidence(PROBE, facts={"unproven": None})
+"""`unproven` is the reason why a dry run could not ask the probes."""
+
+
+def noted(evidence: tuple[Evidence, ...], new: Evidence) -> tuple[Evidence, ...]:
+    """Put new evidence in the place of what has its name, else at the end."""
+    if new.name not in [each.name for each in evidence]:
+        return (*evidence, new)
+    return tuple(new if each.name == new.name else each for each in evidence)
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One try to make a revision live, and what came of it."""
 
@@ -351,18 +375,19 @@ class Attempt:
     """The way its weights were staged, if they were."""
     dry_run: bool = False
     """True if nothing was to go live or be refused whatever came of it."""
-    unproven: str = ""
-    """The reason why a dry run could not ask the probes."""
     version: str = ""
     """The version of its weights; empty for those that nobody named and that never answered."""
-    bake: Bake | None = None
-    """The judgement on its weights once they were live; None where none was begun."""
-    behaviour: Behaviour | None = None
-    """Its weights beside those that were live; None where they were not compared."""
-    not_compared: str = ""
-    """The point that a comparison reached before it was cut short; empty where none was."""
-    command_said: tuple[str, ...] = ()
-    """The last lines of the operator's command that judged its weights."""
+    evidence: tuple[Evidence, ...] = (NOT_PROBED,)
+    """The findings of each judge; those of judges that are gone are kept."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The fields that all evidence adds to its document."""
+        return {name: fact for each in self.evidence for name, fact in each.facts.items()}
+
+    def with_evidence(self, new: Evidence) -> "Attempt":
+        """Return it with new evidence on its weights."""
+        return replace(self, evidence=noted(self.evidence, new))
 
     @property
     def is_of_a_start(self) -> bool:

@@ -73,7 +73,7 @@ CONFIGURED = {"sources.configured", "server.configured"}
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"hot", "engine.answering"},
     "judgements": set(),
-    "types": {"judgements"},
+    "types": set(),
     **{fact: set() for fact in FACTS},
     "checkpoint.reading": set(),
     "checkpoint.fingerprint": set(),
@@ -362,6 +362,7 @@ def test_nobody_reads_a_pickle_that_a_worker_wrote() -> None:
 
 
 MEANT_BY_SEVERAL = {
+    "BLANK": "the evidence of each feature until it is asked",
     "log": "the logger of each module",
     "EXPLAINED": "each verb's own words, which the command line puts together",
     "Fields": "a JSON object: an alias of dict, which light modules spell themselves",

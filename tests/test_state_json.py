@@ -3,14 +3,32 @@
 import json
 import math
 import os
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from hotreload.cli.attempts_text import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.judgements import Behaviour, BothAnswers
+from hotreload.features.bake.evidence import bake_of
+from hotreload.json_fields import bake_fields, behaviour_fields
+from hotreload.judgements import Bake, Behaviour, BothAnswers
 from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
-from hotreload.types import Attempt, By, Generation, Loading, Outcome, Phase, Reason, Revision
+from hotreload.picture.history import History
+from hotreload.types import (
+    NOT_PROBED,
+    Attempt,
+    By,
+    Evidence,
+    Generation,
+    Loading,
+    Outcome,
+    Phase,
+    Reason,
+    Revision,
+)
+from tests.evidence import BLANK, in_json, judged
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")
 
@@ -65,17 +83,83 @@ def test_an_attempt_from_before_loading_was_told_is_read() -> None:
     assert from_json(json.dumps(memory).encode()).history == ledger.history
 
 
+NOON = 1_700_000_000.0
+BAKED = {
+    **{"outcome": "convicted", "since": NOON, "until": NOON + 300.0, "answers": 100},
+    **{"against": 6, "old_answers": 1000, "words": "they are worse"},
+    "signals": [
+        {"signal": "empty", "hits": 40, "low": 0.2, "high": 0.5}
+        | {"old_hits": 20, "old_low": 0.007, "old_high": 0.04, "finds": None}
+    ],
+}
+WORST = {"prompt": "?", "live": "yes", "new": "no", "why": "agreement: 0 of 1 tokens are alike"}
+FOUND = Behaviour(6, 90, 0.75, 1.0, 3, 1.25, 0, 0, 0, 0, 0, 0)
+OF_JUDGES = {
+    "unproven": "it has no lanes",
+    "bake": BAKED,
+    "behaviour": {**asdict(FOUND), "worst": [WORST]},
+    "not_compared": "cut short after 2 s",
+    "command_said": ["188 of 200 solved", "refused"],
+}
+"""The fields that judges had in an attempt until version 10."""
+
+
+def written_by(version: int, **of_judges: Any) -> bytes:
+    """A state file of an older version, with an attempt that has these fields of judges."""
+    ledger = Ledger()
+    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
+    memory = json.loads(to_json(ledger)) | {"version": version}
+    (attempt,) = memory["history"]
+    del attempt["evidence"], memory["checksum"]
+    attempt |= of_judges
+    return json.dumps(memory).encode()
+
+
+def test_the_fields_that_judges_had_in_version_10_are_evidence() -> None:
+    ledger = from_json(written_by(10, **OF_JUDGES))
+    (attempt,) = ledger.history
+    assert [(each.name, each.outcome) for each in attempt.evidence] == [
+        ("probe", "unproven"),
+        ("bake", "convicted"),
+        ("compare", "cut_short"),
+        ("command", "asked"),
+    ]
+    assert attempt.evidence[1].words == "bake convicted: they are worse"
+    told = bake_of(attempt.facts)
+    assert told == TypeAdapter(Bake).validate_python(BAKED)
+    found = behaviour_fields(replace(FOUND, worst=(BothAnswers(**WORST),)))
+    facts = {**OF_JUDGES, "bake": told and bake_fields(told), "behaviour": found}
+    assert in_json(attempt.facts) == in_json(facts)
+    again = from_json(to_json(ledger))
+    assert again.history[0].evidence[:2] == attempt.evidence[:2]
+    assert again.history[0].facts == in_json(facts)
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_where_no_judge_was_asked_an_attempt_of_any_version_has_blank_evidence(
+    version: int,
+) -> None:
+    (attempt,) = from_json(written_by(version)).history
+    assert attempt.evidence == (NOT_PROBED, *BLANK)
+
+
 def test_answers_that_an_older_version_wrote_as_words_are_left_out() -> None:
-    found = Behaviour(6, 90, 0.75, 1.0, 3, 1.25, 0, 0, 0, 0, 0, 0)
-    worst = (BothAnswers("?", "yes", "no", "agreement: 0 of 1 tokens are alike"),)
-    ledger, told = Ledger(), replace(found, worst=worst)
-    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, behaviour=told))
-    ledger.history.append(Attempt(B, Outcome.LIVE, None, {}, 0.0, 7.0, 2))
-    assert from_json(to_json(ledger)) == ledger
-    older = json.loads(to_json(ledger)) | {"version": 8}
-    older["history"][0]["behaviour"]["worst"] = ["'?': live 'yes', new 'no'"]
-    del older["checksum"]
-    assert from_json(json.dumps(older).encode()).history[0].behaviour == found
+    words = {**asdict(FOUND), "worst": ["'?': live 'yes', new 'no'"]}
+    (attempt,) = from_json(written_by(8, behaviour=words)).history
+    assert in_json(attempt.facts["behaviour"]) == in_json(behaviour_fields(FOUND))
+
+
+def test_evidence_of_a_judge_that_is_gone_is_kept_and_shown() -> None:
+    gone = Evidence("gone", "bad", "it forbids this", {"seen": {"by": [1, None]}})
+    ledger = Ledger()
+    attempt = judged(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
+    ledger.history.append(attempt.with_evidence(gone))
+    again = from_json(to_json(from_json(to_json(ledger))))
+    assert again == ledger
+    (shown,) = History(again.history).snapshot()["attempts"]
+    assert shown["seen"] == {"by": [1, None]}
+    assert shown["told"]["notes"] == ["it forbids this"]
+    assert "it forbids this" in history_text([shown])
 
 
 ODD_PATHS = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from hotreload.core.judge import Judge, watched_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
+from hotreload.core.probing import not_probed
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
@@ -110,8 +111,9 @@ class AttemptUnderWay:
             with rollout.on(switch):
                 async with switch.staged(lambda engine: engine.stage(checkpoint)) as staged:
                     self.wanted.check()
-                    self.progress.unproven = switch.replica.engine.cannot_overlap or ""
-                    if not self.progress.unproven:
+                    if why := switch.replica.engine.cannot_overlap:
+                        self.progress.note(not_probed(why))
+                    else:
                         await switch.prove_unseen(staged)
                         await self._judge(switch, staged, is_dry_run=True)
 

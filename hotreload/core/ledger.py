@@ -10,8 +10,17 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from hotreload.errors import ProbeFailed
-from hotreload.judgements import Bake
-from hotreload.types import ROLLBACK, Attempt, By, Generation, Outcome, Reason, Refusal, Revision
+from hotreload.types import (
+    ROLLBACK,
+    Attempt,
+    By,
+    Evidence,
+    Generation,
+    Outcome,
+    Reason,
+    Refusal,
+    Revision,
+)
 
 KEPT_ATTEMPTS = 200
 KEPT_GENERATIONS = 50
@@ -318,11 +327,11 @@ class Ledger:
         if attempt.outcome is Outcome.LIVE:
             self.rest_until = now + rest
 
-    def note_bake(self, generation: int, bake: Bake) -> None:
-        """Record how the bake of a generation stands, with the attempt that made it live."""
+    def note_evidence(self, generation: int, evidence: Evidence) -> None:
+        """Record evidence on a generation with the attempt that made it live."""
         for place, attempt in enumerate(self.history):
             if attempt.generation == generation:
-                self.history[place] = replace(attempt, bake=bake)
+                self.history[place] = attempt.with_evidence(evidence)
                 return
 
     def abandon(self) -> None:

@@ -6,13 +6,28 @@ from contextlib import asynccontextmanager
 
 from hotreload.core.ports import Engine
 from hotreload.errors import CheckpointRejected, EngineLost, ProbeFailed, TryAgain
+from hotreload.types import PROBE, Evidence
 
 FIRST_ANSWER_SECONDS = 900.0
 """The first answer compiles the model, which takes minutes on an accelerator."""
 
 
+ASKED, PASSED = "asked", "passed"
+"""The outcomes of the probes; ASKED until they are passed."""
+
+
 class NoAnswer(ProbeFailed):
     """Nothing was answered in time, which accuses the engine before anything else."""
+
+
+def probed(outcome: str) -> Evidence:
+    """The evidence of probes that were asked."""
+    return Evidence(PROBE, outcome, facts={"unproven": None})
+
+
+def not_probed(why: str) -> Evidence:
+    """The evidence of probes that could not be asked."""
+    return Evidence(PROBE, "unproven", why, {"unproven": why})
 
 
 @asynccontextmanager

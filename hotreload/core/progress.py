@@ -10,9 +10,19 @@ from contextvars import ContextVar
 from hotreload import failpoints
 from hotreload.errors import CheckpointRejected, Superseded
 from hotreload.events import PhaseEntered, Progress, Publish
-from hotreload.judgements import Behaviour
 from hotreload.threads import checked_at, deadline
-from hotreload.types import Attempt, Checkpoint, Generation, HowFar, Loading, Phase, Revision
+from hotreload.types import (
+    NOT_PROBED,
+    Attempt,
+    Checkpoint,
+    Evidence,
+    Generation,
+    HowFar,
+    Loading,
+    Phase,
+    Revision,
+    noted,
+)
 
 Reach = Callable[[str], Awaitable[None]]
 """Called at each point where a test may make an attempt fail."""
@@ -48,7 +58,9 @@ class AttemptProgress:
         publish: Publish,
         clock: Callable[[], float] = time.monotonic,
         reach: Reach = failpoints.reach,
+        blank: tuple[Evidence, ...] = (NOT_PROBED,),
     ) -> None:
+        """`blank` is the evidence of each judge until it is asked."""
         self.revision = revision
         self.publish = publish
         self.checkpoint: Checkpoint | None = None
@@ -67,23 +79,21 @@ class AttemptProgress:
         self.rolled_back = False
         self.verdict: CheckpointRejected | None = None
         """The verdict of the probe on the weights; a cancel that comes later does not undo it."""
-        self.behaviour: Behaviour | None = None
-        """Differences between its weights and those that are live, once they are compared."""
-        self.not_compared = ""
-        """The reason why there are no figures of that, or not all, and how far it came."""
-        self.command_said: tuple[str, ...] = ()
-        """The last lines of the operator's command, once it has ended."""
+        self.evidence = blank
+        """The findings of each judge so far."""
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """Facts of the staging of its weights, once they are staged."""
         self.version = ""
         """The name that whoever ordered its weights has for them."""
-        self.unproven = ""
-        """The reason why the probes could not be asked, where nothing was to go live."""
         self.reach = reach
         self._clock = clock
         self.ended: Attempt
         """The record of its end; there is nothing here before."""
+
+    def note(self, evidence: Evidence) -> None:
+        """Keep what a judge found, in the place of what it found before."""
+        self.evidence = noted(self.evidence, evidence)
 
     @asynccontextmanager
     async def phase(

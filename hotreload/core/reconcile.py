@@ -132,7 +132,8 @@ class Reconciler:
         version = live.weight_version if live is not None else order.version
         at = self._wall()
         ended = Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
-        return replace(ended, dry_run=order.is_dry_run, version=version)
+        blank = self._attempts.blank
+        return replace(ended, dry_run=order.is_dry_run, version=version, evidence=blank)
 
     def judge_by(self, probes: str) -> None:
         """Try what is wanted once more if it failed other probes than these."""

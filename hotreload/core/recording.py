@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,17 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
-from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision, Staged
+from hotreload.types import (
+    NOT_PROBED,
+    Attempt,
+    By,
+    Evidence,
+    Generation,
+    Outcome,
+    Reason,
+    Revision,
+    Staged,
+)
 
 log = logging.getLogger("hotreload.reconcile")
 
@@ -66,11 +76,12 @@ class Attempts:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         note_next_number: Save | None = None,
+        blank: Sequence[Evidence] = (),
     ) -> None:
         """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours.
 
         `note_next_number` has the next number survive a death that comes before the ledger is
-        saved, or says why it does not.
+        saved, or says why it does not. `blank` is the evidence of each judge until it is asked.
         """
         self.ledger = ledger
         self.publish = publish
@@ -81,10 +92,12 @@ class Attempts:
         self._note_next_number = note_next_number
         self._numbers_by_clock = False
         self._is_lost = is_lost
+        self.blank = (NOT_PROBED, *blank)
+        """The evidence that every attempt begins with."""
 
     def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
         """The progress of a new attempt at this revision."""
-        return AttemptProgress(revision, self.publish, self.clock, reach)
+        return AttemptProgress(revision, self.publish, self.clock, reach, self.blank)
 
     @asynccontextmanager
     async def recorded(
@@ -208,11 +221,8 @@ class Attempts:
             by=policy.by,
             loading=progress.loading,
             dry_run=policy.dry_run,
-            unproven=progress.unproven,
             version=live.weight_version if live is not None else progress.version,
-            behaviour=progress.behaviour,
-            not_compared=progress.not_compared,
-            command_said=progress.command_said,
+            evidence=progress.evidence,
         )
 
     def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:

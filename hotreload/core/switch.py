@@ -13,7 +13,7 @@ from dataclasses import replace
 from hotreload.core.judge import Case, Judge, judged_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probing import as_verdict, probes_within
+from hotreload.core.probing import ASKED, PASSED, as_verdict, probed, probes_within
 from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
 from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
@@ -145,5 +145,7 @@ class Switch(ABC):
 
     @asynccontextmanager
     async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:
+        self._progress.note(probed(ASKED))
         async with probes_within(seconds, setting), self._progress.phase(Phase.PROBING):
             yield
+        self._progress.note(probed(PASSED))

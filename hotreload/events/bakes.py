@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from logging import INFO, WARNING
 
-from hotreload.events.event import Event
+from hotreload.events.event import LateEvidence
 from hotreload.json_fields import Fields, bake_fields, revision_fields
 from hotreload.judgements import Bake, BakeOutcome
-from hotreload.types import Revision
+from hotreload.types import BAKE, Evidence, Revision
 
 NOT_PROMOTED = {
     BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "
@@ -16,7 +16,7 @@ NOT_PROMOTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class BakeTold(Event):
+class BakeTold(LateEvidence):
     """A bake began, goes on beyond its time, or is over."""
 
     generation: int
@@ -35,6 +35,12 @@ class BakeTold(Event):
     @property
     def todo(self) -> str:
         return NOT_PROMOTED.get(self.bake.outcome, "")
+
+    @property
+    def evidence(self) -> Evidence:
+        outcome, why = self.bake.outcome.value, self.bake.words
+        words = f"bake {outcome}: {why}" if why else ""
+        return Evidence(BAKE, outcome, words, {"bake": bake_fields(self.bake)})
 
     def fields(self) -> Fields:
         told = revision_fields(self.revision) | bake_fields(self.bake)

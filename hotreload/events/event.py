@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from hotreload.json_fields import Fields, by_fields, generation_fields, revision_fields
-from hotreload.types import By, Generation, Revision
+from hotreload.types import By, Evidence, Generation, Revision
 
 
 class Event:
@@ -36,6 +36,18 @@ class Event:
         for each in dataclasses.fields(self):  # type: ignore[arg-type]  # each kind is a dataclass
             told |= _spelled(each.name, getattr(self, each.name))
         return told
+
+
+class LateEvidence(Event):
+    """Evidence on weights that came after the attempt which made them live."""
+
+    __slots__ = ()
+    generation: int
+
+    @property
+    def evidence(self) -> Evidence:
+        """The evidence, which takes the place of what that judge found before."""
+        raise NotImplementedError
 
 
 def _spelled(name: str, value: Any) -> Fields:

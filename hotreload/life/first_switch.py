@@ -5,7 +5,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
+from hotreload.core.probing import (
+    ASKED,
+    FIRST_ANSWER_SECONDS,
+    PASSED,
+    NoAnswer,
+    probed,
+    verdict_of,
+)
 from hotreload.core.progress import AttemptProgress
 from hotreload.core.recording import Attempts
 from hotreload.errors import ConfigError, EngineLost
@@ -80,6 +87,7 @@ class FirstSwitch:
         is_proven = past is not None and ledger.served_by == by
         async with progress.phase(Phase.PROBING):
             verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS, briefly=is_proven)
+        progress.note(probed(ASKED if verdict else PASSED))
         if verdict is None:
             if past is not None and is_proven:
                 self._doubt.whether(past)

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -19,9 +19,11 @@ from hotreload.core.ledger import (
     ServedBy,
 )
 from hotreload.errors import CheckpointChanged
+from hotreload.json_fields import Fields, bake_fields, behaviour_fields
+from hotreload.judgements import Bake, Behaviour
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 10
+VERSION = 11
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -46,6 +48,8 @@ class Memory:
 
 
 _MEMORY = TypeAdapter(Memory)
+_BAKE: TypeAdapter[Bake | None] = TypeAdapter(Bake | None)
+_BEHAVIOUR: TypeAdapter[Behaviour | None] = TypeAdapter(Behaviour | None)
 _CHECKSUM = ',\n "checksum": '
 """Before the checksum of all that stands before this; files of before have none."""
 
@@ -121,6 +125,34 @@ def _from_9(memory: dict[str, Any]) -> dict[str, Any]:
     return memory  # only refusals have the digest of the probes
 
 
+def _from_10(memory: dict[str, Any]) -> dict[str, Any]:
+    for attempt in memory["history"]:
+        attempt["evidence"] = [*_evidence_of(attempt)]
+    return memory
+
+
+def _evidence_of(attempt: dict[str, Any]) -> Iterator[Fields]:
+    """Make evidence of the fields that each judge had of its own in an attempt."""
+    why = attempt.get("unproven") or None
+    yield _evidence("probe", "unproven" if why else "none", why, unproven=why)
+    outcome, words, facts = "none", "", None
+    if (bake := _BAKE.validate_python(attempt.get("bake"))) is not None:
+        outcome, facts = bake.outcome.value, bake_fields(bake)
+        words = f"bake {outcome}: {bake.words}" if bake.words else ""
+    yield _evidence("bake", outcome, words, bake=facts)
+    outcome, words, facts = "none", attempt.get("not_compared", ""), None
+    if (found := _BEHAVIOUR.validate_python(attempt.get("behaviour"))) is not None:
+        outcome, facts = "compared", behaviour_fields(found)
+    outcome = "cut_short" if words else outcome
+    yield _evidence("compare", outcome, words, behaviour=facts, not_compared=words or None)
+    said = attempt.get("command_said", [])
+    yield _evidence("command", "asked" if said else "none", " / ".join(said), command_said=said)
+
+
+def _evidence(name: str, outcome: str, words: str | None, **facts: Any) -> Fields:
+    return {"name": name, "outcome": outcome, "words": words or "", "facts": facts}
+
+
 _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     1: _from_1,
     2: _from_2,
@@ -131,6 +163,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     7: _from_7,
     8: _from_8,
     9: _from_9,
+    10: _from_10,
 }
 """For each older version, how to turn its data into the next version's."""
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -190,9 +191,10 @@ ACCURACY_FIGURES = {
 
 
 def _behaviour(compared: Attempt | None) -> Iterator[Metric]:
-    found = compared and compared.behaviour
+    found = compared.facts["behaviour"] if compared is not None else {}
+    right = found.get("right_answers")
     yield from _figures(found, COMPARED_FIGURES)
-    yield from _figures(found and found.right_answers, ACCURACY_FIGURES)
+    yield from _figures(_accuracies(right) if right else {}, ACCURACY_FIGURES)
     info = GaugeMetricFamily(
         "hotreload_behaviour_info",
         "The checkpoint that was compared last, its generation if it went live, and the reason if "
@@ -207,9 +209,15 @@ def _behaviour(compared: Attempt | None) -> Iterator[Metric]:
     yield info
 
 
-def _figures(found: object, named: Mapping[str, str]) -> Iterator[Metric]:
+def _accuracies(right: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the shares of right answers, of new and of live weights."""
+    counts = {"accuracy": right["right"], "live_accuracy": right["live_right"]}
+    return {name: count / right["expected"] for name, count in counts.items()}
+
+
+def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Metric]:
     for name, words in named.items():
-        value = getattr(found, name, None)
+        value = found.get(name)
         yield GaugeMetricFamily(
             f"hotreload_behaviour_{name}",
             f"{words}; of the last comparison (NaN: none).",

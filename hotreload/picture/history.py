@@ -2,13 +2,15 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from hotreload.events import AttemptFinished, BakeTold, DryRunFinished, Event, OperatorAsked
+from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
+from hotreload.events.event import LateEvidence
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
-from hotreload.judgements import Bake
 from hotreload.picture.words import attempt_words
-from hotreload.types import ROLLBACK, Attempt, By
+from hotreload.types import ROLLBACK, Attempt, By, Evidence
+
+SAID_BY_FACTS = ("probe", "bake", "compare", "command")
+"""Judges whose facts have words in `attempt_words`; of another one its own are said."""
 
 
 class History:
@@ -22,19 +24,19 @@ class History:
         self._pins = deque(own, maxlen=kept)
 
     def observe(self, event: Event) -> None:
-        """Take in an attempt that ended, its bake, or a pin or unpin, which makes no attempt."""
+        """Take in an attempt that ended, evidence on it, or a pin or unpin, which makes none."""
         match event:
             case AttemptFinished(attempt) | DryRunFinished(attempt):
                 self._attempts.appendleft(attempt)
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
-            case BakeTold(generation, _, bake):
-                self._note_bake(generation, bake)
+            case LateEvidence(generation=generation, evidence=evidence):
+                self._note_evidence(generation, evidence)
 
-    def _note_bake(self, generation: int, bake: Bake) -> None:
+    def _note_evidence(self, generation: int, evidence: Evidence) -> None:
         for place, attempt in enumerate(self._attempts):
             if attempt.generation == generation:
-                self._attempts[place] = replace(attempt, bake=bake)
+                self._attempts[place] = attempt.with_evidence(evidence)
                 return
 
     @property
@@ -50,7 +52,7 @@ class History:
     @property
     def last_compared(self) -> Attempt | None:
         """The last attempt in which new weights were compared with the live ones, a dry run too."""
-        return next((each for each in tuple(self._attempts) if each.behaviour is not None), None)
+        return next((each for each in tuple(self._attempts) if each.facts.get("behaviour")), None)
 
     def snapshot(self) -> Fields:
         """Return the /history document."""
@@ -73,7 +75,8 @@ class History:
 def told_attempt(attempt: Attempt, replaced: Fields | None = None) -> Fields:
     """Return an attempt and the words for it; `replaced` is the generation that it took over."""
     fields = {**attempt_fields(attempt), "replaced": replaced}
-    return {**fields, "told": attempt_words(fields)}
+    others = [each.words for each in attempt.evidence if each.name not in SAID_BY_FACTS]
+    return {**fields, "told": attempt_words(fields, others)}
 
 
 def went_live_fields(attempt: Attempt) -> Fields:

@@ -6,7 +6,7 @@ Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 from dataclasses import dataclass
 
 from hotreload.json_fields import Fields, bake_fields, generation_fields
-from hotreload.judgements import Bake, BakeOutcome
+from hotreload.judgements import BakeOutcome
 from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
 from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Refusal, Revision
@@ -69,7 +69,7 @@ def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None =
         "wanted_label": wanted.label if wanted else None,
         "live": generation_fields(live) if live else None,
         "attempt": told_attempt(last) if last else None,
-        "bake": (bake := _bake_of(picture)) and bake_fields(bake),
+        "bake": _bake_of(picture),
     }
 
 
@@ -129,8 +129,9 @@ def _went_back(picture: Picture) -> By | None:
     return next((by for by in both if by is not None and by.verb in GOING_BACK), None)
 
 
-def _bake_of(picture: Picture) -> Bake | None:
+def _bake_of(picture: Picture) -> Fields | None:
     """The bake that goes on, or how that of the last attempt ended."""
-    last = picture.history.last
-    readings = picture.readings
-    return readings.bake() or readings.condemned() or (last.bake if last else None)
+    last, readings = picture.history.last, picture.readings
+    if (now := readings.bake() or readings.condemned()) is not None:
+        return bake_fields(now)
+    return last.facts.get("bake") if last else None

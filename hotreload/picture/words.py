@@ -84,13 +84,16 @@ def outcome_word(attempt: Mapping[str, Any]) -> str:
     return f"{word}, dry run" if attempt.get("dry_run") else word
 
 
-def attempt_words(attempt: Fields) -> Fields:
-    """Return the words for an attempt in a table; where there is nothing to say it is null."""
+def attempt_words(attempt: Fields, others: Sequence[str] = ()) -> Fields:
+    """Return the words for an attempt in a table; where there is nothing to say it is null.
+
+    `others` are words of judges whose facts have none here.
+    """
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
     bake = attempt.get("bake") or {"reason": None}
     judged = bake["reason"] and f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"
-    notes = (by and plain(by["reason"]), _left(attempt), change, judged)
+    notes = (by and plain(by["reason"]), _left(attempt), change, judged, *map(plain, others))
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),

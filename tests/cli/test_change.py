@@ -20,6 +20,7 @@ from hotreload.errors import (
 from hotreload.events import StateSaved
 from hotreload.types import By, Loading, Noise, Outcome, Phase, Reason
 from tests.cli.conftest import Command
+from tests.evidence import judged
 from tests.server.world import World, attempt
 from tests.waiting import PATIENCE
 
@@ -101,7 +102,8 @@ async def test_a_dry_run_prints_its_report(world: World, hotreload: Command) -> 
 
 async def test_a_dry_run_says_what_it_could_not_prove(world: World, hotreload: Command) -> None:
     phases = {Phase.VALIDATING: 0.2, Phase.STAGING: 1.0}
-    world.control.outcome = dataclasses.replace(DRY, phases=phases, unproven="it has no lanes")
+    dry = dataclasses.replace(DRY, phases=phases)
+    world.control.outcome = judged(dry, unproven="it has no lanes")
     said = await hotreload("reload", "--dry-run")
     assert said.code == 0
     assert "step-2 (bbbb2222) would go live as far as can be told" in said.out

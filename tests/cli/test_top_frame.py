@@ -39,6 +39,7 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.evidence import judged
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
 from tests.observe.things import NOON, STEP_8, Told, generation, rejected, went_live
 
@@ -97,7 +98,7 @@ def test_where_generations_overlap_no_attempt_is_expected_to_drain() -> None:
 
 def compared(agreement: float, number: int) -> Attempt:
     found = Behaviour(6, 96, agreement, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0)
-    return replace(went_live(number), behaviour=found)
+    return judged(went_live(number), behaviour=found)
 
 
 def test_the_last_comparison_has_a_row_with_the_agreement_of_those_before_it() -> None:
@@ -258,7 +259,7 @@ def differed(number: int) -> Attempt:
     right = RightAnswers(40, 38, 39, 1, 2, 0.5, 0.05)
     found = Behaviour(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0)
     found = replace(found, mean_kl=0.01, noise_kl=0.001, same_top=0.9, right_answers=right)
-    return replace(went_live(number), loading=LOADING, behaviour=found)
+    return judged(replace(went_live(number), loading=LOADING), behaviour=found)
 
 
 def test_on_24_lines_of_80_columns_the_change_is_told_once_and_a_reason_to_its_end() -> None:

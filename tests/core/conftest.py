@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from hotreload.core.replica import Replica, Replicas
 from hotreload.core.rules import Rules
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
 from hotreload.life.state_json import from_json, to_json
-from hotreload.types import Attempt, By, Checkpoint, Generation, Mode, Phase, Revision
+from hotreload.types import Attempt, By, Checkpoint, Evidence, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps, unread
 from tests.waiting import PATIENCE, Witness
 
@@ -50,6 +50,7 @@ class World(Witness):
         mode: Mode = Mode.DRAIN,
         engines: int = 1,
         judges: MakeJudges = no_judges,
+        blank: Sequence[Evidence] = (),
     ) -> None:
         super().__init__()
         self.steps = Steps()
@@ -87,6 +88,7 @@ class World(Witness):
             is_lost=lambda: self.entrance.is_lost,
             clock=lambda: self.now,
             wall=lambda: self.wall + self.now,
+            blank=blank,
         )
         self.reconciler = Reconciler(
             source=self.source,

@@ -89,7 +89,7 @@ async def test_where_no_probe_can_be_asked_beside_it_says_so_and_asks_none(world
     world.engine.cannot_overlap = NO_LANES
     async with world.running():
         attempt = await (await world.operator.rehearse("step_1_bad"))
-        assert (attempt.outcome, attempt.unproven) == (Outcome.PASSED, NO_LANES)
+        assert (attempt.outcome, attempt.facts["unproven"]) == (Outcome.PASSED, NO_LANES)
         assert world.engine.proofs == []
         assert is_as_before(world)
 

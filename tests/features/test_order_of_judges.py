@@ -21,6 +21,7 @@ from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Mode, Outcome, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
+from tests.evidence import BLANK
 from tests.fakes import HANG
 from tests.features.test_command import FakeCommand
 
@@ -40,7 +41,7 @@ class Judged(Overlapping):
         self.command = FakeCommand()
         self.command.may_end.set()
         self.hearing = Hearing(CompareSettings(mirror=1.0))
-        super().__init__(folder, rules, judges=self._judges, **more)
+        super().__init__(folder, rules, judges=self._judges, blank=BLANK, **more)
         for engine in self.engines:
             engine.cannot_compare = None
 
@@ -125,7 +126,7 @@ async def test_a_rollback_from_files_is_proven_and_neither_compared_nor_asked_of
     assert world.went_through(0) == ["stage", "prove", "flip"]
     if engines == 2:
         assert world.went_through(1) == ["twin", "prove", "flip"]
-    assert (len(world.command.asked), back.behaviour) == (asked, None)
+    assert (len(world.command.asked), back.facts["behaviour"]) == (asked, None)
 
 
 async def test_a_rollback_from_files_that_answers_badly_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ from hotreload.types import (
     Reason,
     ReplicaState,
 )
+from tests.evidence import judged
 from tests.golden.observed import Observed, Scene
 from tests.golden.scenes import (
     BUSY,
@@ -202,7 +203,8 @@ OPERATORS = (
         "a dry run proves nothing",
         (
             DryRunFinished(
-                ended(FOUR, Outcome.PASSED, dry_run=True, unproven="it has no lanes"), SECOND
+                judged(ended(FOUR, Outcome.PASSED, dry_run=True), unproven="it has no lanes"),
+                SECOND,
             ),
         ),
     ),
@@ -376,7 +378,7 @@ BAKES = (
         "a checkpoint goes live, and is judged",
         (
             GenerationLive(SECOND),
-            AttemptFinished(live(2, TWO, behaviour=COMPARED), SECOND),
+            AttemptFinished(judged(live(2, TWO), behaviour=COMPARED), SECOND),
             BakeTold(2, TWO, baked(BakeOutcome.BAKING, 0)),
         ),
         baking,

@@ -23,6 +23,7 @@ from hotreload.types import (
     Reason,
     Revision,
 )
+from tests.evidence import judged
 from tests.golden.observed import Observed
 from tests.observe.things import NOON, OWN
 
@@ -79,7 +80,7 @@ def baking(observed: Observed) -> None:
 
 def ended(revision: Revision, outcome: Outcome, why: Reason | None = None, **more: Any) -> Attempt:
     """An attempt that ended so."""
-    whole = Attempt(revision, outcome, why, SPENT, 0.0, NOON + 30)
+    whole = judged(Attempt(revision, outcome, why, SPENT, 0.0, NOON + 30))
     return replace(whole, **more)
 
 

@@ -23,6 +23,7 @@ from hotreload.errors import (
 from hotreload.events import Event, GenerationEnded
 from hotreload.types import Attempt, Generation, Loading, Mode, Noise, Revision
 from tests.core.conftest import World
+from tests.evidence import BLANK
 from tests.fakes import HANG, lost
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
@@ -47,7 +48,7 @@ class Told(World):
     """Keeps a line for each event, and what operators are told; old generations fade out."""
 
     def __init__(self, folder: Path, rules: Rules, mode: Mode, engines: int) -> None:
-        super().__init__(folder, rules, mode=mode, engines=engines)
+        super().__init__(folder, rules, mode=mode, engines=engines, blank=BLANK)
         self.told: list[str] = []
         self._ended: list[str] = []
         self.subscribe(self._tell)

@@ -24,6 +24,7 @@ from hotreload.errors import (
 from hotreload.events import PhaseEntered, StateSaved, Waiting
 from hotreload.tiny import UNSOUND, write_tiny
 from hotreload.types import Loading, Outcome, Phase, Reason
+from tests.evidence import judged
 from tests.golden.command import asked, run
 from tests.golden.compare import Golden, sections
 from tests.server.world import FIRST, World, attempt, serving
@@ -49,7 +50,7 @@ ENDS = {
 }
 DRY_ENDS = {
     "passes": DRY,
-    "passes unproven": replace(DRY, unproven="it has no lanes"),
+    "passes unproven": judged(DRY, unproven="it has no lanes"),
     "would be refused": replace(DRY, outcome=Outcome.REJECTED, reason=NAN, loading=None),
     "would be put off": replace(DRY, outcome=Outcome.POSTPONED, reason=ROOM, loading=None),
     "costs the engine": replace(DRY, outcome=Outcome.LOST, reason=ROOM, loading=None),

@@ -12,6 +12,7 @@ from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, 
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
+from tests.evidence import judged
 from tests.observe.things import Counted
 
 OURS = re.compile(r"(?<![\w:])hotreload_\w+(?![\w:])")
@@ -29,7 +30,7 @@ def whole_page() -> Metrics:
     """What rank 0 of two hosts exports that serves, compared, failed and passed a folder over."""
     revision, reason = Revision("id", "label"), Reason("format", "why")
     asked = report_of([], [])
-    failed = Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0, behaviour=asked)
+    failed = judged(Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0), behaviour=asked)
     picture = Picture(
         Ledger(history=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),

@@ -43,6 +43,7 @@ from hotreload.types import (
     Outcome,
     Revision,
 )
+from tests.evidence import judged
 from tests.integration.process import Process
 from tests.integration.running import request_for
 from tests.monitoring.dashboard import panels, swaps
@@ -237,7 +238,8 @@ def another_replica() -> Metrics:
     )
     long_ago = PastGeneration(8, EIGHTH.revision, "old", "", 1.0)
     overruled = Overrule(NINTH.revision, EIGHTH.revision, By("reload", 0, 1, 1.0))
-    tried = Attempt(NINTH.revision, Outcome.LIVE, None, {}, 0.0, 1.0, 9, behaviour=COMPARED)
+    tried = Attempt(NINTH.revision, Outcome.LIVE, None, {}, 0.0, 1.0, 9)
+    tried = judged(tried, behaviour=COMPARED)
     ledger = Ledger(overruled=overruled, generations=deque([long_ago]), history=deque([tried]))
     picture = Picture(ledger, readings=told, setup=Setup(replicas=3))
     metrics = Counted(picture, expect_every=60.0)

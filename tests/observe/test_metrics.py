@@ -49,6 +49,7 @@ from hotreload.types import (
     Reason,
     Revision,
 )
+from tests.evidence import judged
 from tests.monitoring.page import whole_page
 from tests.observe.things import (
     NOON,
@@ -250,7 +251,7 @@ def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
     found = Behaviour(
         *(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0), mean_kl=0.25, right_answers=right
     )
-    compared = replace(rejected(), behaviour=found)
+    compared = judged(rejected(), behaviour=found)
     metrics = after(
         AttemptFinished(compared, generation()), AttemptFinished(rejected(), generation())
     )
@@ -261,7 +262,7 @@ def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
     assert math.isnan(value(metrics, "behaviour_perplexity_ratio") or 0)
     whose = {"revision": STEP_8.id, "label": "step-8", "generation": ""}
     assert value(metrics, "behaviour_info", **whose, outcome="rejected", reason="truncated") == 1
-    live = replace(went_live(), behaviour=found)
+    live = judged(went_live(), behaviour=found)
     whose = {**whose, "generation": "4", "outcome": "live", "reason": ""}
     assert value(after(AttemptFinished(live, generation())), "behaviour_info", **whose) == 1
 

@@ -33,6 +33,7 @@ from hotreload.picture.picture import State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.words import TONES, attempt_words, behaviour_text, judged_words
 from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
+from tests.evidence import judged
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live
 
@@ -242,7 +243,7 @@ def test_the_answers_that_differ_and_the_last_words_of_a_command_are_told() -> N
     """All of what was refused, and one of what went live: a history has many attempts."""
     found = Behaviour(*(6, 96, 0.5, 1.0, 3, 1.5, 0, 0, 0, 0, 0, 0), worst=WORST)
     said = ("one", "two", "three\x1b", "four")
-    live = replace(went_live(), behaviour=found, command_said=said, not_compared="cut short")
+    live = judged(went_live(), behaviour=found, command_said=said, not_compared="cut short")
     fields = attempt_fields(live)
     first, second = (f"answers differ: '{at}?\\x1b': live 'yes', new 'no'" for at in (0, 1))
     others = ["comparison cut short", "the command said: two / three\\x1b / four"]

@@ -17,6 +17,7 @@ from hotreload.events import (
 from hotreload.judgements import Bake, BakeOutcome
 from hotreload.picture.picture import Readings
 from hotreload.types import Attempt, By, GateState, Outcome
+from tests.evidence import judged
 from tests.observe.things import (
     NOON,
     STEP_7,
@@ -131,7 +132,7 @@ def test_what_still_bakes_is_no_pass_and_how_it_baked_is_told() -> None:
     found = status.verdict()
     assert (found["verdict"], found["bake"]["outcome"]) == ("baking", "baking")
     bakes[0] = None
-    done = replace(went_live(), bake=replace(BAKING, outcome=BakeOutcome.PROMOTED))
+    done = judged(went_live(), baked=replace(BAKING, outcome=BakeOutcome.PROMOTED))
     status.observe(finished(done, LIVE_8))
     found = status.verdict()
     assert (found["pass"], found["bake"]["outcome"]) == (True, "promoted")
@@ -183,7 +184,7 @@ def test_a_label_means_the_newest_revision_that_has_it() -> None:
 @pytest.mark.parametrize("outcome", [BakeOutcome.CONVICTED, BakeOutcome.INCONCLUSIVE])
 def test_what_is_being_left_is_no_pass_while_it_is_live(outcome: BakeOutcome) -> None:
     condemned = replace(BAKING, outcome=outcome, words="empty answers 60 of 100")
-    happened = (*TRIED, LIVE_8, finished(replace(went_live(), bake=condemned), LIVE_8))
+    happened = (*TRIED, LIVE_8, finished(judged(went_live(), baked=condemned), LIVE_8))
     found = told(*happened, readings=Readings(condemned=lambda: condemned)).verdict()
     assert (found["pass"], found["verdict"]) == (False, outcome.value)
     assert found["why"].endswith("is being left: empty answers 60 of 100")

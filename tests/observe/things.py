@@ -1,6 +1,7 @@
 """Events to observe, and those who tell of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hotreload.core.ledger import Ledger
@@ -9,6 +10,7 @@ from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
+from tests.evidence import judged
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -33,16 +35,17 @@ def generation(number: int = 3, revision: Revision = STEP_7, **leaves: int) -> G
 
 def went_live(number: int = 4, revision: Revision = STEP_8) -> Attempt:
     spent = {Phase.FETCHING: 0.5, Phase.STAGING: 1.25, Phase.SWAPPING: 0.003}
-    return Attempt(revision, Outcome.LIVE, None, spent, 0.04, NOON, number)
+    return judged(Attempt(revision, Outcome.LIVE, None, spent, 0.04, NOON, number))
 
 
 def rejected(reason: Reason = TRUNCATED, *, rolled_back: bool = False) -> Attempt:
     spent = {Phase.FETCHING: 0.5, Phase.VALIDATING: 0.25}
-    return Attempt(STEP_8, Outcome.REJECTED, reason, spent, 0.0, NOON + 5, rolled_back=rolled_back)
+    ended = Attempt(STEP_8, Outcome.REJECTED, reason, spent, 0.0, NOON + 5)
+    return replace(judged(ended), rolled_back=rolled_back)
 
 
 def ended(outcome: Outcome) -> Attempt:
-    return Attempt(STEP_8, outcome, Reason("drain", "busy"), {}, 0.0, NOON)
+    return judged(Attempt(STEP_8, outcome, Reason("drain", "busy"), {}, 0.0, NOON))
 
 
 def refusal(revision: Revision = STEP_8, at: float = NOON) -> Refusal:

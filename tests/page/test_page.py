@@ -49,6 +49,7 @@ from hotreload.types import (
     Refusal,
     Revision,
 )
+from tests.evidence import judged
 from tests.fake_answers import FOR_EVER
 from tests.observe.test_replicas import BOTH, lost
 from tests.observe.test_status import BOOTED, after
@@ -222,7 +223,7 @@ async def test_the_agreement_of_the_last_attempts_is_drawn(world: World, tab: Ta
     """From the history that the page has: a rollback, which nothing is compared in, has no mark."""
     for agreement, outcome in ((1.0, Outcome.LIVE), (None, Outcome.LIVE), (0.25, Outcome.REJECTED)):
         found = agreement and replace(COMPARED, agreement=agreement)
-        ended = replace(attempt(outcome), behaviour=found or None)
+        ended = judged(attempt(outcome), behaviour=found or None)
         world.events.publish(AttemptFinished(ended, SECOND))
     await opened(tab, world)
     await tab.until("document.querySelectorAll('#agreement-chart title').length === 2")
@@ -256,10 +257,10 @@ async def test_what_changed_in_answers_is_shown_beside_what_it_was(world: World,
     said = ("188 of 200 tasks solved", "below 190: refused")
     reason = Reason("behaviour", "agreement 42 % is below 60 %")
     found = replace(COMPARED, worst=WORST)
-    compared = replace(attempt(Outcome.REJECTED, reason), behaviour=found, command_said=said)
+    compared = judged(attempt(Outcome.REJECTED, reason), behaviour=found, command_said=said)
     world.events.publish(AttemptFinished(compared, FIRST))
     await tab.until_text("#attempt", "rejected", "answers agree 42%, 1.25 times as long")
-    other = replace(attempt(Outcome.REJECTED, PROBE), not_compared="cut short after 2 s: nothing")
+    other = judged(attempt(Outcome.REJECTED, PROBE), not_compared="cut short after 2 s: nothing")
     world.events.publish(AttemptFinished(other, FIRST))
     await tab.until_text("#attempt", "Paris", "comparison cut short after 2 s")
     await tab.until_text("#changed-said", "step-2 rejected", "answers agree 42%")
@@ -597,7 +598,7 @@ async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, 
     world.go_live(evil)
     world.events.publish(Waiting(SCRIPT))
     phases = {Phase.STAGING: 1.0}
-    tried = replace(
+    tried = judged(
         Attempt(evil.revision, Outcome.REJECTED, reason, phases, 0.1, 1.7e9),
         behaviour=replace(COMPARED, worst=(BothAnswers(SCRIPT, SCRIPT, f"{SCRIPT} new", SCRIPT),)),
         command_said=(SCRIPT,),

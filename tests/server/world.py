@@ -43,6 +43,7 @@ from hotreload.types import (
     Reason,
     Revision,
 )
+from tests.evidence import judged
 from tests.fakes import FakeEngine, Steps
 from tests.server.workers import WorkerInLoop
 from tests.waiting import PATIENCE, turn_until
@@ -139,7 +140,7 @@ class FakeControl:
 
 def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> Attempt:
     """An attempt at step-2 that ended so."""
-    return Attempt(
+    ended = Attempt(
         revision=SECOND.revision,
         outcome=outcome,
         reason=reason,
@@ -148,6 +149,7 @@ def attempt(outcome: Outcome = Outcome.LIVE, reason: Reason | None = None) -> At
         finished_at=1_700_000_100.0,
         generation=2 if outcome is Outcome.LIVE else None,
     )
+    return judged(ended)
 
 
 class View:

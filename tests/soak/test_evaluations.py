@@ -205,9 +205,10 @@ async def test_lm_eval_decides_about_checkpoints_as_the_operators_command(tmp_pa
         bad = await running.attempted(
             write_tiny(running.checkpoints / "step_3", "hello from step 3")
         )
-    assert (good.outcome, good.command_said[-1]) == (Outcome.LIVE, "exact_match: 1.0"), good
+    said = good.facts["command_said"][-1]
+    assert (good.outcome, said) == (Outcome.LIVE, "exact_match: 1.0"), good
     assert bad.reason is not None
-    assert (bad.reason.code, bad.command_said[-1]) == ("command", "exact_match: 0.0"), bad
+    assert (bad.reason.code, bad.facts["command_said"][-1]) == ("command", "exact_match: 0.0"), bad
     assert load.failures == []
     assert {text for _, text in load.answers} == {words(1), words(2)}
 

@@ -174,11 +174,11 @@ async def test_what_misbehaves_is_refused_and_nothing_good_is_and_nobody_hears_i
 
 def words_of(attempt: Attempt) -> str:
     seconds = sum(attempt.phases.values())
-    found, reason = attempt.behaviour, attempt.reason
+    found, reason = attempt.facts["behaviour"], attempt.reason
     told = f"{attempt.outcome:<10}{reason.code if reason else '':<11}{seconds:5.1f} s"
     if found is None:
         return told
-    kl = "-" if found.mean_kl is None else f"{found.mean_kl:.4f}"
-    asked = found.right_answers
-    right = f"{asked.right} of {asked.expected} right" if asked else ""
-    return f"{told}  agreement {found.agreement:.2f}  KL {kl}  heard {found.heard}  {right}"
+    kl = "-" if found["mean_kl"] is None else f"{found['mean_kl']:.4f}"
+    asked = found["right_answers"]
+    right = f"{asked['right']} of {asked['expected']} right" if asked else ""
+    return f"{told}  agreement {found['agreement']:.2f}  KL {kl}  heard {found['heard']}  {right}"

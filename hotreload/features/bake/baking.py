@@ -26,6 +26,7 @@ from hotreload.features.bake.bake_words import (
     too_few_words,
 )
 from hotreload.features.bake.conduct import Conduct, Conducts
+from hotreload.features.bake.evidence import bake_of
 from hotreload.features.bake.one_bake import OneBake
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.way_out import WayOut
@@ -89,9 +90,10 @@ class Baking:
     def begins_with(self, live: Generation) -> None:
         """Take what a start serves as promoted: nobody knows any more how others behaved."""
         for attempt in tuple(self.attempts.ledger.history):
-            if attempt.bake is not None and attempt.bake.outcome in UNDER_WAY:
+            told = bake_of(attempt.facts)
+            if told is not None and told.outcome in UNDER_WAY:
                 words = "the daemon was restarted meanwhile; what a start serves is not judged anew"
-                cut = replace(attempt.bake, outcome=BakeOutcome.CUT_SHORT, words=words)
+                cut = replace(told, outcome=BakeOutcome.CUT_SHORT, words=words)
                 self._tell(attempt.generation or 0, attempt.revision, cut)
         self._live = live
         if (told := self._condemned_before(live)) is not None:
@@ -110,7 +112,8 @@ class Baking:
         ledger = self.attempts.ledger
         if ledger.pinned or not self._rules.time:
             return None
-        told = next((each.bake for each in ledger.history if _made_live(each, live)), None)
+        made = next((each for each in ledger.history if _made_live(each, live)), None)
+        told = bake_of(made.facts) if made is not None else None
         return told if told is not None and told.outcome is BakeOutcome.CONVICTED else None
 
     def observe(self, event: Event) -> None:
@@ -287,8 +290,9 @@ class Baking:
         self._tell(bake.generation.number, bake.generation.revision, told)
 
     def _tell(self, generation: int, revision: Revision, told: Bake) -> None:
-        self.attempts.ledger.note_bake(generation, told)
-        self.attempts.publish(BakeTold(generation, revision, told))
+        event = BakeTold(generation, revision, told)
+        self.attempts.ledger.note_evidence(generation, event.evidence)
+        self.attempts.publish(event)
         self._is_saved = False
 
     def _promote(self, conduct: Conduct) -> None:

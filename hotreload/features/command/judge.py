@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import CheckpointRejected, NotJudged
-from hotreload.types import COMMAND, Phase, Staged
+from hotreload.types import COMMAND, Evidence, Phase, Staged
 
+BLANK = Evidence("command", facts={"command_said": []})
+"""The evidence of a command that was not asked."""
+LINES_IN_WORDS = 3
+"""So many lines of a command its evidence tells of in words."""
 COULD_NOT_JUDGE = {
     75: "which asks to be tried again later",
     126: "which says that it may not be run",
@@ -67,8 +71,16 @@ class CommandJudge:
         async with case.progress.phase(Phase.COMPARING):
             async with case.replica.engine.as_candidate(case.staged):
                 end = await self._run(case.replica.index, case.staged)
-            case.progress.command_said = end.lines
+            case.progress.note(evidence_of(end))
             check_end(end)
+
+
+def evidence_of(end: CommandEnd) -> Evidence:
+    """Return what the end of the command says of the weights."""
+    has_judged = end.code is not None and end.code not in COULD_NOT_JUDGE
+    outcome = ("refused" if end.code else "passed") if has_judged else "not_judged"
+    words = f"the command said: {' / '.join(end.lines[-LINES_IN_WORDS:])}" if end.lines else ""
+    return Evidence(BLANK.name, outcome, words, {"command_said": [*end.lines]})
 
 
 def check_end(end: CommandEnd) -> None:

@@ -8,6 +8,7 @@ from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import EngineLost, SourceUnavailable
 from hotreload.features.compare.comparing import BehaviourRejected, check_limits, compared
+from hotreload.features.compare.evidence import evidence_of
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.replaying import also_by_heard
 from hotreload.features.compare.settings import CompareSettings
@@ -31,6 +32,8 @@ class CompareJudge:
         self._settings = settings
         self._shadow_share = shadow_share
         self._hearing = hearing
+        self._cut_short = ""
+        """The point that it reached before its time was over."""
 
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where limits are set and this engine cannot compare weights."""
@@ -50,7 +53,7 @@ class CompareJudge:
         try:
             async with case.progress.phase(Phase.COMPARING):
                 found = await self._found(case, seconds, so_far)
-            case.progress.behaviour = found
+            case.progress.note(evidence_of(found, self._cut_short))
             if found is not None:
                 check_limits(found, self._settings.limits)
         except (BehaviourRejected, EngineLost):
@@ -59,7 +62,7 @@ class CompareJudge:
             if self._settings.limits.are_any:
                 raise
             if isinstance(fault, SourceUnavailable) and so_far:
-                _note_cut_short(case, seconds, so_far[-1])
+                self._note_cut_short(case, seconds, so_far[-1])
                 return
             why = f"{type(fault).__name__}: {fault}"
             log.warning("behaviour.not_compared", extra={"why": why})
@@ -75,10 +78,10 @@ class CompareJudge:
         found = await also_by_heard(engine, case.staged, found, heard, left, decides=decides)
         if time.monotonic() - began >= seconds:
             along = f"{found.heard} of {len(heard)} requests of clients"
-            _note_cut_short(case, seconds, f"both were led along {along}")
+            self._note_cut_short(case, seconds, f"both were led along {along}")
         return found
 
-
-def _note_cut_short(case: Case, seconds: float, so_far: str) -> None:
-    case.progress.not_compared = f"cut short after {seconds:g} s: {so_far}"
-    log.info("behaviour.cut_short", extra={"why": case.progress.not_compared})
+    def _note_cut_short(self, case: Case, seconds: float, so_far: str) -> None:
+        self._cut_short = f"cut short after {seconds:g} s: {so_far}"
+        case.progress.note(evidence_of(None, self._cut_short))
+        log.info("behaviour.cut_short", extra={"why": self._cut_short})

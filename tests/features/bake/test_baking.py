@@ -14,7 +14,9 @@ from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, BakeTold, Event, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
+from hotreload.features.bake.evidence import BLANK, bake_of
 from hotreload.features.bake.settings import BakeSettings
+from hotreload.json_fields import bake_fields
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
@@ -29,7 +31,7 @@ class Baked(World):
     """The core with bakes of 300 s, and clients whose answers are as good as a test says."""
 
     def __init__(self, folder: Path, **rules: Any) -> None:
-        super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25))
+        super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25), blank=(BLANK,))
         self.baking = Baking(self.recording, BakeSettings(time=300.0, **rules))
         self.subscribe(self._observe)
         self.baking.begins_with(self.live)
@@ -112,12 +114,13 @@ async def test_worse_weights_are_left_and_refused_and_the_history_has_both_inter
     assert back.outcome is Outcome.LIVE
     assert back.by is not None
     assert back.by.verb == BAKE
-    assert there.bake is not None
-    assert there.bake.outcome is BakeOutcome.CONVICTED
-    [empty] = [each for each in there.bake.signals if each.signal == "empty"]
+    bake = bake_of(there.facts)
+    assert bake is not None
+    assert bake.outcome is BakeOutcome.CONVICTED
+    [empty] = [each for each in bake.signals if each.signal == "empty"]
     assert empty.low > empty.old_high + 0.02
-    assert "empty answers 60 of 100" in there.bake.words
-    assert "before 4 of 200" in there.bake.words
+    assert "empty answers 60 of 100" in bake.words
+    assert "before 4 of 200" in bake.words
     assert world.told == [(2, BakeOutcome.BAKING), (2, BakeOutcome.CONVICTED)]
 
 
@@ -140,7 +143,8 @@ async def test_what_is_convicted_survives_a_restart(world: Baked) -> None:
     await world.turns()
     ledger = world.restarted_ledger()
     assert ledger.refused["r1"].reason.code == BAKE
-    assert [each.bake.outcome for each in ledger.history if each.bake] == [BakeOutcome.CONVICTED]
+    baked = [bake for each in ledger.history if (bake := each.facts["bake"])]
+    assert [bake["outcome"] for bake in baked] == ["convicted"]
 
 
 async def refuse_to_leave(reason: Reason, left: Generation) -> None:
@@ -171,7 +175,8 @@ async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> N
     await convicted_and_not_left(world)
     assert world.baking.condemned == world.last
     begin_another_life(world)
-    assert world.baking.condemned == world.last
+    assert world.baking.condemned is not None
+    assert bake_fields(world.baking.condemned) == bake_fields(world.last)
     assert world.baking._convicted == {world.live.fingerprint}
     await world.turns()
     assert world.live.revision.id == "first"
@@ -281,7 +286,7 @@ async def test_weights_that_behave_are_promoted_and_it_is_told_what_would_have_b
     assert 0.05 < empty.finds < 0.15
     assert "empty answers from 2 % to" in world.last.words
     assert world.live.revision == ONE
-    assert world.ledger.history[0].bake == world.last
+    assert world.ledger.history[0].facts["bake"] == bake_fields(world.last)
 
 
 async def test_the_next_is_compared_with_what_was_promoted(world: Baked) -> None:
@@ -512,8 +517,7 @@ async def test_what_baked_when_the_daemon_ended_counts_as_promoted_with_a_mark(
     again.ledger.history.extend(world.restarted_ledger().history)
     again.baking.begins_with(again.live)
     [attempt] = again.ledger.history
-    assert attempt.bake is not None
-    assert attempt.bake.outcome is BakeOutcome.CUT_SHORT
+    assert attempt.facts["bake"]["outcome"] == "cut_short"
     assert again.told == [(2, BakeOutcome.CUT_SHORT)]
 
 

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.features.compare import comparing
 from hotreload.features.compare import settings as compare_settings
 from hotreload.features.compare.comparing import breaches
+from hotreload.features.compare.evidence import BLANK
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
@@ -27,6 +28,7 @@ from hotreload.picture.words import behaviour_text
 from hotreload.settings.kinds import NamedFile
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged
 from tests.core.overlapping import Overlapping
+from tests.evidence import in_json
 from tests.fakes import END, HANG, FakeEngine
 
 ALIKE = Revision("firsts", "step_1")
@@ -48,7 +50,7 @@ class Comparing(Overlapping):
         others: Sequence[Judge] = (),
         **more: Any,
     ) -> None:
-        super().__init__(folder, judges=self._judges, **more)
+        super().__init__(folder, judges=self._judges, blank=(BLANK,), **more)
         self.compare = compare
         self.hearing = hearing or Hearing()
         self.others = others
@@ -94,12 +96,12 @@ async def test_the_history_tells_how_it_differs_and_nothing_is_decided(tmp_path:
     async with world.running():
         alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
     assert (alike.outcome, other.outcome) == (Outcome.LIVE, Outcome.LIVE)
-    assert alike.behaviour is not None
-    assert other.behaviour is not None
-    assert alike.behaviour.agreement == pytest.approx(5 / 6)
-    assert other.behaviour.agreement == 0
-    assert alike.behaviour.mean_kl < other.behaviour.mean_kl  # type: ignore[operator]
-    assert world.restarted_ledger().history[0].behaviour == other.behaviour
+    assert alike.facts["behaviour"] is not None
+    assert other.facts["behaviour"] is not None
+    assert alike.facts["behaviour"]["agreement"] == pytest.approx(5 / 6)
+    assert other.facts["behaviour"]["agreement"] == 0
+    assert alike.facts["behaviour"]["mean_kl"] < other.facts["behaviour"]["mean_kl"]
+    assert world.restarted_ledger().history[0].facts == in_json(other.facts)
 
 
 async def test_what_differs_by_more_than_a_limit_is_refused_and_never_answers(
@@ -125,7 +127,7 @@ async def test_a_dry_run_tells_it_and_refuses_nothing(tmp_path: Path) -> None:
     world.source.known[OTHER.label] = OTHER
     async with world.running():
         found = await (await world.operator.rehearse(OTHER.label))
-    assert (found.outcome, found.behaviour.agreement) == (Outcome.REJECTED, 0)
+    assert (found.outcome, found.facts["behaviour"]["agreement"]) == (Outcome.REJECTED, 0)
     assert not world.ledger.refused
 
 
@@ -137,7 +139,7 @@ async def test_a_rollback_from_files_is_not_barred_by_how_far_it_goes(tmp_path: 
         await reloaded(world, Revision("and one more", "step_3"))
         world.compare = STRICT
         back = await (await world.operator.rollback(1))
-    assert (back.outcome, back.behaviour) == (Outcome.LIVE, None)
+    assert (back.outcome, back.facts["behaviour"]) == (Outcome.LIVE, None)
 
 
 async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_no_limits(
@@ -147,7 +149,7 @@ async def test_what_cannot_be_compared_goes_live_without_a_report_if_there_are_n
     world.engine.cannot_compare = "there is no room"
     async with world.running():
         attempt = await reloaded(world, OTHER)
-        assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+        assert (attempt.outcome, attempt.facts["behaviour"]) == (Outcome.LIVE, None)
         world.compare = STRICT
         attempt = await reloaded(world, Revision("and one more", "step_3"))
         tried = await (await world.operator.rehearse("step_3"))
@@ -171,7 +173,7 @@ async def test_without_limits_a_comparison_that_fails_fails_no_checkpoint(
     world.steps.faults["compare"] = fault
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+    assert (attempt.outcome, attempt.facts["behaviour"]) == (Outcome.LIVE, None)
 
 
 ASKED = (
@@ -199,10 +201,10 @@ async def test_where_nothing_decides_it_is_cut_short_and_the_history_says_how_fa
     world.steps.released["at once"].set()
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
-    assert attempt.not_compared == f"cut short after 0.05 s: {ASKED[turn]}"
-    assert attempt_fields(attempt)["not_compared"] == attempt.not_compared
-    assert world.restarted_ledger().history[0].not_compared == attempt.not_compared
+    assert (attempt.outcome, attempt.facts["behaviour"]) == (Outcome.LIVE, None)
+    assert attempt.facts["not_compared"] == f"cut short after 0.05 s: {ASKED[turn]}"
+    assert attempt_fields(attempt)["not_compared"] == attempt.facts["not_compared"]
+    assert world.restarted_ledger().history[0].facts == attempt.facts
 
 
 @pytest.mark.parametrize(
@@ -219,8 +221,8 @@ async def test_where_limits_or_another_judge_that_takes_long_decide_it_has_all_i
     world = world_of(tmp_path, replace(COMPARING, limits=limits), others=others)
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert attempt.behaviour is not None
-    assert (attempt.outcome, attempt.not_compared) == (Outcome.LIVE, "")
+    assert attempt.facts["behaviour"] is not None
+    assert (attempt.outcome, attempt.facts["not_compared"]) == (Outcome.LIVE, None)
 
 
 async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
@@ -232,8 +234,8 @@ async def test_a_dry_run_compares_as_long_as_ever_for_nobody_waits_for_it(
     async with world.running():
         found = await (await world.operator.rehearse(OTHER.label))
         live = await reloaded(world, OTHER)
-    assert (found.behaviour.agreement, found.not_compared) == (0, "")
-    assert live.not_compared.startswith("cut short after 0 s: ")
+    assert (found.facts["behaviour"]["agreement"], found.facts["not_compared"]) == (0, None)
+    assert live.facts["not_compared"].startswith("cut short after 0 s: ")
 
 
 @pytest.mark.parametrize("fault", [NotEnoughMemory("no room for the shadow"), HANG])
@@ -242,7 +244,7 @@ async def test_with_limits_it_is_tried_again_later(tmp_path: Path, fault: object
     world.steps.faults["compare"] = fault
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.not_compared) == (Outcome.POSTPONED, "")
+    assert (attempt.outcome, attempt.facts["not_compared"]) == (Outcome.POSTPONED, None)
     assert not world.ledger.refused
 
 
@@ -262,7 +264,7 @@ async def test_where_the_live_ones_make_none_there_is_nothing_to_compare_with(
     world.engine.live.weights.overflows = True
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+    assert (attempt.outcome, attempt.facts["behaviour"]) == (Outcome.LIVE, None)
 
 
 class NumbersOfTexts(FakeEngine):
@@ -282,7 +284,7 @@ async def test_nor_where_they_make_none_of_any_question(tmp_path: Path) -> None:
     world.engine.__class__ = NumbersOfTexts
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert (attempt.outcome, attempt.behaviour) == (Outcome.LIVE, None)
+    assert (attempt.outcome, attempt.facts["behaviour"]) == (Outcome.LIVE, None)
 
 
 async def test_a_question_that_the_live_ones_make_none_of_is_left_out_and_told(
@@ -294,8 +296,8 @@ async def test_a_question_that_the_live_ones_make_none_of_is_left_out_and_told(
     world = world_of(tmp_path, replace(STRICT, corpus=file_of(*corpus)))
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert attempt.behaviour is not None
-    assert attempt.behaviour.questions == len(questions()) + 3
+    assert attempt.facts["behaviour"] is not None
+    assert attempt.facts["behaviour"]["questions"] == len(questions()) + 3
     assert (attempt.outcome, attempt.reason and attempt.reason.code) == ("rejected", "behaviour")
     (told,) = (each for each in caplog.records if each.message == "behaviour.live_nonfinite")
     assert vars(told)["why"] == "prompts.jsonl: line 3: no numbers"
@@ -305,7 +307,7 @@ async def test_of_several_engines_the_first_compares_for_all(tmp_path: Path) -> 
     world = world_of(tmp_path, COMPARING, engines=2)
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert attempt.behaviour is not None
+    assert attempt.facts["behaviour"] is not None
     assert world.steps.entered["compare"].is_set()
     assert not world.engines[1].steps.entered["compare"].is_set()
 
@@ -319,6 +321,11 @@ CORPUS = (*(expecting(f"Who is {at}?", "first") for at in range(6)), expecting("
 RIGHT = RightAnswers(7, 1, 6, 1, 6, 8 / 128, None, ())
 
 
+def told_of(right: RightAnswers) -> Any:
+    """Its facts, but for the answers that were lost."""
+    return {name: value and round(value, 9) for name, value in asdict(right).items()}
+
+
 async def test_the_operators_questions_are_asked_too_and_their_answers_judged(
     tmp_path: Path,
 ) -> None:
@@ -326,14 +333,15 @@ async def test_the_operators_questions_are_asked_too_and_their_answers_judged(
     world = world_of(tmp_path, replace(COMPARING, corpus=file_of(*CORPUS, long)))
     async with world.running():
         alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
-    assert alike.behaviour is not None
-    assert other.behaviour is not None
-    assert other.behaviour.questions == alike.behaviour.questions == 14
-    assert alike.behaviour.right_answers == RightAnswers(7, 6, 6, 0, 0, 1.0, 5 / 7)
-    found = other.behaviour.right_answers
+    assert alike.facts["behaviour"] is not None
+    assert other.facts["behaviour"] is not None
+    assert other.facts["behaviour"]["questions"] == alike.facts["behaviour"]["questions"] == 14
+    right = RightAnswers(7, 6, 6, 0, 0, 1.0, 5 / 7)
+    assert alike.facts["behaviour"]["right_answers"] == told_of(right)
+    found = other.facts["behaviour"]["right_answers"]
     assert found is not None
-    assert replace(found, lost=()) == RIGHT
-    assert world.restarted_ledger().history[0].behaviour == other.behaviour
+    assert {**found, "lost": ()} == told_of(RIGHT)
+    assert world.restarted_ledger().history[0].facts == in_json(other.facts)
 
 
 async def test_a_report_is_made_off_the_loop(
@@ -349,7 +357,7 @@ async def test_a_report_is_made_off_the_loop(
     monkeypatch.setattr(comparing, "report_of", report)
     world = world_of(tmp_path, COMPARING)
     async with world.running():
-        assert (await reloaded(world, OTHER)).behaviour is not None
+        assert (await reloaded(world, OTHER)).facts["behaviour"] is not None
     assert made_on
     assert threading.main_thread() not in made_on
 
@@ -384,10 +392,10 @@ async def test_the_end_of_an_answer_is_part_of_what_is_expected(tmp_path: Path) 
         alike = await reloaded(world, ALIKE)
     led = {each.answer for each in world.engine.asked_unseen if isinstance(each, Led)}
     assert led == {(*map(ord, "first"), END)}
-    assert alike.behaviour is not None
-    assert alike.behaviour.mean_kl is not None
-    assert alike.behaviour.mean_kl > 0  # it goes on where the live ones end
-    assert alike.behaviour.noise_kl == 0
+    assert alike.facts["behaviour"] is not None
+    assert alike.facts["behaviour"]["mean_kl"] is not None
+    assert alike.facts["behaviour"]["mean_kl"] > 0  # it goes on where the live ones end
+    assert alike.facts["behaviour"]["noise_kl"] == 0
 
 
 async def test_an_answer_that_is_over_at_once_is_led_along_to_its_end(tmp_path: Path) -> None:
@@ -395,9 +403,10 @@ async def test_an_answer_that_is_over_at_once_is_led_along_to_its_end(tmp_path: 
     world.engine.live.weights.says = ""
     async with world.running():
         attempt = await reloaded(world, OTHER)
-    assert attempt.behaviour is not None
-    assert (attempt.behaviour.live_empty, attempt.behaviour.tokens) == (6, 0)
-    assert attempt.behaviour.mean_kl is not None
+    assert attempt.facts["behaviour"] is not None
+    found = attempt.facts["behaviour"]
+    assert (found["live_empty"], found["tokens"]) == (6, 0)
+    assert found["mean_kl"] is not None
 
 
 FOUND = Behaviour(
@@ -453,7 +462,7 @@ async def test_a_checkpoint_beside_silent_live_weights_is_told_of_in_json(tmp_pa
     async with world.running():
         attempt = await reloaded(world, OTHER)
     kept = world.restarted_ledger().history[0]
-    assert kept.behaviour == attempt.behaviour
+    assert kept.facts == in_json(attempt.facts)
     fields = json.loads(json.dumps(attempt_fields(kept), allow_nan=False))
     assert fields["behaviour"]["length_ratio"] is None
     assert "something where there was nothing" in behaviour_text(fields["behaviour"])

@@ -54,11 +54,12 @@ async def test_both_are_led_along_what_clients_were_answered(tmp_path: Path) -> 
     async with world.running():
         client_asks(world, 20)
         alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
-    assert alike.behaviour is not None
-    assert other.behaviour is not None
-    assert (alike.behaviour.heard, alike.behaviour.heard_tokens) == (20, 20 * len(SAID))
-    assert (alike.behaviour.heard_same_top, alike.behaviour.heard_noise_kl) == (1, 0)
-    assert other.behaviour.heard_same_top == 0
+    assert alike.facts["behaviour"] is not None
+    assert other.facts["behaviour"] is not None
+    found = alike.facts["behaviour"]
+    assert (found["heard"], found["heard_tokens"]) == (20, 20 * len(SAID))
+    assert (found["heard_same_top"], found["heard_noise_kl"]) == (1, 0)
+    assert other.facts["behaviour"]["heard_same_top"] == 0
 
 
 async def test_the_history_the_events_and_the_disk_have_figures_alone(
@@ -127,8 +128,8 @@ async def test_where_it_fails_the_report_is_as_without(
 ) -> None:
     attempt = await broken(tmp_path, fault)
     assert attempt.outcome is Outcome.LIVE
-    assert attempt.behaviour is not None
-    assert (attempt.behaviour.questions, attempt.behaviour.heard) == (6, 0)
+    assert attempt.facts["behaviour"] is not None
+    assert (attempt.facts["behaviour"]["questions"], attempt.facts["behaviour"]["heard"]) == (6, 0)
     assert str(SECRET) not in all_of(caplog)
 
 
@@ -210,10 +211,10 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
     async with world.running():
         client_asks(world, 20)
         attempt = await reloaded(world, OTHER)
-    assert attempt.behaviour is not None
-    assert (attempt.outcome, attempt.behaviour.heard) == (Outcome.LIVE, 16)
+    assert attempt.facts["behaviour"] is not None
+    assert (attempt.outcome, attempt.facts["behaviour"]["heard"]) == (Outcome.LIVE, 16)
     along = "both were led along 16 of 20 requests of clients"
-    assert attempt.not_compared.endswith(f" s: {along}")
+    assert attempt.facts["not_compared"].endswith(f" s: {along}")
 
 
 class Slow(FakeEngine):
@@ -240,5 +241,5 @@ async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path
 
         world.engine.stage = staged_under_load  # type: ignore[method-assign]
         attempt = await reloaded(world, Revision("firsts", "step_7"))
-    assert attempt.behaviour is not None
-    assert attempt.behaviour.heard == 5
+    assert attempt.facts["behaviour"] is not None
+    assert attempt.facts["behaviour"]["heard"] == 5
