@@ -27,7 +27,9 @@ from hotreload.features.command import judge as command
 from hotreload.features.compare import evidence as compare
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.settings import CompareSettings
+from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.settings import PauseSettings
+from hotreload.features.sessions.sessions import Sessions
 from hotreload.features.sessions.settings import SessionsSettings
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
@@ -51,6 +53,7 @@ from hotreload.server.configured import listening, make_app, passed_sockets
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
+from hotreload.server.sglang.pausing import pause_routes
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.sources.configured import make_source
@@ -86,12 +89,21 @@ class Daemon:
             replicas=settings.engine.replicas,
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
-            pause_limit=settings.of(PauseSettings).limit,
-            sessions=settings.of(SessionsSettings).keep,
         )
+        self.pause = Pause(
+            publish,
+            look_again=self.entrance.look_again,
+            hold_arrivals=settings.reload.while_closed == "hold",
+        )
+        self.sessions = Sessions()
+        self.entrance.admissions = (self.pause, self.sessions)
+        self._admit_by(settings)
+        of_features = [pause_routes(self.pause)]
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""
-        self.rereading = Rereading(settings, read, publish, self.entrance, self.limits)
+        self.rereading = Rereading(
+            settings, read, publish, self.entrance, self.limits, admit_by=self._admit_by
+        )
         self.secrets = SecretFiles(settings, self.rereading.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
@@ -123,6 +135,8 @@ class Daemon:
             source=self.source,
             baking=self.baking,
             hearing=self.hearing,
+            pause=self.pause,
+            routes=of_features,
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             heard=self.lead.heard if self.lead else dict,
         )
@@ -151,6 +165,7 @@ class Daemon:
             events=self.events,
             metrics=self.metrics,
             listeners=(self.baking.conducts, self.hearing),
+            routes=of_features,
             limits=self.limits,
             wake=self.source.wake,
             counts=self.workers.counts,
@@ -160,6 +175,11 @@ class Daemon:
         self.ending = Ending(self.entrance, self.ledger, self.state.save, follows=follows)
         self._stop = asyncio.Event()
         self.life = self._following() if follows else self._deciding()
+
+    def _admit_by(self, settings: Settings) -> None:
+        self.pause.limit = settings.of(PauseSettings).limit
+        self.pause.max_held = settings.reload.max_held
+        self.sessions.keep = settings.of(SessionsSettings).keep
 
     def _deciding(self) -> ServingLife:
         return ServingLife(

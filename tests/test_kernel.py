@@ -19,8 +19,6 @@ from tests.source import MODULES, PACKAGE, nodes_of, tree_of
 
 KERNEL = [module for module in MODULES if module.is_relative_to(PACKAGE / "core")]
 FEATURES = [module for module in MODULES if module.is_relative_to(PACKAGE / "features")]
-NOT_YET_FEATURES = {"pause.py": {"entrance.py"}, "sessions.py": {"entrance.py"}}
-"""Modules of the kernel that are to become features, and those of the kernel that know each."""
 CEILINGS = {Attempt: 14, Rules: 12, Inquiry: 7}
 """The most fields that each may have."""
 
@@ -55,15 +53,6 @@ OF_EACH_FEATURE = {
 @pytest.mark.parametrize("module", KERNEL, ids=lambda module: module.name)
 def test_the_kernel_uses_no_name_that_a_feature_defines(module: Path) -> None:
     assert identifiers_in(module) & OF_EACH_FEATURE == set()
-
-
-@pytest.mark.parametrize("module", NOT_YET_FEATURES)
-def test_what_is_to_be_a_feature_is_known_to_fewer_and_fewer(module: str) -> None:
-    own = {name for name in names_of(PACKAGE / "core" / module) if name[0].isupper()}
-    own -= {name for name in own if name.isupper()}
-    others = (each for each in KERNEL if each.name not in NOT_YET_FEATURES)
-    knowing = {each.name for each in others if identifiers_in(each) & own}
-    assert knowing == NOT_YET_FEATURES[module]
 
 
 def test_no_more_fields_than_today() -> None:

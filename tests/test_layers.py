@@ -42,6 +42,8 @@ RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
 """How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
+ROUTES_OF_FEATURES = {"server.sglang.pausing"}
+"""Imported when the app is made, and not before: they alone of a feature know HTTP."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
@@ -93,6 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "setting": set(),
     "settings.kinds": {"figures"},
     "features": {"features", *SETTING, *CORE},
+    **{routes: {"features", "server", *CORE} for routes in ROUTES_OF_FEATURES},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
@@ -124,7 +127,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
     "daemon": {"features", "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
-    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    | {*ROUTES_OF_FEATURES, *SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
@@ -174,7 +177,7 @@ ONLY_IN = {
     "sgl_jax": {"engine", "hosts.upstream"},
     "prometheus_client": {"observe"},
     "structlog": {"observe"},
-    "fastapi": {"server"},
+    "fastapi": {"server", *ROUTES_OF_FEATURES},
     "watchdog": {"sources"},
     "huggingface_hub": {"sources"},
     "pydantic": {"settings", "life"},

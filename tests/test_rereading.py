@@ -19,6 +19,8 @@ from hotreload.events import SettingsRead, TroubleTold
 from hotreload.features import FEATURES
 from hotreload.features.command.settings import CommandSettings
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
+from hotreload.features.pause.pause import Pause
+from hotreload.features.sessions.sessions import Sessions
 from hotreload.life import rereading
 from hotreload.life.acceptance import accepted
 from hotreload.life.serving import ServingLife
@@ -27,6 +29,7 @@ from hotreload.settings.sections import Settings, class_with
 from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
+from tests.features.admissions import admission_of
 from tests.waiting import Witness
 
 ALL = class_with(FEATURES)
@@ -199,12 +202,12 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     ),
     "sessions.keep": (
         "[sessions]\nkeep = 3",
-        lambda life: life.daemon.entrance.sessions.keep,
+        lambda life: admission_of(life.daemon.entrance, Sessions).keep,
         3,
     ),
     "pause.limit": (
         "[pause]\nlimit = 3",
-        lambda life: life.daemon.entrance.pause.limit,
+        lambda life: admission_of(life.daemon.entrance, Pause).limit,
         3,
     ),
     "server.unknown_fields": (

@@ -5,16 +5,19 @@ HTTP, weights or what an engine is.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hotreload.core.admission import UNCONDITIONAL, Admission, Conditions
 from hotreload.core.gate import AnsweredElsewhere, Bell, Exactly, Gate
-from hotreload.core.pause import Pause
-from hotreload.core.rules import PAUSE_LIMIT
-from hotreload.core.sessions import Sessions
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
 from hotreload.types import Answering, GateState, Generation, Lease
@@ -22,14 +25,32 @@ from hotreload.types import Answering, GateState, Generation, Lease
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """The wish of one request about who answers it."""
+    """The conditions of one request, and the admissions that have a say in it."""
 
-    waits: Callable[[], bool]
-    """True while it waits for a pause to end."""
-    at_least: int = 0
-    within: float = 0.0
-    exactly: Exactly | None = None
-    session: Hashable | None = None
+    asked: Conditions
+    admissions: Sequence[Admission]
+
+    def holder(self) -> Admission | None:
+        """The first admission for which it has to wait."""
+        for each in self.admissions:
+            if each.holds(self.asked):
+                return each
+        return None
+
+    def weights(self) -> Sequence[Exactly]:
+        """The weights it is to be answered by; asked anew each time, as a session may begin."""
+        wanted: Sequence[Exactly] = (self.asked.exactly,) if self.asked.exactly else ()
+        for each in self.admissions:
+            if named := each.weights_for(self.asked):
+                wanted = (*wanted, *named)
+        return wanted
+
+    def engine(self) -> int | None:
+        """The index of the engine that the first admission prefers that prefers any."""
+        for each in self.admissions:
+            if (index := each.engine_for(self.asked)) is not None:
+                return index
+        return None
 
 
 class Entrance[E]:
@@ -42,33 +63,26 @@ class Entrance[E]:
         replicas: int = 1,
         max_held: int = 1024,
         hold_arrivals: bool = True,
-        pause_limit: float = PAUSE_LIMIT,
-        sessions: float = 0.0,
+        admissions: Sequence[Admission] = (),
     ) -> None:
         """Make a gate before each of so many engines; each is closed until weights are live there.
 
-        `hold_arrivals` is for while it is closed, or somebody paused: those who come wait, at most
-        `max_held` of them, or are refused.
+        `hold_arrivals` is for while it is closed: those who come wait, at most `max_held` of them,
+        or are refused.
         """
         self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
         self._moved = Bell()
         self.gates = [self._gate(index, max_held) for index in range(replicas)]
         """By the replica's index."""
-        self.pause = Pause(
-            publish,
-            changed=self._moved.ring,
-            limit=pause_limit,
-            max_held=max_held,
-            hold_arrivals=hold_arrivals,
-        )
-        self.sessions = Sessions(sessions)
-        """Conversations that stand by the weights they began with."""
+        self.admissions = admissions
+        """They have a say in each request, in this order."""
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
     def renew(self, index: int) -> Gate[E]:
         """Put a new gate in the place of one that was sealed because its engine was lost."""
-        self.sessions.leave(self.gates[index])
+        for each in self.admissions:
+            each.engine_lost(self.gates[index])
         gate = self._gate(index, self.gates[index].max_held)
         self.gates[index] = gate
         if self._ending is not None:
@@ -80,6 +94,13 @@ class Entrance[E]:
         gate = self._new_gate(replica=index, max_held=max_held)
         gate.moved = self._moved  # who waits at one gate may go in at another that moved
         return gate
+
+    def look_again(self) -> None:
+        """Have all that wait here ask the admissions anew."""
+        self._moved.ring()
+
+    def check_answers_here(self) -> None:
+        """Raise nothing: this host lets requests in."""
 
     @contextmanager
     def preparing(self) -> Iterator[E]:
@@ -99,80 +120,66 @@ class Entrance[E]:
         leases = [gate.lease for gate in self.gates if gate.lease and not gate.is_lost]
         return [lease.engine for lease in leases] or [self.gates[0].preparer()]
 
-    @asynccontextmanager
-    async def passing(
-        self,
-        at_least: int = 0,
-        within: float = 0.0,
-        *,
-        exactly: Exactly | None = None,
-        session: Hashable | None = None,
-    ) -> AsyncIterator[Lease[E]]:
+    def passing(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
-        `exactly` names the weights that are to answer it. Those of a `session` are all answered by
-        the same, at the engine that answered it last if it can. GenerationGone when none has them.
+        GenerationGone when the weights that it or an admission names answer no more.
         """
-        wish = _Wish(self._is_paused, at_least, within, exactly, session)
-        async with self._inside(wish) as lease:
-            yield lease
+        return self._inside(_Wish(asked, self.admissions))
 
-    @asynccontextmanager
-    async def looking(self) -> AsyncIterator[Lease[E]]:
-        """Let in one who looks at the engine or its weights: a swap holds him, no pause does."""
-        async with self._inside(_Wish(lambda: False)) as lease:
-            yield lease
+    def looking(self) -> AbstractAsyncContextManager[Lease[E]]:
+        """Let in one who looks at the engine or its weights: a swap holds it, no admission."""
+        return self._inside(_Wish(UNCONDITIONAL, ()))
 
     @asynccontextmanager
     async def _inside(self, wish: _Wish) -> AsyncIterator[Lease[E]]:
         async with AsyncExitStack() as inside:
             gate, lease = await self._let_in(inside, wish)
-            with self.sessions.answering(wish.session, gate, lease), _sealed_when_lost(gate):
+            for each in wish.admissions:
+                if (answering := each.answering(wish.asked, gate, lease)) is not None:
+                    inside.enter_context(answering)
+            with _sealed_when_lost(gate):
                 yield lease
 
     async def _let_in(self, inside: AsyncExitStack, wish: _Wish) -> tuple[Gate[E], Lease[E]]:
         now = asyncio.get_running_loop().time
-        until, at_least = now() + wish.within, wish.at_least
-        wanted = partial(self._wanted, wish)
+        until, at_least = now() + wish.asked.within, wish.asked.at_least
         while True:
             came = now()
-            await self._no_pause(wish)
+            await self._held(wish)
             until += now() - came
             gate = self._gate_for(wish)
             left = max(0.0, until - now())
             elsewhere = partial(self._lets_in_elsewhere, gate, wish)
             try:
-                passing = gate.passing(at_least, left, elsewhere, wanted)
+                passing = gate.passing(at_least, left, elsewhere, wish.weights)
                 lease = await inside.enter_async_context(passing)
-                if not wish.waits():
+                if self._holder(wish) is None:
                     return gate, lease
-                await inside.aclose()  # a pause began as the gate let him in
+                await inside.aclose()  # it has to wait since just before the gate let it in
             except AnsweredElsewhere:
                 continue
             except GenerationGone:
                 # Gone while it waited there, for a swap: another engine may have it still.
-                if gate.lease_of(wanted()) or not self._gates_with(wanted()):
+                if gate.lease_of(wish.weights()) or not self._gates_with(wish.weights()):
                     raise
             except NotServing:
                 # Its engine was lost while it waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
 
-    async def _no_pause(self, wish: _Wish) -> None:
-        if wish.waits():
-            with self.pause.holding():
-                while wish.waits():
+    async def _held(self, wish: _Wish) -> None:
+        """Have it wait as long as an admission holds it."""
+        while (holder := self._holder(wish)) is not None:
+            with holder.holding(wish.asked):
+                while self._holder(wish) is holder:
                     await self._moved.wait()
 
-    def _is_paused(self) -> bool:
-        """True while those who come wait for a pause's end; who is refused need not."""
-        return self.pause.stands and self.lets_in
-
-    def _wanted(self, wish: _Wish) -> Sequence[Exactly]:
-        """The weights it is to be answered by; asked anew each time, as a session may begin."""
-        asked = (wish.exactly,) if wish.exactly else ()
-        return (*asked, *self.sessions.weights_of(wish.session))
+    def _holder(self, wish: _Wish) -> Admission | None:
+        """The admission for which it has to wait; what is refused need not."""
+        holder = wish.holder()
+        return holder if holder is not None and self.lets_in else None
 
     def _gates_with(self, wanted: Sequence[Exactly]) -> list[Gate[E]]:
         """List the gates behind which these weights answer: those that are open, if any is."""
@@ -181,34 +188,40 @@ class Entrance[E]:
         return [gate for gate in having if gate.state is GateState.OPEN] or having
 
     def _gate_for(self, wish: _Wish) -> Gate[E]:
-        """The gate of the engine that has the weights it wants; a session goes where it was."""
-        wanted = self._wanted(wish)
-        having = self._gates_with(wanted) if wanted else []
+        """The gate of an engine that can answer it, the preferred one if that can."""
+        wanted, at_least = wish.weights(), wish.asked.at_least
+        having = self._gates_with(wanted) if wanted else self._open(at_least)
         if not having:
-            return self._best(0 if wanted else wish.at_least)
-        replica = self.sessions.replica_of(wish.session)
-        return next((gate for gate in having if gate.replica == replica), None) or (
+            return self._best(0 if wanted else at_least)
+        preferred = wish.engine()
+        return next((gate for gate in having if gate.replica == preferred), None) or (
             self._least_busy(having)
         )
 
+    def _open(self, at_least: int) -> list[Gate[E]]:
+        """List the gates that let in now, where a generation answers that is new enough."""
+        is_open = (gate for gate in self.gates if gate.state is GateState.OPEN)
+        return [gate for gate in is_open if not gate.is_before(at_least)]
+
     def _best(self, at_least: int) -> Gate[E]:
         """The gate of the least busy engine among those that answer now, else one to wait at."""
+        if new_enough := self._open(at_least):
+            return self._least_busy(new_enough)
         unsealed = [gate for gate in self.gates if gate.state is not GateState.SEALED]
         if not unsealed:
             return self.gates[0]
-        is_open = [gate for gate in unsealed if gate.state is GateState.OPEN]
-        new_enough = [gate for gate in is_open if not gate.is_before(at_least)]
-        if new_enough:
-            return self._least_busy(new_enough)
+        is_open = self._open(0)
         return is_open[0] if is_open else self._least_busy(unsealed)
 
     def _lets_in_elsewhere(self, gate: Gate[E], wish: _Wish) -> bool:
-        """True when a request is to wait at this gate no longer: for a pause, or for nothing."""
+        """True when a request is to leave this gate: to wait for an admission, or to be let in."""
+        if self._holder(wish) is not None:
+            return True
         others = (each for each in self.gates if each is not gate)
         is_open = (each for each in others if each.state is GateState.OPEN)
-        if wanted := self._wanted(wish):
-            return wish.waits() or any(each.lease_of(wanted) for each in is_open)
-        return wish.waits() or any(not each.is_before(wish.at_least) for each in is_open)
+        if wanted := wish.weights():
+            return any(each.lease_of(wanted) for each in is_open)
+        return any(not each.is_before(wish.asked.at_least) for each in is_open)
 
     def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
         """Choose the gate with the fewest inside; those that are equally busy take turns."""
@@ -249,8 +262,7 @@ class Entrance[E]:
         return [Answering(generation, count) for generation, count in counts.items()]
 
     def allow(self, max_held: int) -> None:
-        """Let so many wait at each gate, and for the end of a pause, from now on."""
-        self.pause.max_held = max_held
+        """Let so many wait at each gate from now on."""
         for gate in self.gates:
             gate.max_held = max_held
 

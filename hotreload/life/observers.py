@@ -1,6 +1,6 @@
 """The picture of how things are, and all that tell it to others."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from hotreload.core.ledger import Ledger
@@ -8,6 +8,7 @@ from hotreload.core.ports import Source
 from hotreload.events import Events
 from hotreload.features.bake.baking import Baking
 from hotreload.features.compare.hearing import Hearing
+from hotreload.features.pause.pause import Pause
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
@@ -16,6 +17,7 @@ from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.picture.status import Documents, Status
+from hotreload.server.feature_routes import Routes
 from hotreload.settings.sections import Settings
 
 
@@ -32,6 +34,8 @@ class Observers:
         source: Source,
         baking: Baking,
         hearing: Hearing,
+        pause: Pause,
+        routes: Iterable[Routes],
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
@@ -49,7 +53,7 @@ class Observers:
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.answering,
-                paused=lambda: slot.entrance.pause.held,
+                paused=lambda: pause.held,
                 heard=heard,
                 bake=lambda: baking.now,
                 condemned=lambda: baking.condemned,
@@ -64,6 +68,7 @@ class Observers:
             self.picture,
             max_leaves=settings.metrics.max_leaves if settings.metrics.per_leaf else 0,
             expect_every=settings.metrics.expect_every,
+            of_features=[path for each in routes for path in each.paths],
         )
         self.systemd = Systemd(
             self.picture,

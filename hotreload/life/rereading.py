@@ -21,8 +21,6 @@ from hotreload.events import Publish, SettingsRead
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.features.pause.settings import PauseSettings
-from hotreload.features.sessions.settings import SessionsSettings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.server.keys import ApiKeys
@@ -56,13 +54,16 @@ class Rereading:
         publish: Publish,
         entrance: Entrance[Any],
         limits: Limits,
+        *,
+        admit_by: Callable[[Settings], None] = lambda settings: None,
     ) -> None:
-        """Without `read` they stay as they are."""
+        """Without `read` they stay as they are; `admit_by` has the admissions go by new ones."""
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
         self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
+        self._admit_by = admit_by
         self.limits = limits
         """Limits on requests, always those that are in force."""
         self._asked = asyncio.Event()
@@ -131,8 +132,7 @@ class Rereading:
         reconciler.judge_by(digest_of_probes(settings))
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
-        self._entrance.pause.limit = settings.of(PauseSettings).limit
-        self._entrance.sessions.keep = settings.of(SessionsSettings).keep
+        self._admit_by(settings)
         for name, value in settings.server.limits:
             setattr(self.limits, name, value)
         self.limits.unknown_fields = settings.server.unknown_fields

@@ -28,7 +28,6 @@ ROUTES = (
 )
 OTHER_SERVERS_ROUTES = (
     "/abort_request",
-    "/continue_generation",
     "/detokenize",
     "/flush_cache",
     "/get_load",
@@ -38,11 +37,7 @@ OTHER_SERVERS_ROUTES = (
     "/get_weights_by_name",
     "/get_world_size",
     "/health_generate",
-    "/is_paused",
     "/model_info",
-    "/pause",
-    "/pause_generation",
-    "/resume",
     "/reset_prefix_cache",
     "/server_info",
     "/tokenize",

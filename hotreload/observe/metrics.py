@@ -5,7 +5,7 @@ A scrape reads what was noted before and asks no device, so it works while the e
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 
@@ -61,10 +61,12 @@ class Metrics:
         *,
         max_leaves: int = 1000,
         expect_every: float | None = None,
+        of_features: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
-        in how many seconds something new is expected to go live.
+        in how many seconds something new is expected to go live. `of_features` are the paths of
+        features' routes, each exported when it is first asked.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
@@ -77,6 +79,7 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._max_leaves = max_leaves
+        self._routes = frozenset((*ROUTES, *OTHER_SERVERS_ROUTES, *of_features))
         self._fetched = FetchMetrics(picture.pace)
         self._loads = LoadMetrics()
         self._fresh = Fresh(self.render)
@@ -295,7 +298,7 @@ class Metrics:
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count an answered request; unknown routes share one label."""
-        known = route if route in (*ROUTES, *OTHER_SERVERS_ROUTES) else "other"
+        known = route if route in self._routes else "other"
         self._requests.labels(known, code).inc()
         self._request_seconds.labels(known).observe(seconds)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -125,8 +125,12 @@ _STATUS = {
 }
 
 
+Admit = Callable[[Request], Awaitable[None]]
+"""Let a request through, or refuse it."""
+
+
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdminCheck:
     """Lets root, our own user and one group through, and over TCP who shows an admin key.
 
     The overflow ids let nobody through, whoever we are: all whom our user namespace does not know
@@ -171,7 +175,7 @@ class Admission:
 
 
 def admin_routes[P](
-    *, gate: Gate[P], operator: Callable[[], Operator], status: Status, admission: Admission
+    *, gate: Gate[P], operator: Callable[[], Operator], status: Status, admission: Admit
 ) -> APIRouter:
     """Build the routes under /admin."""
     router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])

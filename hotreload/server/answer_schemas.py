@@ -313,11 +313,6 @@ SHAPES: Mapping[str, Schema] = {
         loads=a_list(an_object(_BUSY, max_total_num_tokens=AN_INTEGER, token_usage=A_NUMBER)),
     ),
     "FirstValues": a_list(either(A_NUMBER, {"type": "array"}, {"type": "null"})),
-    "Paused": an_object(
-        status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
-    ),
-    "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
-    "IsPaused": an_object(is_paused=A_BOOLEAN),
     "Checked": an_object(success=A_BOOLEAN, message=PLAIN_TEXT),
     "Updated": an_object(
         success=A_BOOLEAN, message=PLAIN_TEXT, num_paused_requests=AN_INTEGER, reason=MAYBE_TEXT

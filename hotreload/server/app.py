@@ -14,10 +14,11 @@ from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents
-from hotreload.server.admin import Admission, admin_routes
+from hotreload.server.admin import AdminCheck, admin_routes
 from hotreload.server.answerer import Answerer
 from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
+from hotreload.server.feature_routes import Routes
 from hotreload.server.keys import ApiKeys, KeyCheck, wanted_keys
 from hotreload.server.limits import Bodies
 from hotreload.server.model_routes import model_routes
@@ -47,6 +48,7 @@ def create_app[P](
     events: Events,
     metrics: Metrics,
     listeners: Sequence[Listener] = (),
+    routes: Sequence[Routes] = (),
     limits: Limits | None = None,
     admin_group: int | None = None,
     replay: bool = False,
@@ -62,7 +64,7 @@ def create_app[P](
     """Build the app. `HttpServer` serves it; another server would not know who connects.
 
     `operator` returns who takes orders now; NotServing while nobody does. `listeners` listen
-    to each request to the model. `counts` are shared with workers.
+    to each request to the model, `routes` are those of features. `counts` are shared with workers.
     """
     limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
@@ -84,9 +86,9 @@ def create_app[P](
     app.router.routes.append(webhook_route(webhook))
     app.include_router(watch_routes(documents, metrics))
     app.include_router(page_routes())
-    app.include_router(schema_routes())
+    app.include_router(schema_routes(routes))
     by_key = KeyCheck(admin_keys, kind="admin key") if admin_keys is not None else None
-    admission = Admission(admin_group, by_key)
+    admission = AdminCheck(admin_group, by_key)
     app.include_router(
         sglang_routes(
             limits,
@@ -97,6 +99,8 @@ def create_app[P](
             answered_at=lambda: asked.answered_at,
         )
     )
+    for each in routes:
+        app.include_router(each.make(gate, admission))
     orders = TrainerOrders(operator, gate)
     app.include_router(sglang_orders(orders, status=status, admission=admission))
     app.include_router(vllm_routes(orders, gate=gate, admission=admission))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from hotreload.core.admission import Conditions
 from hotreload.core.gate import Exactly
 from hotreload.core.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
@@ -143,11 +144,9 @@ class ModelHere[P]:
                 ask.encoded.check(preparer.encodes_as)
             prepared = await preparer.prepare(ask.request)
         patience = self.limits.generation_seconds
-        passing = self.gate.passing(
-            ask.at_least, patience, exactly=ask.exactly, session=ask.session
-        )
+        asked = Conditions(ask.at_least, patience, ask.exactly, ask.session)
         async with (
-            passing as lease,
+            self.gate.passing(asked) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
             askable = partial(lease.engine.askable, prepared) if ask.may_be_heard else None

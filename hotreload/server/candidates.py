@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from hotreload.core.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import NotServing
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
@@ -55,7 +55,9 @@ class OneLease[P]:
         yield self._lease.engine
 
     @asynccontextmanager
-    async def passing(self, *wishes: Any, **more: Any) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
+    async def passing(
+        self, asked: Conditions = UNCONDITIONAL
+    ) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
         """Yield the lease, whatever generation is wished for: these weights are none yet."""
         yield self._lease
 

@@ -17,6 +17,7 @@ from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
 from hotreload.server.asking import Model
+from hotreload.server.feature_routes import Routes
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.peers import overflow_id
@@ -51,6 +52,7 @@ def make_app[P](
     events: Events,
     metrics: Metrics,
     listeners: Sequence[Listener],
+    routes: Sequence[Routes],
     limits: Limits,
     wake: Callable[[str], None],
     counts: SharedNumbers,
@@ -68,6 +70,7 @@ def make_app[P](
         events=events,
         metrics=metrics,
         listeners=listeners,
+        routes=routes,
         limits=limits,
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",

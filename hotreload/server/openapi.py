@@ -1,6 +1,6 @@
 """GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `operations` says of each."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -13,11 +13,19 @@ from hotreload import __version__
 from hotreload.json_fields import Fields
 from hotreload.server.answer_schemas import SHAPES
 from hotreload.server.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
-from hotreload.server.operation import JSON_TYPE, SCHEMES, Media, Operation, Parameter
+from hotreload.server.feature_routes import Routes
+from hotreload.server.operation import (
+    JSON_TYPE,
+    SCHEMES,
+    Media,
+    Operation,
+    Operations,
+    Parameter,
+)
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
-from hotreload.server.schema_parts import named
+from hotreload.server.schema_parts import Schema, named
 
 ANY = (400, 401, 413, 421, 431, 500)
 """Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a
@@ -32,35 +40,41 @@ ABOUT = (
 )
 
 
-def schema_routes() -> APIRouter:
-    """Build the route."""
+def schema_routes(of_features: Sequence[Routes]) -> APIRouter:
+    """Build the route; features have routes of their own."""
     router = APIRouter()
+    operations, shapes = dict(OPERATIONS), dict(SHAPES)
+    for each in of_features:
+        operations |= each.operations
+        shapes |= each.shapes
 
     @router.get("/openapi.json")
     async def openapi(request: Request) -> Response:
-        return Json(document(request.app))
+        return Json(document(request.app, operations, shapes))
 
     return router
 
 
-def document(app: FastAPI) -> Fields:
+def document(app: FastAPI, operations: Operations, shapes: Mapping[str, Schema]) -> Fields:
     """The whole document."""
     paths: dict[str, Fields] = {}
-    for path, method, operation in _operations(app.routes):
+    for path, method, operation in _operations(app.routes, operations):
         paths.setdefault(path, {})[method.lower()] = _operation(path, method, operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "hotreload", "version": __version__, "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": SHAPES, "securitySchemes": SCHEMES},
+        "components": {"schemas": shapes, "securitySchemes": SCHEMES},
     }
 
 
-def _operations(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, str, Operation]]:
+def _operations(
+    routes: Iterable[BaseRoute], operations: Operations
+) -> Iterator[tuple[str, str, Operation]]:
     for route in routes:
         assert isinstance(route, Route)
         for method in sorted(route.methods or ()):
-            operation = OPERATIONS.get((method, route.path_format))
+            operation = operations.get((method, route.path_format))
             if operation is not None:
                 yield route.path_format, method, operation
 

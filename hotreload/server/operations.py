@@ -76,11 +76,6 @@ RANK_PARAMETER = Parameter(
     "dp_rank", "query", whole_number(0, 2**31 - 1), "The engine of this number alone."
 )
 
-PAUSE_MODE_PARAMETER = Parameter(
-    "mode", "query", bodies.VLLM_PAUSE_MODE, "What becomes of those that run; abort."
-)
-CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes nothing.")
-
 ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
 REFUSALS_OF_ORDERS = (404, 408, 409, 503, 504)
 CHANGED = (403, 404, 408, 409, 503, 504)
@@ -151,30 +146,6 @@ OF_SGLANG: Operations = {
             Operation("SGLang's: forget cached prefixes that nobody uses.", {TEXT_TYPE: PLAIN_TEXT})
         ),
     ),
-    ("POST", "/pause_generation"): _guarded(
-        Operation(
-            "SGLang's: those who come wait, until it is over.",
-            _json("Paused"),
-            body=bodies.PAUSE,
-            may_be_empty=True,
-        )
-    ),
-    ("POST", "/continue_generation"): _guarded(
-        Operation(
-            "SGLang's: end a pause.", _json("Continued"), body=bodies.CONTINUE, may_be_empty=True
-        )
-    ),
-    ("POST", "/pause"): _guarded(
-        Operation(
-            "vLLM's: the same as /pause_generation.",
-            _json("Paused"),
-            parameters=(PAUSE_MODE_PARAMETER, CLEAR_CACHE_PARAMETER),
-        )
-    ),
-    ("POST", "/resume"): _guarded(
-        Operation("vLLM's: the same as /continue_generation.", _json("Continued"))
-    ),
-    ("GET", "/is_paused"): Operation("vLLM's: does a pause stand?", _json("IsPaused"), (503,)),
     ("POST", "/abort_request"): _guarded(
         Operation("SGLang's: end a request, or all.", {}, body=bodies.ABORT, may_be_empty=True)
     ),

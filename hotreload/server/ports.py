@@ -1,14 +1,13 @@
 """All the server needs of the rest of the daemon, as shapes; nothing here is implemented."""
 
-from collections.abc import AsyncGenerator, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from hotreload.core.gate import Exactly
-from hotreload.core.pause import Running
+from hotreload.core.admission import UNCONDITIONAL, Conditions
 from hotreload.json_fields import Fields
-from hotreload.types import By, Lease, Staged
+from hotreload.types import Lease, Staged
 
 
 class Preparer[P](Protocol):
@@ -125,26 +124,6 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         ...
 
 
-class Pausing(Protocol):
-    """A pause that somebody may ask for."""
-
-    @property
-    def stands(self) -> bool:
-        """True while those who come wait for its end."""
-        ...
-
-    def begin(self, by: By, mode: str, running: Running) -> None:
-        """Hold those who come from now on; BadRequest where pauses are forbidden.
-
-        `mode` is what the caller called it, `running` what becomes of those inside.
-        """
-        ...
-
-    def end(self, by: By) -> bool:
-        """Let in those who wait, and all who come; False where no pause stood."""
-        ...
-
-
 class WayIn[P](Protocol):
     """The way by which requests to the model come in; it alone chooses the engine that answers."""
 
@@ -158,18 +137,12 @@ class WayIn[P](Protocol):
         ...
 
     def passing(
-        self,
-        at_least: int = 0,
-        within: float = 0.0,
-        *,
-        exactly: Exactly | None = None,
-        session: Hashable | None = None,
+        self, asked: Conditions = UNCONDITIONAL
     ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Wait while holding, then yield what answers; NotServing when sealed, full or booting.
 
-        An older generation than `at_least` is waited out so long; NotNewEnough when in vain. All
-        of a `session` are answered by the same weights, and by those that are `exactly` named;
-        GenerationGone when those answer no more.
+        An older generation than is asked for is waited out so long; NotNewEnough when in vain.
+        GenerationGone when the weights that are asked for answer no more.
         """
         ...
 
@@ -182,12 +155,11 @@ class Gate[P](WayIn[P], Protocol):
         ...
 
     def looking(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
-        """Yield what answers to who looks at it: no pause holds him. NotServing as above."""
+        """Yield what answers to who looks at it: no admission holds him. NotServing as above."""
         ...
 
-    @property
-    def pause(self) -> Pausing:
-        """The pause; NotServing where nobody may pause."""
+    def check_answers_here(self) -> None:
+        """Raise NotServing if another host of the engine lets requests in."""
         ...
 
     async def drained(self, within: float) -> None:

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from hotreload.errors import BadRequest, shown
 from hotreload.json_fields import Fields
+from hotreload.server.admin import Admit
 from hotreload.server.ordering import TrainerOrders, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.problems import Json
@@ -14,7 +15,6 @@ from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
 from hotreload.server.sglang.orders import updated
-from hotreload.server.sglang.routes import Admit
 
 
 def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:

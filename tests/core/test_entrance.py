@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from hotreload.core.admission import Conditions
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
@@ -37,7 +38,7 @@ async def busy(gate: Gate[str], requests: int) -> AsyncIterator[None]:
 
 
 async def who_answers(entrance: Entrance[str], at_least: int = 0, within: float = 5.0) -> str:
-    async with entrance.passing(at_least, within) as let_in:
+    async with entrance.passing(Conditions(at_least, within)) as let_in:
         return f"{let_in.generation.number} on {let_in.engine}"
 
 

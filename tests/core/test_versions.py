@@ -1,20 +1,16 @@
 """The version of weights is their trainer's own: it goes with them, and touches nothing else."""
 
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from hotreload.core.gate import Exactly
 from hotreload.core.rules import KeepPrevious, Rules
-from hotreload.errors import Busy, GenerationGone
+from hotreload.errors import Busy
 from hotreload.events import GateChanged, GenerationLive, GenerationNamed
 from hotreload.types import Mode, Outcome, Reason
 from tests.core.conftest import World
 from tests.core.test_orders import ONE, TWO, go_on, goes_live, stuck_in
 from tests.fakes import HANG
-
-LONG = 60.0
 
 
 def versions(world: World) -> set[str]:
@@ -98,30 +94,6 @@ async def test_weights_are_named_without_being_touched(tmp_path: Path, engines: 
     assert not [each for each in world.happened if isinstance(each, GateChanged | GenerationLive)]
     (event,) = [each for each in world.happened if isinstance(each, GenerationNamed)]
     assert event.generation.weight_version == "seven"
-
-
-@pytest.mark.parametrize("is_inside", [True, False], ids=["under way", "between two turns"])
-async def test_a_conversation_goes_by_the_new_name_when_others_are_live(
-    tmp_path: Path, is_inside: bool
-) -> None:
-    world = World(tmp_path, Rules(), mode=Mode.OVERLAP)
-    world.entrance.sessions.keep = LONG
-    known(world)
-
-    async def turn(version: str | None = None) -> str:
-        exactly = Exactly(weight_version=version) if version else None
-        async with world.entrance.passing(exactly=exactly, session="talk") as lease:
-            return lease.generation.weight_version
-
-    async with world.running(), AsyncExitStack() as inside:
-        assert await turn() == "1"
-        if is_inside:
-            await inside.enter_async_context(world.entrance.passing(session="talk"))
-        await world.operator.name_live("1b")
-        await (await world.operator.reload(ONE.label))
-        assert [await turn(), await turn("1b")] == ["1b", "1b"]
-        with pytest.raises(GenerationGone):
-            await turn("1")
 
 
 async def test_what_is_live_already_gets_the_version_that_is_ordered(world: World) -> None:

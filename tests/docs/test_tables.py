@@ -17,6 +17,7 @@ from hotreload.picture.picture import State
 from hotreload.server.app import create_app
 from hotreload.server.exchange import generation_header
 from hotreload.server.operations import OPERATIONS
+from hotreload.server.sglang.pausing import pause_routes
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES
 from hotreload.types import Generation, Outcome, Revision
@@ -81,7 +82,14 @@ def test_every_alert_has_its_row_with_its_severity() -> None:
 
 def test_every_route_has_its_row() -> None:
     parts: Any = MagicMock()
-    app = create_app(gate=parts, operator=parts, documents=parts, events=parts, metrics=parts)
+    app = create_app(
+        gate=parts,
+        operator=parts,
+        documents=parts,
+        events=parts,
+        metrics=parts,
+        routes=[pause_routes(parts)],
+    )
     routes = {
         f"{method} {route.path_format}"  # type: ignore[attr-defined]  # a mount has none; we have none
         for route in app.routes

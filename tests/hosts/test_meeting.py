@@ -134,7 +134,7 @@ ASKS: list[Callable[[FollowerRefusal], Any]] = [
     lambda there: there.passing().__aenter__(),
     lambda there: there.looking().__aenter__(),
     lambda there: there.engines(),
-    lambda there: there.pause,
+    lambda there: there.check_answers_here(),
 ]
 
 

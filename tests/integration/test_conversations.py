@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from hotreload.core import sessions
+from hotreload.core.admission import Conditions
+from hotreload.features.pause.pause import Pause
+from hotreload.features.sessions import sessions
+from hotreload.features.sessions.sessions import Sessions
+from tests.features.admissions import admission_of
 from tests.integration.running import (
     Load,
     Running,
@@ -193,20 +197,20 @@ async def test_one_that_runs_for_long_keeps_no_others_from_being_forgotten(
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
     talk, entrance = Talk(), running.daemon.entrance
-    async with entrance.passing(session="runs"):
+    async with entrance.passing(Conditions(session="runs")):
         for number in range(8):  # more than there may be, whoever came before
             assert await turn(running, talk, f"short {number}")
-    assert len(entrance.sessions) <= 3
+    assert len(admission_of(entrance, Sessions)) <= 3
 
 
 @pytest.mark.parametrize("pause", ["/pause_generation", "/pause?mode=keep"])
 async def test_a_conversation_goes_on_after_a_trainers_pause(running: Running, pause: str) -> None:
-    talk = Talk()
+    talk, held_by = Talk(), admission_of(running.daemon.entrance, Pause)
     assert await turn(running, talk, pause)
     async with running.client() as client:
         await client.post(pause, json={"mode": "in_place"})
         held = asyncio.create_task(turn(running, talk, pause))
-        await running.until(lambda: running.daemon.entrance.pause.held == 1)
+        await running.until(lambda: held_by.held == 1)
         await client.post("/continue_generation", json={})
     assert await held
     assert len(set(talk.prints)) == 1

@@ -8,6 +8,8 @@ from typing import Any
 
 import httpx
 
+from hotreload.features.pause.pause import Pause
+from tests.features.admissions import admission_of
 from tests.integration.running import Running, one_daemon, one_daemon_marks, request_for, words
 
 pytestmark = one_daemon_marks()
@@ -213,7 +215,8 @@ async def test_a_trainers_pause_holds_those_who_come_while_a_checkpoint_goes_liv
 ) -> None:
     before = running.live.number
     ended = asyncio.create_task(paused_with_a_stream(running, {"mode": "retract"}))
-    await running.until(lambda: running.daemon.entrance.pause.stands)
+    pause = admission_of(running.daemon.entrance, Pause)
+    await running.until(lambda: pause.stands)
     held = [asyncio.create_task(running.ask()) for _ in range(4)]
     await running.attempted(running.drop(4))
     assert (await asked(running, "GET", "/flush_cache")).status_code == 200
@@ -236,7 +239,7 @@ def said(running: Running) -> str:
 async def test_a_pause_that_aborts_does_and_one_that_nobody_ends_is_over_by_itself(
     running: Running,
 ) -> None:
-    pause = running.daemon.entrance.pause
+    pause = admission_of(running.daemon.entrance, Pause)
     pause.limit = 0.5
     applied, last = await paused_with_a_stream(running, {})
     assert applied["mode_applied"] == last["finish_reason"]["type"] == "abort"

@@ -8,9 +8,8 @@ import pytest
 
 from hotreload.errors import BadRequest, CheckpointRejected
 from hotreload.events import AttemptFinished
-from hotreload.server.operations import OPERATIONS
 from hotreload.types import Outcome
-from tests.server.world import FIRST, World, answer_on, attempt
+from tests.server.world import DESCRIBED, FIRST, World, answer_on, attempt
 
 MOST = 16 * 2**10
 SIZE = 60_000
@@ -31,12 +30,12 @@ REQUIRED["/v1/responses"] = {"input": "a"}
 REQUIRED["/v1/chat/completions"] = {"messages": [{"role": "user", "content": "a"}]}  # type: ignore[dict-item]
 AS_LONG_AS_ASKED = {"/tokenize", "/v1/tokenize"}
 """Their answers are as long as what they encode."""
-BODIES = [path for (_, path), told in OPERATIONS.items() if told.body is not None]
+BODIES = [path for (_, path), told in DESCRIBED.items() if told.body is not None]
 
 
 def bad_bodies(path: str) -> Iterator[dict[str, Any]]:
     """Each field with each value, and names that no field has."""
-    fields = OPERATIONS["POST", path].body or {}
+    fields = DESCRIBED["POST", path].body or {}
     for name in fields:
         for value in BIG:
             yield REQUIRED.get(path, {}) | {name: value}

@@ -25,7 +25,7 @@ ASKS = [
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server whose engine overlaps, and that heeds conversations."""
     async with serving(tmp_path) as world:
-        world.entrance.sessions.keep = 60.0
+        world.sessions.keep = 60.0
         world.gate.open(overlapping(world, FIRST))
         yield world
 

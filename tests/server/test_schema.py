@@ -9,12 +9,11 @@ import pytest
 from starlette.routing import Route
 
 from hotreload.server.keys import OPEN_PATHS, ApiKeys
-from hotreload.server.operations import OPERATIONS
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS
-from tests.server.world import FIRST, World, attempt, serving
+from tests.server.world import DESCRIBED, FIRST, World, attempt, serving
 
 PAUSES = {"/pause_generation", "/continue_generation", "/pause", "/resume"}
 LOOKS = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker"}
@@ -34,7 +33,7 @@ def routes_of(world: World) -> set[tuple[str, str]]:
 
 
 async def test_every_route_of_the_app_is_described_and_no_other(world: World) -> None:
-    assert routes_of(world) == set(OPERATIONS)
+    assert routes_of(world) == set(DESCRIBED)
 
 
 async def test_the_document_holds_every_route_and_the_statuses_it_answers_with(
@@ -80,7 +79,7 @@ async def test_what_it_says_is_what_happens_to_who_shows_nothing_over_tcp(tmp_pa
     keys = ApiKeys(["a-key-of-24-characters-1"])
     async with serving(tmp_path, tcp=True, keys=keys, webhook="knock-knock") as world:
         address = f"http://127.0.0.1:{world.tcp_port}"
-        for (method, path), operation in OPERATIONS.items():
+        for (method, path), operation in DESCRIBED.items():
             async with httpx.AsyncClient(base_url=address) as client:
                 status = (await client.request(method, path)).status_code
             wants_something = bool(operation.security or operation.who)

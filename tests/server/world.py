@@ -18,6 +18,8 @@ from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
 from hotreload.features.bake.conduct import Conducts
 from hotreload.features.compare.hearing import Hearing
+from hotreload.features.pause.pause import Pause
+from hotreload.features.sessions.sessions import Sessions
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
 from hotreload.picture.checkpoints import Checkpoints
@@ -28,6 +30,8 @@ from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix
+from hotreload.server.operations import OPERATIONS
+from hotreload.server.sglang.pausing import OF_PAUSES, pause_routes
 from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.types import (
@@ -53,6 +57,8 @@ Fields = dict[str, Any]
 BY_A_WORKER = False
 """True while a worker answers what asks the model; tests/server/conftest.py says where."""
 
+DESCRIBED = {**OPERATIONS, **OF_PAUSES}
+"""What is said of every route of a server."""
 LEAVES = {"lm_head": 11, "model.embed": 7}
 FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)
 SECOND = Generation(2, Revision("bbbb2222", "step-2"), "fp-2", 1_700_000_100.0)
@@ -237,6 +243,9 @@ class World:
         self.server_limits = limits
         self.events = Events()
         self.entrance = Entrance[FakeEngine](self.events.publish, replicas=2)
+        self.pause = Pause(self.events.publish, look_again=self.entrance.look_again)
+        self.sessions = Sessions()
+        self.entrance.admissions = (self.pause, self.sessions)
         self.gate = self.entrance.gates[0]
         """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
@@ -256,6 +265,7 @@ class World:
             events=self.events,
             metrics=self.metrics,
             listeners=(self.conducts, self.hearing),
+            routes=[pause_routes(self.pause)],
             limits=limits,
             admin_group=admin_group,
             replay=replay,

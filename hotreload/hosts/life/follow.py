@@ -5,15 +5,15 @@ here is told to rank 0 with the reason, and then nobody takes it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload import failpoints
+from hotreload.core.admission import UNCONDITIONAL, Conditions
 from hotreload.core.attempt import prepare
-from hotreload.core.gate import Exactly
 from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, StillWanted
 from hotreload.core.recording import Attempts
@@ -274,12 +274,7 @@ class FollowerRefusal:
 
     @asynccontextmanager
     async def passing(
-        self,
-        at_least: int = 0,
-        within: float = 0.0,
-        *,
-        exactly: Exactly | None = None,
-        session: Hashable | None = None,
+        self, asked: Conditions = UNCONDITIONAL
     ) -> AsyncIterator[Lease[RunningEngine]]:
         """Refuse it: nobody is answered here."""
         self._refuse()
@@ -291,9 +286,8 @@ class FollowerRefusal:
         self._refuse()
         yield
 
-    @property
-    def pause(self) -> NoReturn:
-        """Refuse it: rank 0 holds those who come."""
+    def check_answers_here(self) -> NoReturn:
+        """Refuse it: rank 0 lets requests in."""
         self._refuse()
 
     async def drained(self, within: float) -> None:

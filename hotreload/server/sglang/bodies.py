@@ -28,11 +28,6 @@ def _off(value: Any) -> Kind:
     return Kind(words, lambda given: given is value, {"const": value})
 
 
-def _one_of(*words: str) -> Kind:
-    said = f"{', '.join(words[:-1])} or {words[-1]}"
-    return Kind(said, lambda value: value in words, {"enum": [*words]})
-
-
 def _are(kind: type, value: Any) -> bool:
     return isinstance(value, list) and all(type(each) is kind for each in value)
 
@@ -49,22 +44,22 @@ _NAMES = Kind(
     {"type": "array", "items": {"type": "string"}},
 )
 _INTEGERS = {"type": "array", "items": {"type": "integer"}}
-_EVERY_CONTROL = {"rid": STRING, "http_worker_ipc": _NOT_HERE}
+EVERY_CONTROL = {"rid": STRING, "http_worker_ipc": _NOT_HERE}
 
 ABORT: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
+    **EVERY_CONTROL,
     "abort_all": BOOLEAN,
     "finished_reason": _NOT_HERE,
     "abort_message": _NOT_HERE,
     "weight_versions": _NOT_HERE,
 }
 BY_NAME: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
+    **EVERY_CONTROL,
     "name": NAME_OF_WEIGHTS,
     "truncate_size": whole_number(1, MOST_ROWS),
 }
 CHECK: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
+    **EVERY_CONTROL,
     "action": STRING,
     "allow_quant_error": _off(False),
     "skip_tensor_list": _NAMES,
@@ -74,14 +69,8 @@ CHECK: Mapping[str, Kind] = {
         {"enum": ["all", "target"]},
     ),
 }
-PAUSE: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
-    "mode": _one_of("abort", "retract", "in_place"),
-}
-VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
-CONTINUE: Mapping[str, Kind] = {**_EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
 UPDATE: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
+    **EVERY_CONTROL,
     "model_path": NAME_OF_WEIGHTS,
     "load_format": RELOAD["load_format"],
     "abort_all_requests": BOOLEAN,
@@ -98,7 +87,7 @@ UPDATE: Mapping[str, Kind] = {
 take weights as arguments; no weights read what others cached."""
 UPDATE_BY_NAME: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NOT_HERE}
 NAMING: Mapping[str, Kind] = {
-    **_EVERY_CONTROL,
+    **EVERY_CONTROL,
     "new_version": WEIGHT_VERSION,
     "abort_all_requests": BOOLEAN,
 }

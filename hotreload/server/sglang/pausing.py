@@ -5,21 +5,33 @@ Nothing here needs one, and none mixes two generations in an answer: what `retra
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.core.pause import Running
 from hotreload.errors import DrainTimedOut
+from hotreload.features.pause.pause import Pause, Running
 from hotreload.json_fields import Fields
+from hotreload.server.admin import Admit
 from hotreload.server.exchange import while_connected
+from hotreload.server.feature_routes import Routes
+from hotreload.server.operation import (
+    JSON_TYPE,
+    Operation,
+    Operations,
+    Parameter,
+    for_administrators,
+)
 from hotreload.server.ordering import asker
 from hotreload.server.ports import Gate
 from hotreload.server.problems import Json
-from hotreload.server.request_body import check_kinds, read_fields
-from hotreload.server.sglang import bodies
+from hotreload.server.request_body import BOOLEAN, Kind, check_kinds, read_fields
+from hotreload.server.schema_parts import A_BOOLEAN, PLAIN_TEXT, Schema, an_object, named
+from hotreload.server.sglang.bodies import EVERY_CONTROL
 
 USUAL = "abort"
 """The mode where none is named, SGLang's and vLLM's."""
@@ -27,45 +39,103 @@ AGAIN_SECONDS = 1.0
 """An abort misses who is between the gate and the engine: it is asked for again after so long."""
 
 
-def pause_routes[P](gate: Gate[P], admission: Callable[[Request], Awaitable[None]]) -> APIRouter:
-    """Build the routes; all but the one that looks ask for the rights of the admin routes."""
+def _one_of(*words: str) -> Kind:
+    said = f"{', '.join(words[:-1])} or {words[-1]}"
+    return Kind(said, lambda value: value in words, {"enum": [*words]})
+
+
+PAUSE: Mapping[str, Kind] = {**EVERY_CONTROL, "mode": _one_of("abort", "retract", "in_place")}
+VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
+CONTINUE: Mapping[str, Kind] = {**EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
+_SHAPES: Mapping[str, Schema] = {
+    "Paused": an_object(
+        status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
+    ),
+    "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
+    "IsPaused": an_object(is_paused=A_BOOLEAN),
+}
+_MODE_PARAMETER = Parameter(
+    "mode", "query", VLLM_PAUSE_MODE, "What becomes of those that run; abort."
+)
+_CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes nothing.")
+
+
+def _guarded(words: str, shape: str, **more: Any) -> Operation:
+    operation = Operation(words, {JSON_TYPE: named(shape)}, **more)
+    return for_administrators(operation, 403, 408, 503)
+
+
+OF_PAUSES: Operations = {
+    ("POST", "/pause_generation"): _guarded(
+        "SGLang's: those who come wait, until it is over.", "Paused", body=PAUSE, may_be_empty=True
+    ),
+    ("POST", "/continue_generation"): _guarded(
+        "SGLang's: end a pause.", "Continued", body=CONTINUE, may_be_empty=True
+    ),
+    ("POST", "/pause"): _guarded(
+        "vLLM's: the same as /pause_generation.",
+        "Paused",
+        parameters=(_MODE_PARAMETER, _CLEAR_CACHE_PARAMETER),
+    ),
+    ("POST", "/resume"): _guarded("vLLM's: the same as /continue_generation.", "Continued"),
+    ("GET", "/is_paused"): Operation(
+        "vLLM's: does a pause stand?", {JSON_TYPE: named("IsPaused")}, (503,)
+    ),
+}
+
+
+def pause_routes(pause: Pause) -> Routes:
+    """Return the routes by which this pause is asked for, and ended."""
+    return Routes(partial(_make_routes, pause), OF_PAUSES, _SHAPES)
+
+
+def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
+    """Make them; all but the one that looks ask for the rights of the admin routes."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
 
+    def here() -> Pause:
+        gate.check_answers_here()
+        return pause
+
     @guarded.post("/pause_generation")
     async def pause_generation(request: Request) -> Response:
-        given = await read_fields(request, bodies.PAUSE, may_be_empty=True)
+        given = await read_fields(request, PAUSE, may_be_empty=True)
         mode = given.get("mode", USUAL)
-        applied = await _paused(gate, request, mode, waits=mode == Running.ABORT)
+        applied = await _paused(pause, gate, request, mode, waits=mode == Running.ABORT)
         return Json({"message": "Generation paused successfully.", "status": "ok", **applied})
 
     @guarded.post("/continue_generation")
     async def continue_generation(request: Request) -> Response:
-        await read_fields(request, bodies.CONTINUE, may_be_empty=True)
-        stood = gate.pause.end(asker("continue", request))
+        await read_fields(request, CONTINUE, may_be_empty=True)
+        stood = here().end(asker("continue", request))
         told = {"message": "Generation continued successfully.", "status": "ok", "success": True}
         return Json({**told, "was_paused": stood})
 
     @guarded.post("/pause")
-    async def pause(request: Request, mode: str = USUAL, clear_cache: bool = True) -> Response:
-        check_kinds({"mode": mode}, {"mode": bodies.VLLM_PAUSE_MODE})
-        applied = await _paused(gate, request, mode, waits=mode != "keep")
+    async def pause_by_mode(
+        request: Request, mode: str = USUAL, clear_cache: bool = True
+    ) -> Response:
+        check_kinds({"mode": mode}, {"mode": VLLM_PAUSE_MODE})
+        applied = await _paused(pause, gate, request, mode, waits=mode != "keep")
         return Json({"status": "paused", **applied})
 
     @guarded.post("/resume")
     async def resume(request: Request) -> Response:
-        stood = gate.pause.end(asker("continue", request))
+        stood = here().end(asker("continue", request))
         return Json({"status": "resumed", "success": True, "was_paused": stood})
 
     @router.get("/is_paused")
     async def is_paused() -> Response:
-        return Json({"is_paused": gate.pause.stands})
+        return Json({"is_paused": here().stands})
 
     router.include_router(guarded)
     return router
 
 
-async def _paused[P](gate: Gate[P], request: Request, mode: str, *, waits: bool) -> Fields:
+async def _paused(
+    pause: Pause, gate: Gate[Any], request: Request, mode: str, *, waits: bool
+) -> Fields:
     """Hold those who come from now on; `waits`: until nobody runs any more, as the caller expects.
 
     The pause stands on if the caller leaves meanwhile: its own limit ends it.
@@ -74,15 +144,15 @@ async def _paused[P](gate: Gate[P], request: Request, mode: str, *, waits: bool)
     gate.engines()  # NotServing while there is nobody to hold
     await request.body()  # or a client that left could not be told from one that still sends
     by = asker("pause", request, route=request.url.path)
-    gate.pause.begin(by, mode, running)
+    pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):
-            await _nobody_runs(gate, aborts=running is Running.ABORT)
+            await _nobody_runs(pause, gate, aborts=running is Running.ABORT)
     return {"success": True, "mode": mode, "mode_applied": running.value}
 
 
-async def _nobody_runs[P](gate: Gate[P], *, aborts: bool) -> None:
-    while gate.pause.stands:
+async def _nobody_runs(pause: Pause, gate: Gate[Any], *, aborts: bool) -> None:
+    while pause.stands:
         if aborts:
             await asyncio.gather(*(engine.abort_asked(None) for engine in gate.engines()))
         try:

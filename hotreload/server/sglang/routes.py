@@ -1,7 +1,7 @@
 """SGLang's routes that change nothing of the weights: what answers, how busy it is, its caches, its
 tokenizer, and the end of a request that nobody wants."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from hotreload.errors import BadRequest, NotServing
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
+from hotreload.server.admin import Admit
 from hotreload.server.answerer import check_batch
 from hotreload.server.openai.requests import chat_request, in_openai_words
 from hotreload.server.ordering import abort, flush_all
@@ -20,11 +21,9 @@ from hotreload.server.request_body import read_fields
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server.sglang.health import OneToken
-from hotreload.server.sglang.pausing import pause_routes
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
-Admit = Callable[[Request], Awaitable[None]]
 OF_A_CHAT = {"messages", "chat_template_kwargs"}
 USUAL_ROWS = 100
 """Numbers, or rows, of a leaf that are shown if nothing is said."""
@@ -47,7 +46,6 @@ def sglang_routes[P](
     router.include_router(_routes_that_tell(gate, status, model))
     router.include_router(_routes_of_the_tokenizer(limits, gate))
     router.include_router(_guarded_routes(gate, admission))
-    router.include_router(pause_routes(gate, admission))
     one_token = OneToken(gate, answered_at)
 
     @router.get("/health_generate")

@@ -8,10 +8,11 @@ what comes under its name then is refused, and never answered by other weights i
 import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hotreload.core.admission import Admission, Conditions
 from hotreload.core.gate import Exactly, Gate
 from hotreload.types import Lease
 
@@ -36,7 +37,7 @@ class _Session:
     end: asyncio.TimerHandle | None = None
 
 
-class Sessions:
+class Sessions(Admission):
     """A table of names; it knows nothing of where they come from."""
 
     def __init__(self, keep: float = 0.0) -> None:
@@ -49,28 +50,29 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def weights_of(self, name: Hashable | None) -> Sequence[Exactly]:
-        """The weights that the session goes on by; none, where it is new."""
-        session = self._found(name)
+    def weights_for(self, asked: Conditions) -> Sequence[Exactly]:
+        """Return the weights that its session goes on by; none where that is new."""
+        session = self._found(asked.session)
         return () if session is None else (session.weights,)
 
-    def replica_of(self, name: Hashable | None) -> int | None:
-        """The engine that answered it last."""
-        session = self._found(name)
+    def engine_for(self, asked: Conditions) -> int | None:
+        """Return the index of the engine that answered its session last."""
+        session = self._found(asked.session)
         return None if session is None else session.replica
 
-    @contextmanager
     def answering(
-        self, name: Hashable | None, gate: Gate[Any], lease: Lease[Any]
-    ) -> Iterator[None]:
-        """Answer a request of the session by this lease; its first one binds it."""
-        if name is None or not self.keep:
-            yield
-            return
+        self, asked: Conditions, gate: Gate[Any], lease: Lease[Any]
+    ) -> AbstractContextManager[None] | None:
+        """Answer a request of a session by this lease; its first one binds it."""
+        if (name := asked.session) is None or not self.keep:
+            return None
         session = self._found(name) or self._new(name, gate, lease)
-        if session is None:
-            yield
-            return
+        return None if session is None else self._answering(name, session, gate, lease)
+
+    @contextmanager
+    def _answering(
+        self, name: Hashable, session: _Session, gate: Gate[Any], lease: Lease[Any]
+    ) -> Iterator[None]:
         session.replica = gate.replica
         session.inside += 1
         self._idle.pop(name, None)
@@ -85,7 +87,7 @@ class Sessions:
                 loop = asyncio.get_running_loop()
                 session.end = loop.call_later(self.keep, _let_go, session)
 
-    def leave(self, gate: Gate[Any]) -> None:
+    def engine_lost(self, gate: Gate[Any]) -> None:
         """Keep nothing of an engine that was lost."""
         for session in self._by_name.values():
             if session.kept is not None and session.kept[0] is gate:

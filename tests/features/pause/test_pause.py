@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from hotreload.core.admission import Conditions
 from hotreload.core.entrance import Entrance
-from hotreload.core.pause import Running
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
 from hotreload.events import Event, PauseBegan, PauseOver, TroubleTold
+from hotreload.features.pause.pause import Pause, Running
 from hotreload.types import By, Generation, Lease, Revision
 from tests.waiting import turn_until
 
@@ -23,23 +24,25 @@ class Paused:
 
     def __init__(self, limit: float = LONG, **how: bool | int) -> None:
         self.told: list[Event] = []
-        self.entrance = Entrance[str](
+        self.entrance = Entrance[str](self.told.append, replicas=2)
+        self.now = Pause(
             self.told.append,
-            replicas=2,
-            pause_limit=limit,
+            look_again=self.entrance.look_again,
+            limit=limit,
             **how,  # type: ignore[arg-type]  # each is of its kind
         )
+        self.entrance.admissions = (self.now,)
         for index, gate in enumerate(self.entrance.gates):
             gate.open(Lease(ONE, f"engine {index}"))
 
     def pause(self) -> None:
-        self.entrance.pause.begin(TRAINER, "in_place", Running.FINISH)
+        self.now.begin(TRAINER, "in_place", Running.FINISH)
 
     def go_on(self) -> bool:
-        return self.entrance.pause.end(TRAINER)
+        return self.now.end(TRAINER)
 
     async def ask(self, at_least: int = 0, within: float = 5.0) -> int:
-        async with self.entrance.passing(at_least, within) as lease:
+        async with self.entrance.passing(Conditions(at_least, within)) as lease:
             return lease.generation.number
 
     def names(self) -> list[str]:
@@ -52,7 +55,7 @@ class Paused:
 async def held(paused: Paused, count: int = 1) -> list[asyncio.Task[int]]:
     """So many who came, and wait."""
     asking = [asyncio.create_task(paused.ask()) for _ in range(count)]
-    await turn_until(lambda: paused.entrance.pause.held == count)
+    await turn_until(lambda: paused.now.held == count)
     return asking
 
 
@@ -64,7 +67,7 @@ async def test_who_comes_waits_until_it_is_over_and_who_is_inside_goes_on() -> N
         assert (paused.entrance.inside, paused.entrance.held) == (1, 0)
     assert paused.go_on()
     assert [await each for each in asking] == [1, 1, 1]
-    assert paused.entrance.pause.held == 0
+    assert paused.now.held == 0
     assert paused.names() == ["pause.began", "pause.over"]
 
 
@@ -98,7 +101,7 @@ async def test_who_waits_for_a_swap_or_a_newer_generation_waits_for_the_pause_th
     paused.pause()
     for index, gate in enumerate(paused.entrance.gates):
         gate.open(Lease(TWO, f"engine {index}"))
-    await turn_until(lambda: paused.entrance.pause.held == 2)
+    await turn_until(lambda: paused.now.held == 2)
     paused.go_on()
     assert (await newer, await swapped) == (2, 2)
 
@@ -119,7 +122,7 @@ async def test_nobody_ends_it_so_it_ends_by_itself_and_says_so() -> None:
     paused.pause()
     (asking,) = await held(paused)
     assert await asyncio.wait_for(asking, 5) == 1
-    assert not paused.entrance.pause.stands
+    assert not paused.now.stands
     (over,) = [each for each in paused.told if isinstance(each, PauseOver)]
     assert (over.by, over.held) == (None, 1)
     assert over.fields() == {"held": 1, "ended": "limit"}
@@ -144,7 +147,7 @@ async def test_asked_for_again_its_time_begins_anew() -> None:
     await asyncio.sleep(0.15)
     paused.pause()
     await asyncio.sleep(0.15)
-    assert paused.entrance.pause.stands
+    assert paused.now.stands
     assert paused.go_on()
     await asyncio.sleep(0.1)
     assert not any(paused.troubles())
@@ -163,9 +166,9 @@ async def test_no_more_wait_than_may() -> None:
     with pytest.raises(NotServing) as refused:
         await paused.ask()
     assert (refused.value.code, refused.value.retry_after) == ("too_many_held", 1)
-    paused.entrance.allow(3)
+    paused.now.max_held = 3
     asking.append(asyncio.create_task(paused.ask()))
-    await turn_until(lambda: paused.entrance.pause.held == 3)
+    await turn_until(lambda: paused.now.held == 3)
     paused.go_on()
     assert [await each for each in asking] == [1, 1, 1]
 
@@ -212,14 +215,16 @@ async def test_who_leaves_is_not_counted_any_more() -> None:
     paused.pause()
     (asking,) = await held(paused)
     asking.cancel()
-    await turn_until(lambda: paused.entrance.pause.held == 0)
+    await turn_until(lambda: paused.now.held == 0)
 
 
 async def test_before_anything_is_live_they_hear_that_it_boots() -> None:
     entrance = Entrance[str](print)
-    entrance.pause.begin(TRAINER, "abort", Running.ABORT)
+    pause = Pause(print, look_again=entrance.look_again)
+    entrance.admissions = (pause,)
+    pause.begin(TRAINER, "abort", Running.ABORT)
     with pytest.raises(NotServing) as refused:
         async with entrance.passing():
             pass
     assert refused.value.code == "booting"
-    entrance.pause.end(TRAINER)
+    pause.end(TRAINER)

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from hotreload.core import sessions as module
+from hotreload.core.admission import Conditions
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Exactly
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import GenerationGone
+from hotreload.features.sessions import sessions as module
+from hotreload.features.sessions.sessions import Sessions
 from hotreload.types import Generation, Lease, Mode, Outcome, Revision, Staged
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
@@ -37,7 +40,10 @@ class Talks:
     """An entrance to several engines whose gates a test turns by hand, and who asks there."""
 
     def __init__(self, keep: float = LONG, replicas: int = 1) -> None:
-        self.entrance = Entrance[str](lambda event: None, replicas=replicas, sessions=keep)
+        self.sessions = Sessions(keep)
+        self.entrance = Entrance[str](
+            lambda event: None, replicas=replicas, admissions=(self.sessions,)
+        )
         self.first = [lease(ONE, index) for index in range(replicas)]
         for gate, first in zip(self.entrance.gates, self.first, strict=True):
             gate.open(first)
@@ -45,7 +51,7 @@ class Talks:
     async def turn(
         self, session: str | None = None, exactly: Exactly | None = None, at_least: int = 0
     ) -> str:
-        async with self.entrance.passing(at_least, 5, exactly=exactly, session=session) as let_in:
+        async with self.entrance.passing(Conditions(at_least, 5, exactly, session)) as let_in:
             return f"{let_in.generation.number} on {let_in.engine}"
 
     async def is_refused(
@@ -137,7 +143,7 @@ async def test_each_request_gives_it_more_time_and_one_that_runs_all_it_needs() 
     for _ in range(4):
         await asyncio.sleep(0.1)
         assert await talks.turn("old") == "1 on engine 0"
-    async with talks.entrance.passing(session="old"):
+    async with talks.entrance.passing(Conditions(session="old")):
         await asyncio.sleep(0.3)
     assert await talks.turn("old") == "1 on engine 0"
 
@@ -166,7 +172,7 @@ async def test_where_there_are_none_names_mean_nothing() -> None:
     await talks.turn("old")
     talks.entrance.gates[0].change(lease(TWO))
     assert await talks.turn("old") == "2 on engine 0"
-    assert len(talks.entrance.sessions) == 0
+    assert len(talks.sessions) == 0
 
 
 async def test_a_conversation_that_names_other_weights_is_refused() -> None:
@@ -247,10 +253,10 @@ async def test_who_waits_at_a_closed_gate_goes_where_its_weights_are_let_in_firs
 async def test_no_more_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SESSIONS", 3)
     talks = Talks()
-    async with talks.entrance.passing(session="runs"):
+    async with talks.entrance.passing(Conditions(session="runs")):
         for name in "abcde":
             await talks.turn(name)
-            assert len(talks.entrance.sessions) <= 3
+            assert len(talks.sessions) <= 3
         talks.entrance.gates[0].change(lease(TWO))
         assert await talks.turn("runs") == "1 on engine 0"
         assert await talks.turn("e") == "1 on engine 0"
@@ -262,26 +268,26 @@ async def test_while_all_that_may_be_are_under_way_a_new_one_is_answered_and_not
 ) -> None:
     monkeypatch.setattr(module, "MOST_SESSIONS", 1)
     talks = Talks()
-    async with talks.entrance.passing(session="runs"):
+    async with talks.entrance.passing(Conditions(session="runs")):
         assert await talks.turn("new") == "1 on engine 0"
         talks.entrance.gates[0].change(lease(TWO))
         assert [await talks.turn(name) for name in ("new", "runs")] == [
             "2 on engine 0",
             "1 on engine 0",
         ]
-        assert len(talks.entrance.sessions) == 1
+        assert len(talks.sessions) == 1
     assert await talks.turn("new") == "2 on engine 0"
-    assert len(talks.entrance.sessions) == 1
+    assert len(talks.sessions) == 1
 
 
 async def test_one_under_way_keeps_none_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
     talks = Talks(keep=0.01)
-    async with talks.entrance.passing(session="runs"):
+    async with talks.entrance.passing(Conditions(session="runs")):
         await talks.turn("a")
         await asyncio.sleep(0.05)
         await talks.turn("b")
-        assert len(talks.entrance.sessions) == 2
+        assert len(talks.sessions) == 2
 
 
 async def test_what_was_used_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +296,7 @@ async def test_what_was_used_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPat
     await talks.turn("a")
     await asyncio.sleep(0.05)
     await talks.turn("b")
-    assert len(talks.entrance.sessions) == 1
+    assert len(talks.sessions) == 1
 
 
 # --- with the core --------------------------------------------------------------------------------
@@ -303,10 +309,10 @@ def world(tmp_path: Path) -> Overlapping:
 
 def in_sessions(world: World, keep: float = LONG) -> Callable[[str], Awaitable[str]]:
     """How a conversation asks, where lanes are kept for those."""
-    world.entrance.sessions.keep = keep
+    world.entrance.admissions = (Sessions(keep),)
 
     async def turn(session: str) -> str:
-        async with world.entrance.passing(session=session) as let_in:
+        async with world.entrance.passing(Conditions(session=session)) as let_in:
             return f"{let_in.generation.number}: {let_in.engine.answer(let_in.weights)}"
 
     return turn
@@ -352,7 +358,7 @@ async def test_while_a_swap_waits_for_their_room_no_conversation_goes_on(
 ) -> None:
     turn = in_sessions(world)
     async with world.running():
-        async with world.entrance.passing(session="old"):
+        async with world.entrance.passing(Conditions(session="old")):
             world.source.publish(NEW)
             await world.attempted()
             assert await turn("old") == "1: first clean"
@@ -409,3 +415,27 @@ async def test_what_was_tried_on_some_engines_and_left_again_answers_no_conversa
             else:
                 with pytest.raises(GenerationGone):
                     await turn(name)
+
+
+@pytest.mark.parametrize("is_inside", [True, False], ids=["under way", "between two turns"])
+async def test_a_conversation_goes_by_the_new_name_when_others_are_live(
+    tmp_path: Path, is_inside: bool
+) -> None:
+    world = World(tmp_path, Rules(), mode=Mode.OVERLAP)
+    world.entrance.admissions = (Sessions(LONG),)
+    world.source.known[NEW.label] = NEW
+
+    async def turn(version: str | None = None) -> str:
+        exactly = Exactly(weight_version=version) if version else None
+        async with world.entrance.passing(Conditions(exactly=exactly, session="talk")) as lease:
+            return lease.generation.weight_version
+
+    async with world.running(), AsyncExitStack() as inside:
+        assert await turn() == "1"
+        if is_inside:
+            await inside.enter_async_context(world.entrance.passing(Conditions(session="talk")))
+        await world.operator.name_live("1b")
+        await (await world.operator.reload(NEW.label))
+        assert [await turn(), await turn("1b")] == ["1b", "1b"]
+        with pytest.raises(GenerationGone):
+            await turn("1")

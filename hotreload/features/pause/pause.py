@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from hotreload.core.admission import Admission, Conditions
 from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import PauseBegan, PauseOver, Publish
@@ -34,26 +35,26 @@ class Running(StrEnum):
     ABORT = "abort"
 
 
-class Pause:
+class Pause(Admission):
     """Holds those who come while it stands; at most one stands at a time."""
 
     def __init__(
         self,
         publish: Publish,
         *,
-        changed: Callable[[], None],
+        look_again: Callable[[], None],
         limit: float = PAUSE_LIMIT,
         max_held: int = 1024,
         hold_arrivals: bool = True,
     ) -> None:
-        """`changed` is called when it is over, and when one begins; `limit` 0 lets none begin."""
+        """`look_again` is called when one begins or is over; `limit` 0 lets none begin."""
         self.limit = limit
         """Seconds after which it ends by itself."""
         self.max_held = max_held
         self.held = 0
         """Count of requests that wait for its end; for any thread."""
         self._publish = publish
-        self._changed = changed
+        self._look_again = look_again
         self._hold_arrivals = hold_arrivals
         self._lapsed = Trouble(PAUSE_LAPSED, publish)
         self._by: By | None = None
@@ -62,6 +63,10 @@ class Pause:
     @property
     def stands(self) -> bool:
         """True while those who come wait."""
+        return self._by is not None
+
+    def holds(self, asked: Conditions) -> bool:
+        """Have every request wait that comes while it stands."""
         return self._by is not None
 
     def begin(self, by: By, mode: str, running: Running) -> None:
@@ -76,7 +81,7 @@ class Pause:
         self._by = by
         self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse, by)
         self._publish(PauseBegan(by, mode, running.value, self.limit))
-        self._changed()
+        self._look_again()
 
     def end(self, by: By) -> bool:
         """Let in those who wait, and all who come; False where no pause stood."""
@@ -102,7 +107,7 @@ class Pause:
         self._forget_end()
         self._by = None
         self._publish(PauseOver(by, self.held))
-        self._changed()
+        self._look_again()
 
     def _forget_end(self) -> None:
         if self._end is not None:
@@ -110,8 +115,8 @@ class Pause:
         self._end = None
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """Count one more who waits; NotServing when too many do, or none may."""
+    def holding(self, asked: Conditions) -> Iterator[None]:
+        """Count one more that waits; NotServing when too many do, or none may."""
         if not self._hold_arrivals:
             raise NotServing("a pause was asked for", code="paused", retry_after=1)
         if self.held >= self.max_held:
