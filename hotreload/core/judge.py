@@ -25,7 +25,7 @@ class Case:
     staged: Staged
     progress: AttemptProgress
     is_hurried: bool
-    """True if only this judge keeps the weights from going live: another takes no long time."""
+    """True if the weights wait for nothing that takes long, and are to go live."""
 
 
 class Judge(Protocol):
