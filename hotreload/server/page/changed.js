@@ -6,13 +6,13 @@ import { timed } from "./now.js";
 import * as words from "./words.js";
 
 export function showChanged(history) {
-  const compared = history.find((one) => one.behaviour?.worst.length || one.command_said.length);
+  const compared = history.find((one) => one.behaviour?.worst.length || one.command_said?.length);
   at("changed").hidden = !compared;
   if (!compared) return;
   at("changed-said").replaceChildren(...said(compared));
   at("pairs").replaceChildren(...(compared.behaviour?.worst ?? []).map(pair));
-  at("command").hidden = !compared.command_said.length;
-  say(at("command-said"), compared.command_said.join("\n"));
+  at("command").hidden = !compared.command_said?.length;
+  say(at("command-said"), (compared.command_said ?? []).join("\n"));
 }
 
 function said({ told, finished_at: moment, ...attempt }) {
