@@ -28,6 +28,7 @@ from hotreload.features.compare import evidence as compare
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.features.pause.pause import Pause
+from hotreload.features.pause.routes import pause_routes
 from hotreload.features.pause.settings import PauseSettings
 from hotreload.features.sessions.sessions import Sessions
 from hotreload.features.sessions.settings import SessionsSettings
@@ -53,7 +54,6 @@ from hotreload.server.configured import listening, make_app, passed_sockets
 from hotreload.server.doors import Doors
 from hotreload.server.http_server import HttpServer
 from hotreload.server.listening import turn_away
-from hotreload.server.sglang.pausing import pause_routes
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.sources.configured import make_source

@@ -42,7 +42,7 @@ RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
 """How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
-ROUTES_OF_FEATURES = {"server.sglang.pausing"}
+ROUTES_OF_FEATURES = {"features.pause.routes"}
 """Imported when the app is made, and not before: they alone of a feature know HTTP."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
-PAUSE_LIMIT = 600.0
-"""Seconds after which a pause that nobody ends is over by itself."""
-
 BY_MEMORY: Final = "auto"
 """In the place of a number of sets of weights: as many as memory holds, within `MOST_SETS`."""
 MOST_SETS = 6

@@ -13,11 +13,11 @@ from hotreload import errors
 from hotreload.cli import exits
 from hotreload.engine.lanes.lanes import why_no_lanes
 from hotreload.errors import PASSED_OVER, REJECTIONS
+from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app
 from hotreload.server.exchange import generation_header
 from hotreload.server.operations import OPERATIONS
-from hotreload.server.sglang.pausing import pause_routes
 from hotreload.sources.passing import AFTER
 from hotreload.troubles import TROUBLES
 from hotreload.types import Generation, Outcome, Revision

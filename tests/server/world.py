@@ -19,6 +19,7 @@ from hotreload.events import Events, GenerationLive
 from hotreload.features.bake.conduct import Conducts
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.pause.pause import Pause
+from hotreload.features.pause.routes import OF_PAUSES, pause_routes
 from hotreload.features.sessions.sessions import Sessions
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
@@ -31,7 +32,6 @@ from hotreload.server.http_server import HttpServer
 from hotreload.server.keys import ApiKeys, wanted_keys
 from hotreload.server.listening import bind_tcp, bind_unix
 from hotreload.server.operations import OPERATIONS
-from hotreload.server.sglang.pausing import OF_PAUSES, pause_routes
 from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.types import (

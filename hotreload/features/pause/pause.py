@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 from hotreload.core.admission import Admission, Conditions
-from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import PauseBegan, PauseOver, Publish
+from hotreload.features.pause.settings import PAUSE_LIMIT
 from hotreload.figures import duration
 from hotreload.json_fields import iso
 from hotreload.troubles import PAUSE_LAPSED, Trouble

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from hotreload.core.rules import PAUSE_LIMIT
 from hotreload.setting import Setting
 from hotreload.settings.kinds import Seconds
+
+PAUSE_LIMIT = 600.0
+"""Seconds after which a pause that nobody ends is over by itself."""
 
 
 @dataclass(frozen=True, slots=True)

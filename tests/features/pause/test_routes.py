@@ -1,13 +1,24 @@
 """A pause by SGLang's names and vLLM's, with the bodies that trainers send."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
 
+from hotreload.core.ledger import Ledger
+from hotreload.errors import NotServing
+from hotreload.features.pause.pause import Pause
+from hotreload.features.pause.routes import OF_PAUSES, pause_routes
+from hotreload.hosts.life.follow import FollowerRefusal
+from hotreload.hosts.upstream.joining import Ranks
+from hotreload.observe.metrics import Metrics
+from hotreload.picture.picture import Picture
 from hotreload.types import By, Lease
 from tests.server.world import FIRST, SECOND, World, serving
 
@@ -239,3 +250,33 @@ async def test_the_operator_may_forbid_it(world: World) -> None:
     answer = await asked(world, "POST", "/pause_generation", {})
     assert (answer.status_code, answer.json()["code"]) == (400, "pause_forbidden")
     assert "[pause] limit" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(("method", "path"), list(OF_PAUSES))
+async def test_a_rank_that_follows_takes_none_of_it(method: str, path: str) -> None:
+    async def admit(request: Request) -> None:
+        """Let everybody through."""
+
+    app = FastAPI()
+    pause = Pause(print, look_again=print)
+    follower: Any = FollowerRefusal(Ranks(1, 2, "10.0.0.1:7000"))
+    app.include_router(pause_routes(pause).make(follower, admit))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://follower") as client:
+        with pytest.raises(NotServing) as refused:
+            await client.request(method, path)
+    assert refused.value.code == "not_rank_0"
+    assert not pause.stands
+
+
+def test_requests_are_counted_by_the_paths_of_its_routes() -> None:
+    def counted(of_features: frozenset[str]) -> set[str]:
+        metrics = Metrics(Picture(Ledger()), of_features=of_features)
+        for _, path in OF_PAUSES:
+            metrics.request_finished(path, 200, 0.1)
+        pages = metrics.render().decode()
+        return set(re.findall(r'requests_total{code="200",route="([^"]+)"} [1-9]', pages))
+
+    paths = pause_routes(Pause(print, look_again=print)).paths
+    assert counted(paths) == {path for _, path in OF_PAUSES}
+    assert counted(frozenset()) == {"other"}
