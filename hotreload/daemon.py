@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from socket import socket
 from typing import Any
@@ -20,18 +20,8 @@ from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
-from hotreload.features.bake import evidence as bake
-from hotreload.features.bake.baking import Baking
-from hotreload.features.bake.settings import BakeSettings
-from hotreload.features.command import judge as command
-from hotreload.features.compare import evidence as compare
-from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.settings import CompareSettings
-from hotreload.features.pause.pause import Pause
-from hotreload.features.pause.routes import pause_routes
-from hotreload.features.pause.settings import PauseSettings
-from hotreload.features.sessions.sessions import Sessions
-from hotreload.features.sessions.settings import SessionsSettings
+from hotreload.feature import Feature
+from hotreload.features import FEATURES
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
@@ -49,6 +39,7 @@ from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
 from hotreload.observe.terminal import ReadyLine
+from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.server.configured import listening, make_app, passed_sockets
 from hotreload.server.doors import Doors
@@ -71,7 +62,12 @@ class Stopped(Exception):
 class Daemon:
     """One engine, one source of checkpoints, one server; `run` is its whole life."""
 
-    def __init__(self, settings: Settings, read: Callable[[], Settings] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        read: Callable[[], Settings] | None = None,
+        features: Sequence[Feature] = FEATURES,
+    ) -> None:
         """`read` reads the settings again; without it they stay as they are."""
         self.settings = settings
         self.limits = Limits(
@@ -90,20 +86,9 @@ class Daemon:
             max_held=settings.reload.max_held,
             hold_arrivals=settings.reload.while_closed == "hold",
         )
-        self.pause = Pause(
-            publish,
-            look_again=self.entrance.look_again,
-            hold_arrivals=settings.reload.while_closed == "hold",
-        )
-        self.sessions = Sessions()
-        self.entrance.admissions = (self.pause, self.sessions)
-        self._admit_by(settings)
-        of_features = [pause_routes(self.pause)]
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""
-        self.rereading = Rereading(
-            settings, read, publish, self.entrance, self.limits, admit_by=self._admit_by
-        )
+        self.rereading = Rereading(settings, read, publish, self.entrance, self.limits)
         self.secrets = SecretFiles(settings, self.rereading.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
@@ -114,11 +99,12 @@ class Daemon:
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
             note_next_number=self.state.note_next_number,
-            blank=(bake.BLANK, compare.BLANK, command.BLANK),
+            blank=[each.blank for each in features if each.blank],
         )
-        self.hearing = Hearing(settings.of(CompareSettings))
-        self.baking = Baking(self.attempts, settings.of(BakeSettings))
-        """Judges what goes live by its clients' answers."""
+        self.features = AllFeatures(
+            [each.begin(self._given_to(each)) for each in features if each.begin]
+        )
+        self.entrance.admissions = self.features.admissions
         digests = Digests()  # of files that the source or the checks have read; both look here
         self.source = make_source(settings, publish, self.ledger, digests)
         self.checking = Checking(
@@ -133,16 +119,15 @@ class Daemon:
             ledger=self.ledger,
             slot=self.slot,
             source=self.source,
-            baking=self.baking,
-            hearing=self.hearing,
-            pause=self.pause,
-            routes=of_features,
+            reports=self.features.reports,
+            routes=self.features.routes,
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             heard=self.lead.heard if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
         # After those who tell of an attempt: what it says of weights comes later than they.
-        self.events.subscribe(self.baking.observe)
+        for observe in self.features.observers:
+            self.events.subscribe(observe)
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
         self.doors = Doors(publish)
@@ -164,8 +149,8 @@ class Daemon:
             documents=self.observers.documents,
             events=self.events,
             metrics=self.metrics,
-            listeners=(self.baking.conducts, self.hearing),
-            routes=of_features,
+            listeners=self.features.listeners,
+            routes=self.features.routes,
             limits=self.limits,
             wake=self.source.wake,
             counts=self.workers.counts,
@@ -176,10 +161,15 @@ class Daemon:
         self._stop = asyncio.Event()
         self.life = self._following() if follows else self._deciding()
 
-    def _admit_by(self, settings: Settings) -> None:
-        self.pause.limit = settings.of(PauseSettings).limit
-        self.pause.max_held = settings.reload.max_held
-        self.sessions.keep = settings.of(SessionsSettings).keep
+    def _given_to(self, feature: Feature) -> Given:
+        return Given(
+            settings=lambda: self.rereading.settings,
+            limits=self.limits,
+            entrance=self.entrance,
+            engines=self.slot.engines,
+            attempts=self.attempts,
+            leave=self.slot.leaving(feature.name),
+        )
 
     def _deciding(self) -> ServingLife:
         return ServingLife(
@@ -188,8 +178,8 @@ class Daemon:
             rereading=self.rereading,
             source=self.source,
             checking=self.checking,
-            baking=self.baking,
-            hearing=self.hearing,
+            attempts=self.attempts,
+            features=self.features,
             started=self._take_signals,
             others=self.lead,
         )

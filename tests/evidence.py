@@ -8,7 +8,7 @@ from typing import Any
 from hotreload.core.probing import not_probed
 from hotreload.events import BakeTold
 from hotreload.features.bake import evidence as bake
-from hotreload.features.command import judge as command
+from hotreload.features.command import evidence as command
 from hotreload.features.compare import evidence as compare
 from hotreload.judgements import Bake, Behaviour
 from hotreload.types import NOT_PROBED, Attempt

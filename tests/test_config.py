@@ -14,8 +14,8 @@ import pytest
 from pydantic import ValidationError
 
 from hotreload.cli import check_config
-from hotreload.core.feature import Feature
 from hotreload.errors import ConfigError
+from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.settings import load as config

@@ -42,8 +42,8 @@ RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
 """How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
-ROUTES_OF_FEATURES = {"features.pause.routes"}
-"""Imported when the app is made, and not before: they alone of a feature know HTTP."""
+FEATURES = {"feature", "parts", "features"}
+"""Capabilities beside the kernel, which knows none of them; and the doors that they use."""
 CORE = {"core", "core.rules", "threads", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
@@ -94,8 +94,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "setting": set(),
     "settings.kinds": {"figures"},
-    "features": {"features", *SETTING, *CORE},
-    **{routes: {"features", "server", *CORE} for routes in ROUTES_OF_FEATURES},
+    "feature": {"parts", "types"},
+    "parts": {"picture", "server", "server_limits", *CORE},
+    "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", *CORE},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
@@ -120,19 +121,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
     "settings": {"settings", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
-    "life": {"features", "life", "settings", "observe", *PICTURE}
+    "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arranged", "checkpoint.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
-    "daemon": {"features", "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
-    | {*ROUTES_OF_FEATURES, *SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
+    | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
     "cli": {
-        "features",
+        *FEATURES,
         "settings.kinds",
         "cli",
         "cli.doctor_checks",
@@ -177,7 +178,7 @@ ONLY_IN = {
     "sgl_jax": {"engine", "hosts.upstream"},
     "prometheus_client": {"observe"},
     "structlog": {"observe"},
-    "fastapi": {"server", *ROUTES_OF_FEATURES},
+    "fastapi": {"server", "features"},
     "watchdog": {"sources"},
     "huggingface_hub": {"sources"},
     "pydantic": {"settings", "life"},
@@ -191,7 +192,6 @@ TAKEN_IN_ONCE = {
     "History",
     "Integrity",
     "PassedOverNow",
-    "PauseNow",
     "ReplicasNow",
     "SettingsNow",
     "SourceNow",

@@ -30,6 +30,7 @@ from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.features.admissions import admission_of
+from tests.features.given import baking_of
 from tests.waiting import Witness
 
 ALL = class_with(FEATURES)
@@ -182,22 +183,25 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     "compare.time": ("[compare]\ntime = 3", lambda life: life.compare.time, 3.0),
     "bake.allowed_increase": (
         "[bake]\nallowed_increase = 0.1",
-        lambda life: life.daemon.baking.rules.allowed_increase,
+        lambda life: baking_of(life.daemon).rules.allowed_increase,
         0.1,
     ),
     "bake.time": (
         "[bake]\ntime = '5m'",
-        lambda life: (life.daemon.baking.rules.time, life.daemon.baking.conducts.is_counting),
+        lambda life: (
+            baking_of(life.daemon).rules.time,
+            baking_of(life.daemon).conducts.is_counting,
+        ),
         (300.0, True),
     ),
     "bake.inconclusive": (
         "[bake]\ninconclusive = 'promote'",
-        lambda life: life.daemon.baking.rules.inconclusive,
+        lambda life: baking_of(life.daemon).rules.inconclusive,
         "promote",
     ),
     "bake.max_time": (
         "[bake]\nmax_time = '1h'",
-        lambda life: life.daemon.baking.rules.longest,
+        lambda life: baking_of(life.daemon).rules.longest,
         3600.0,
     ),
     "sessions.keep": (

@@ -1,17 +1,17 @@
-"""Capabilities beside the kernel: each uses its doors, and goes when its folder goes."""
+"""Capabilities beside the kernel: each uses its doors, and goes when its folder and its line go."""
 
-from hotreload.core.feature import Feature
-from hotreload.features.bake.settings import BakeSettings
-from hotreload.features.command.settings import CommandSettings
-from hotreload.features.compare.settings import CompareSettings
-from hotreload.features.pause.settings import PauseSettings
-from hotreload.features.sessions.settings import SessionsSettings
+from hotreload.feature import Feature
+from hotreload.features.bake import BAKE_FEATURE
+from hotreload.features.command import COMMAND_FEATURE
+from hotreload.features.compare import COMPARE_FEATURE
+from hotreload.features.pause import PAUSE_FEATURE
+from hotreload.features.sessions import SESSIONS_FEATURE
 
-FEATURES = (
-    Feature("pause", PauseSettings),
-    Feature("sessions", SessionsSettings),
-    Feature("bake", BakeSettings),
-    Feature("compare", CompareSettings),
-    Feature("command", CommandSettings),
+FEATURES: tuple[Feature, ...] = (
+    PAUSE_FEATURE,
+    SESSIONS_FEATURE,
+    BAKE_FEATURE,
+    COMPARE_FEATURE,
+    COMMAND_FEATURE,
 )
-"""All there are, in the order in which they judge, hear and are shown."""
+"""Those of a daemon. Their order is that of judges, of fields in `/status`, and of metrics."""

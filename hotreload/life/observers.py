@@ -1,14 +1,11 @@
 """The picture of how things are, and all that tell it to others."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Source
 from hotreload.events import Events
-from hotreload.features.bake.baking import Baking
-from hotreload.features.compare.hearing import Hearing
-from hotreload.features.pause.pause import Pause
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.workers import counted_workers
 from hotreload.observe.log import LogObserver
@@ -16,6 +13,7 @@ from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, Setup
+from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.server.feature_routes import Routes
 from hotreload.settings.sections import Settings
@@ -32,14 +30,15 @@ class Observers:
         ledger: Ledger,
         slot: ServingSlot,
         source: Source,
-        baking: Baking,
-        hearing: Hearing,
-        pause: Pause,
+        reports: Sequence[FeatureReport],
         routes: Iterable[Routes],
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
-        """`heard` says how many seconds ago each other rank gave a sign of life."""
+        """`reports` and `routes` are those of features.
+
+        `heard` says how many seconds ago each other rank gave a sign of life.
+        """
         on_device = settings.reload.keep_previous == "device"
         self.picture = Picture(
             ledger,
@@ -53,12 +52,9 @@ class Observers:
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.answering,
-                paused=lambda: pause.held,
                 heard=heard,
-                bake=lambda: baking.now,
-                condemned=lambda: baking.condemned,
-                hearing=lambda: hearing.now,
             ),
+            reports=reports,
         )
         self.status = Status(self.picture, named=source.named)
         self.documents = Documents(

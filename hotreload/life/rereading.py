@@ -18,11 +18,9 @@ from hotreload.core.replica import Replicas
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
-from hotreload.features.bake.baking import Baking
-from hotreload.features.bake.settings import BakeSettings
-from hotreload.features.compare.settings import CompareSettings
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
+from hotreload.parts import AllFeatures
 from hotreload.server.keys import ApiKeys
 from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
@@ -54,16 +52,13 @@ class Rereading:
         publish: Publish,
         entrance: Entrance[Any],
         limits: Limits,
-        *,
-        admit_by: Callable[[Settings], None] = lambda settings: None,
     ) -> None:
-        """Without `read` they stay as they are; `admit_by` has the admissions go by new ones."""
+        """Without `read` they stay as they are."""
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
         self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
-        self._admit_by = admit_by
         self.limits = limits
         """Limits on requests, always those that are in force."""
         self._asked = asyncio.Event()
@@ -73,7 +68,7 @@ class Rereading:
         self._asked.set()
 
     async def run(
-        self, replicas: Replicas[RunningEngine], reconciler: Reconciler, baking: Baking
+        self, replicas: Replicas[RunningEngine], reconciler: Reconciler, features: AllFeatures
     ) -> NoReturn:
         """Read them each time it was asked for, for ever, and tell what came of it."""
         while True:
@@ -81,9 +76,9 @@ class Rereading:
             self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
             try:
                 found = reread(self.settings, await self._wished())
-                await self._check_corpus(found.settings, replicas)
+                apply = await features.prepare(found.settings)  # all check, and then all go by them
                 self._go_by(found.settings, replicas, reconciler)
-                baking.rules = found.settings.of(BakeSettings)
+                apply()
             except HotReloadError as fault:
                 self._refuse(str(fault))
             except Exception as fault:  # a fault of ours must not end what serves
@@ -103,11 +98,6 @@ class Rereading:
             # No read of a checkpoint: one that hangs must not hold up those.
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
-
-    async def _check_corpus(self, settings: Settings, replicas: Replicas[RunningEngine]) -> None:
-        """Raise ConfigError if a question cannot be asked of an engine that runs."""
-        for replica in tuple(replicas):
-            await replica.engine.check_questions(settings.of(CompareSettings).questions)
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings that are gone by."""
@@ -132,7 +122,6 @@ class Rereading:
         reconciler.judge_by(digest_of_probes(settings))
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
-        self._admit_by(settings)
         for name, value in settings.server.limits:
             setattr(self.limits, name, value)
         self.limits.unknown_fields = settings.server.unknown_fields

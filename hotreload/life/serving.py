@@ -4,15 +4,13 @@ Of several hosts rank 0 lives it, and what the others do is handed in.
 """
 
 import asyncio
-import os
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-from hotreload.core.judge import Judge
 from hotreload.core.lasting import (
+    Leave,
     close_drained_generations,
     react_to_nonfinite_answers,
     tell_of_distrust,
@@ -21,19 +19,14 @@ from hotreload.core.lasting import (
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
+from hotreload.core.recording import Attempts
 from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
-from hotreload.features.bake.baking import Baking
-from hotreload.features.command.judge import CommandJudge
-from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.judge import CompareJudge
-from hotreload.features.compare.settings import CompareSettings
 from hotreload.heap import STARTING, keep_what_is_there
 from hotreload.life.boot import Start
 from hotreload.life.checking import Checking
-from hotreload.life.deciding import Deciding
 from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.rereading import Rereading
@@ -43,10 +36,11 @@ from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start_engine import Engines, MakeEngine, importing_meanwhile
 from hotreload.life.start_troubles import Doubt, Gone
 from hotreload.life.warming import compile_behind
+from hotreload.parts import AllFeatures
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted
-from hotreload.types import BAKE, ROLLBACK, By, Generation, Mode, Reason
+from hotreload.types import ROLLBACK, Generation, Mode
 
 
 class OtherHosts(Protocol):
@@ -75,8 +69,8 @@ class ServingLife:
         rereading: Rereading,
         source: Source,
         checking: Checking,
-        baking: Baking,
-        hearing: Hearing,
+        attempts: Attempts,
+        features: AllFeatures,
         started: Callable[[], None],
         others: OtherHosts | None,
     ) -> None:
@@ -88,10 +82,8 @@ class ServingLife:
         self._rereading = rereading
         self._source = source
         self._checking = checking
-        self._baking = baking
-        self._hearing = hearing
-        self._deciding = Deciding(rereading, slot.entrance, events.publish)
-        self._attempts = attempts = baking.attempts
+        self._attempts = attempts
+        self._features = features
         self._publish = attempts.publish
         self._started = started
         make = others.make if others else None
@@ -163,29 +155,19 @@ class ServingLife:
             attempts=self._attempts,
             validate=self._checking,
             rules=rules_of(settings),
-            judges=self._judges,
+            judges=self._features.judges,
             min_interval=settings.reload.min_interval,
         )
         operator = Operator(
             reconciler, source=self._source, replicas=replicas, publish=self._publish
         )
-        self._baking.begins_with(live)
         self._slot.fill(replicas, operator)
         self._publish(chosen)
         replica.open()
         self._publish(GenerationLive(live, replica.index))
-        self._lasting = self._tasks(replicas, reconciler, operator)
+        self._lasting = self._tasks(replicas, reconciler)
 
-    def _judges(self) -> Sequence[Judge]:
-        """Make those of one attempt, by the settings that are in force."""
-        settings, run = self._rereading.settings, self._deciding.command()
-        share = settings.reload.shadow_share
-        compare = CompareJudge(settings.of(CompareSettings), share, self._hearing)
-        return [compare, *([CommandJudge(run)] if run else [])]
-
-    def _tasks(
-        self, replicas: Replicas[RunningEngine], reconciler: Reconciler, operator: Operator
-    ) -> dict[str, Run]:
+    def _tasks(self, replicas: Replicas[RunningEngine], reconciler: Reconciler) -> dict[str, Run]:
         """Gather what runs from now on, to the daemon's end."""
 
         def probe_within() -> float:
@@ -205,7 +187,7 @@ class ServingLife:
                 tasks_of,
                 settings=settings,
                 reconciler=reconciler,
-                operator=operator,
+                leave=self._slot.leaving(ROLLBACK),
                 changing=replicas.changing,
                 publish=self._publish,
             ),
@@ -221,8 +203,10 @@ class ServingLife:
         return {
             "reconcile": reconciler.run,
             "ask doubted probes again": partial(self._doubt.run, replicas, probe_within),
-            "bake": partial(self._baking.run, _leaving(operator, BAKE)),
-            "reread the settings": partial(self._rereading.run, replicas, reconciler, self._baking),
+            "reread the settings": partial(
+                self._rereading.run, replicas, reconciler, self._features
+            ),
+            **self._features.tasks,
             **lives,
         }
 
@@ -235,7 +219,7 @@ def tasks_of(
     *,
     settings: Settings,
     reconciler: Reconciler,
-    operator: Operator,
+    leave: Leave,
     changing: asyncio.Lock,
     publish: Publish,
 ) -> Mapping[str, Run]:
@@ -248,7 +232,7 @@ def tasks_of(
             replica,
             publish=publish,
             drain_timeout=lambda: reconciler.rules.drain_timeout,
-            leave=_leaving(operator) if is_to_leave else None,
+            leave=leave if is_to_leave else None,
         ),
         "close drained generations": partial(
             close_drained_generations, replica, keep=keep, publish=publish
@@ -278,15 +262,3 @@ def verifying(
         verify_live, replica, checksums=replica.engine.checksums, every=every, publish=publish
     )
     return {"tell of distrust": tell, "verify what is live": look}
-
-
-def _leaving(
-    operator: Operator, verb: str = ROLLBACK
-) -> Callable[[Reason, Generation], Coroutine[Any, Any, None]]:
-    """Return how weights are left that do harm, without an operator's word."""
-
-    async def leave(reason: Reason, left: Generation) -> None:
-        by = By(verb, os.getuid(), os.getpid(), time.time(), reason.message)
-        await operator.leave(reason, left, by=by)
-
-    return leave

@@ -1,16 +1,20 @@
 """The place of what serves: the server, a scrape and systemd ask here, also while it is empty."""
 
 import asyncio
+import os
+import time
 from dataclasses import replace
 
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
+from hotreload.core.lasting import Leave
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.operator import Operator
 from hotreload.core.replica import Replica, Replicas
 from hotreload.errors import NotServing
 from hotreload.life.running import RunningEngine
 from hotreload.picture.picture import ReplicaReading
+from hotreload.types import By, Generation, Reason
 
 
 class ServingSlot:
@@ -47,6 +51,15 @@ class ServingSlot:
     def engines(self) -> list[RunningEngine]:
         """List the engines that serve, the first to be tried first; none while there are none."""
         return [each.engine for each in self._replicas or ()]
+
+    def leaving(self, verb: str) -> Leave:
+        """Return what leaves weights that do harm, without an operator's word; `verb` says why."""
+
+        async def leave(reason: Reason, left: Generation) -> None:
+            by = By(verb, os.getuid(), os.getpid(), time.time(), reason.message)
+            await self.operator().leave(reason, left, by=by)
+
+        return leave
 
     def is_turning(self, within: float) -> bool:
         """True if any engine's scheduler was seen lately, or there is no engine yet.

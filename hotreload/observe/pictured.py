@@ -1,19 +1,17 @@
 """The metrics of what the picture holds: engines, weights, folders, troubles, names, hosts."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hotreload.behaviour.signals import Signal
 from hotreload.core.ledger import Ledger
 from hotreload.errors import PASSED_OVER
 from hotreload.picture.integrity import Integrity, Trust
 from hotreload.picture.picture import Picture
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.surroundings import PassedOverNow, PauseNow, TroublesNow, WorkersNow
+from hotreload.picture.report import Family
+from hotreload.picture.surroundings import PassedOverNow, TroublesNow, WorkersNow
 from hotreload.troubles import TROUBLES
 from hotreload.types import Attempt, Outcome
 
@@ -35,9 +33,8 @@ class PictureMetrics(Collector):
         yield from _passed_over(self._picture.passed_over)
         yield from _integrity(self._picture.integrity)
         yield from _troubles(self._picture.troubles)
-        yield from _pause(self._picture.pause)
-        yield from _bakes(self._picture)
-        yield from _behaviour(self._picture.history.last_compared)
+        for report in self._picture.reports:
+            yield from map(_family, report.families())
 
 
 def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
@@ -152,113 +149,12 @@ def _troubles(troubles: TroublesNow) -> Iterator[Metric]:
     yield info
 
 
-def _pause(pause: PauseNow) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "hotreload_paused_since_timestamp_seconds",
-        "Since when a pause that somebody asked for stands; 0 while none does.",
-        pause.since,
-    )
-    yield GaugeMetricFamily(
-        "hotreload_requests_paused", "Requests that wait for the end of a pause.", pause.held()
-    )
-    ended = CounterMetricFamily(
-        "hotreload_pauses",
-        "Pauses that ended: because they were asked to, or by [pause] limit.",
-        labels=["ended"],
-    )
-    for how, count in pause.ended.items():
-        ended.add_metric([how], count)
-    yield ended
-
-
-COMPARED_FIGURES = {
-    "agreement": "Part of an answer that is the same up to the first token that differs",
-    "length_ratio": "Length of the new weights' answers, over that of the live ones'",
-    "mean_kl": "Mean divergence of the new weights from the live ones, in nats a token",
-    "noise_kl": "The same of the live weights, asked twice",
-    "same_top": "Share of places where both expect the same token",
-    "perplexity_ratio": "Perplexity of plain texts, over that of the live weights",
-    "seconds": "Time that the comparison took",
-    "heard": "Requests of clients that it was compared by",
-    "heard_same_top": "Share of places of their answers where both expect the same token",
-}
-"""The figures of a comparison that have a metric each."""
-ACCURACY_FIGURES = {
-    "accuracy": "Share of right answers, of those that the corpus expects",
-    "live_accuracy": "The same of the weights that were live",
-}
-"""Those of answers that were expected."""
-
-
-def _behaviour(compared: Attempt | None) -> Iterator[Metric]:
-    found = compared.facts["behaviour"] if compared is not None else {}
-    right = found.get("right_answers")
-    yield from _figures(found, COMPARED_FIGURES)
-    yield from _figures(_accuracies(right) if right else {}, ACCURACY_FIGURES)
-    info = GaugeMetricFamily(
-        "hotreload_behaviour_info",
-        "The checkpoint that was compared last, its generation if it went live, and the reason if "
-        "it did not; always 1.",
-        labels=["revision", "label", "generation", "outcome", "reason"],
-    )
-    if compared is not None:
-        label, number = compared.revision.label, compared.generation
-        why = compared.reason.code if compared.reason else ""
-        told = ["" if number is None else str(number), compared.outcome.value, why]
-        info.add_metric([compared.revision.id, label, *told], 1)
-    yield info
-
-
-def _accuracies(right: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the shares of right answers, of new and of live weights."""
-    counts = {"accuracy": right["right"], "live_accuracy": right["live_right"]}
-    return {name: count / right["expected"] for name, count in counts.items()}
-
-
-def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Metric]:
-    for name, words in named.items():
-        value = found.get(name)
-        yield GaugeMetricFamily(
-            f"hotreload_behaviour_{name}",
-            f"{words}; of the last comparison (NaN: none).",
-            math.nan if value is None else value,
-        )
-
-
-def _bakes(picture: Picture) -> Iterator[Metric]:
-    bake = picture.readings.bake()
-    yield GaugeMetricFamily(
-        "hotreload_bake_since_timestamp_seconds",
-        "Since when clients' answers judge the live weights ([bake] time); 0 while none do.",
-        bake.since if bake else 0,
-    )
-    answers = GaugeMetricFamily(
-        "hotreload_bake_answers",
-        "Answers that the judgement on the live weights rests on: of them, and of those before.",
-        labels=["weights"],
-    )
-    answers.add_metric(["new"], bake.answers if bake else 0)
-    answers.add_metric(["old"], bake.old_answers if bake else 0)
-    yield answers
-    signs = GaugeMetricFamily(
-        "hotreload_bake_signals",
-        "How many of these answers show a sign of bad weights, by sign.",
-        labels=["signal", "weights"],
-    )
-    counts = {each.signal: (each.hits, each.old_hits) for each in bake.signals} if bake else {}
-    for signal in Signal:
-        new, old = counts.get(signal.value, (0, 0))
-        signs.add_metric([signal.value, "new"], new)
-        signs.add_metric([signal.value, "old"], old)
-    yield signs
-    ended = CounterMetricFamily(
-        "hotreload_bakes",
-        "Bakes that ended, by how: convicted weights were left and are refused.",
-        labels=["outcome"],
-    )
-    for outcome, count in picture.bakes.ended.items():
-        ended.add_metric([outcome.value], count)
-    yield ended
+def _family(told: Family) -> Metric:
+    make = CounterMetricFamily if told.kind == "counter" else GaugeMetricFamily
+    family = make(told.name, told.words, labels=told.labels)
+    for labels, value in told.series:
+        family.add_metric(labels, value)
+    return family
 
 
 class NameMetrics(Collector):

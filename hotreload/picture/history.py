@@ -49,11 +49,6 @@ class History:
         found = (each for each in tuple(self._attempts) if not each.dry_run)
         return next((a for a in found if name in (a.revision.id, a.revision.label)), None)
 
-    @property
-    def last_compared(self) -> Attempt | None:
-        """The last attempt in which new weights were compared with the live ones, a dry run too."""
-        return next((each for each in tuple(self._attempts) if each.facts.get("behaviour")), None)
-
     def snapshot(self) -> Fields:
         """Return the /history document."""
         attempts = [

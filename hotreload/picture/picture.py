@@ -4,18 +4,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
-from hotreload.judgements import Bake, HearingNow
-from hotreload.picture.bakes import BakesNow
 from hotreload.picture.history import History
 from hotreload.picture.integrity import Integrity
 from hotreload.picture.replicas import ReplicasNow
+from hotreload.picture.report import FeatureReport
 from hotreload.picture.surroundings import (
     LastLifeNow,
     PassedOverNow,
-    PauseNow,
     SettingsNow,
     SourceNow,
     StateFileNow,
@@ -81,16 +80,15 @@ class Readings:
     """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[Answering]] = tuple
     """Generations that answer requests in any engine, and how many: the live one first."""
-    paused: Callable[[], int] = lambda: 0
-    """The number of requests that wait for the end of a pause."""
     heard: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
-    bake: Callable[[], Bake | None] = lambda: None
-    """The judgement on what is live by its clients' answers, while it goes on."""
-    condemned: Callable[[], Bake | None] = lambda: None
-    """The judgement for which what is live is being left."""
-    hearing: Callable[[], HearingNow | None] = lambda: None
-    """Requests of clients that are heard, so that new weights are compared by them."""
+
+
+class Observing(Protocol):
+    """Part of the picture."""
+
+    def observe(self, event: Event) -> None:
+        """Take in what happened."""
 
 
 class State(StrEnum):
@@ -113,13 +111,18 @@ class Picture:
         *,
         setup: Setup | None = None,
         readings: Readings | None = None,
+        reports: Sequence[FeatureReport] = (),
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`ledger` and `readings` are read at the moment of a question."""
+        """`ledger` and `readings` are read at the moment of a question.
+
+        `reports` are those of features.
+        """
         self.ledger = ledger
         self.setup = setup or Setup()
         self.readings = readings or Readings()
+        self.reports = tuple(reports)
         self.wall = wall
         self.replicas = ReplicasNow(self.setup.replicas, wall)
         self.under_way = UnderWay(clock)
@@ -134,10 +137,8 @@ class Picture:
         self.state_file = StateFileNow(wall)
         self.settings = SettingsNow(wall)
         self.last_life = LastLifeNow(wall)
-        self.bakes = BakesNow()
         self.workers = WorkersNow(self.setup.workers)
-        self.pause = PauseNow(wall, self.readings.paused)
-        self._parts = (
+        self._parts: tuple[Observing, ...] = (
             self.replicas,
             self.under_way,
             self.booting,
@@ -151,9 +152,8 @@ class Picture:
             self.state_file,
             self.settings,
             self.last_life,
-            self.pause,
-            self.bakes,
             self.workers,
+            *self.reports,
         )
 
     def observe(self, event: Event) -> None:

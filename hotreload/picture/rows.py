@@ -5,7 +5,7 @@ itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, a
 download has the `share` that is done, and words that are cut short are there as a `whole`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hotreload.figures import duration
@@ -31,7 +31,6 @@ from hotreload.picture.words import (
     rank_text,
     share_of,
     waiting_text,
-    who,
     working_text,
 )
 
@@ -39,18 +38,23 @@ BYTES_OF = {"fetching": "download", "staging": "loading"}
 """Names of the row, by the phase whose bytes are counted."""
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "comparing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
+MakeRows = Callable[[Fields], Iterable[Fields]]
+"""Make further rows of the fields of a status."""
 NOISE_WORDS = """\
 somebody put noise on the live weights, and no probe judged them
 `hotreload rollback` takes the noise off, and so does a restart"""
 
 
-def rows_of(status: Fields) -> list[Fields]:
-    """Return the rows; fields that an older daemon does not have are passed by."""
+def rows_of(status: Fields, further: Iterable[MakeRows] = ()) -> list[Fields]:
+    """Return the rows; fields that an older daemon does not have are passed by.
+
+    `further` make those of features. A command knows none: of an older daemon these are left out.
+    """
     return [
         *_now(status),
         *_wrong_weights(status),
         *_coming(status),
-        *_requests(status),
+        *_requests(status, further),
         *_replicas(status),
         *_workers(status),
         *_chosen(status),
@@ -58,33 +62,34 @@ def rows_of(status: Fields) -> list[Fields]:
     ]
 
 
-def _row(name: str, words: Any, tone: str | None = None) -> Fields:
+def row(name: str, words: Any, tone: str | None = None) -> Fields:
+    """Make one row."""
     return {"name": name, "words": str(words), "tone": tone}
 
 
 def _now(status: Fields) -> Iterator[Fields]:
     """Yield the state, and the live generation."""
     state = plain(status["state"])
-    yield _row("state", state, TONES.get(state))
+    yield row("state", state, TONES.get(state))
     if rank := status.get("rank"):
-        yield _row("rank", rank_text(rank))
+        yield row("rank", rank_text(rank))
     if boot := status.get("boot"):
-        yield _row("boot", boot_text(boot), "wait")
+        yield row("boot", boot_text(boot), "wait")
     if status["generation"] is not None:
-        yield _row("generation", status["generation"])
-        yield {**_row("revision", named(status)), "whole": status["revision"]}
-        yield _row("fingerprint", plain(status["fingerprint"]))
-        yield _row("live since", status["live_since"])
+        yield row("generation", status["generation"])
+        yield {**row("revision", named(status)), "whole": status["revision"]}
+        yield row("fingerprint", plain(status["fingerprint"]))
+        yield row("live since", status["live_since"])
     if warming := [each["warming"] for each in status.get("replicas", ()) if each.get("warming")]:
         done, total = (sum(each[name] for each in warming) for name in ("done", "total"))
-        yield _row("warming", f"compiled for {done} of {total} sizes of batches", "wait")
+        yield row("warming", f"compiled for {done} of {total} sizes of batches", "wait")
     for trouble in status.get("troubles", ()):
-        yield _row("trouble", "\n".join(_trouble(trouble)), "bad")
+        yield row("trouble", "\n".join(_trouble(trouble)), "bad")
     if died := status.get("last_life"):
         words = map(plain, filter(None, (died["message"], died["todo"])))
-        yield _row("last life", "\n".join(words), "wait")
+        yield row("last life", "\n".join(words), "wait")
     if loading := status.get("loading"):
-        yield _row("loaded", f"{loader_text(loading)}: {drift_text(loading)}")
+        yield row("loaded", f"{loader_text(loading)}: {drift_text(loading)}")
 
 
 def _trouble(trouble: Fields) -> Iterator[str]:
@@ -99,11 +104,11 @@ def _wrong_weights(status: Fields) -> Iterator[Fields]:
     """Yield faults of the live weights, or of our loader."""
     if drifted := status.get("drifted"):
         words = f"no longer what went live: {damage_text(drifted)}"
-        yield _row("drifted", f"{words}\nsince {drifted['since']}", "bad")
+        yield row("drifted", f"{words}\nsince {drifted['since']}", "bad")
     if (loader := status.get("loader")) and not loader["trusted"]:
-        yield _row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
+        yield row("own loader", f"switched off: {plain(loader['reason'])}", "bad")
     if status.get("noise"):
-        yield _row("noise", NOISE_WORDS, "bad")
+        yield row("noise", NOISE_WORDS, "bad")
 
 
 def _coming(status: Fields) -> Iterator[Fields]:
@@ -112,19 +117,19 @@ def _coming(status: Fields) -> Iterator[Fields]:
     A rank that follows has no wish of its own, and looks at its source when rank 0 asks.
     """
     if not follows(status):
-        yield _row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
+        yield row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
     if status["waiting_for"]:
-        yield _row("waiting for", waiting_text(status))
+        yield row("waiting for", waiting_text(status))
     if status["phase"]:
-        yield _row("phase", f"{plain(status['phase'])}{working_text(status['attempt'])}")
+        yield row("phase", f"{plain(status['phase'])}{working_text(status['attempt'])}")
     if progress := status.get("progress"):
         phase = plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
-        row = _row(BYTES_OF.get(phase, phase), progress_text(progress))
-        yield {**row, "share": share_of(progress)}
+        far = row(BYTES_OF.get(phase, phase), progress_text(progress))
+        yield {**far, "share": share_of(progress)}
     if (source := status.get("source")) and not follows(status):
-        yield _row("source", _source(source), "wait" if source["stale"] else None)
+        yield row("source", _source(source), "wait" if source["stale"] else None)
     if status.get("passed_over"):
-        yield _row("passed over", "\n".join(_passed_over(status)), "wait")
+        yield row("passed over", "\n".join(_passed_over(status)), "wait")
 
 
 def _wanted(status: Fields) -> str:
@@ -159,50 +164,19 @@ def _passed_over(status: Fields) -> Iterator[str]:
         yield f"and {more} more"
 
 
-def _requests(status: Fields) -> Iterator[Fields]:
+def _requests(status: Fields, further: Iterable[MakeRows]) -> Iterator[Fields]:
     """Yield requests: at the gate, by generation, and how a swap treats them; not on followers."""
     if not follows(status):
         gate, answering = status["gate"], status.get("answering")
         counts = f"{gate['inside']} inside, {gate['held']} held"
-        yield _row("gate", f"{plain(gate['state'])}, {counts}")
-        if pause := status.get("pause"):
-            yield _row("paused", "\n".join(_pause(pause)), "wait")
+        yield row("gate", f"{plain(gate['state'])}, {counts}")
         if answering:
-            yield _row("answering", _answering(answering), "wait" if answering[1:] else None)
-        if bake := status.get("bake"):
-            yield _row("bake", "\n".join(_bake(bake)), "wait")
-        if heard := status.get("heard"):
-            yield _row("heard", "\n".join(_heard(heard)))
+            yield row("answering", _answering(answering), "wait" if answering[1:] else None)
+        for make_rows in further:
+            yield from make_rows(status)
     if mode := status.get("mode"):
         why = status["mode_reason"]
-        yield _row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
-
-
-def _pause(pause: Fields) -> Iterator[str]:
-    """Say who paused and how many wait, and when it ends by itself."""
-    yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
-    yield f"since {pause['since']}, for {duration(pause['limit'])} at most"
-
-
-def _bake(bake: Fields) -> Iterator[str]:
-    """Say whose answers are compared, until when, and which signs were seen."""
-    beside = f"{bake['old_answers']} of generation {bake['against']}"
-    yield f"{counted(bake['answers'], 'answer')} beside {beside}"
-    yield f"until {bake['until']}"
-    for each in bake["signals"]:
-        old = f"before {each['old_answers']} of {bake['old_answers']}"
-        yield f"{plain(each['signal'])}: {each['answers']} of {bake['answers']}, {old}"
-
-
-def _heard(heard: Fields) -> Iterator[str]:
-    """Say which requests are kept, or heard, to compare new weights by."""
-    if heard["replay"]:
-        kept = f"{heard['kept']} of the last {counted(heard['replay'], 'request')}"
-        yield f"{kept} kept in memory ([compare] replay)"
-    if heard["mirror"]:
-        share = f"{heard['mirror'] * 100:.3g} % of those that end while a checkpoint waits"
-        now = f", {mirrored} now" if (mirrored := heard["mirrored"]) else ""
-        yield f"{share}{now} ([compare] mirror)"
+        yield row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
 
 
 def _answering(answering: Sequence[Fields]) -> str:
@@ -219,7 +193,7 @@ def _replicas(status: Fields) -> Iterator[Fields]:
         state = plain(each["state"])
         says = _serving if state == "serving" else _absent
         tone = "bad" if each["drifted"] else None if state == "serving" else TONES.get(state)
-        yield _row(f"replica {each['index']}", f"{state}{says(each, status)}", tone)
+        yield row(f"replica {each['index']}", f"{state}{says(each, status)}", tone)
 
 
 def _workers(status: Fields) -> Iterator[Fields]:
@@ -230,7 +204,7 @@ def _workers(status: Fields) -> Iterator[Fields]:
     serving, wanted, lost = workers["serving"], workers["wanted"], workers["lost"]
     words = f"{serving} serve" if serving == wanted else f"{serving} of {wanted} serve"
     since = f", {lost} lost since the start" if lost else ""
-    yield _row("workers", f"{words}{since}", None if serving == wanted else "wait")
+    yield row("workers", f"{words}{since}", None if serving == wanted else "wait")
 
 
 def _serving(replica: Fields, status: Fields) -> str:
@@ -258,26 +232,26 @@ def _chosen(status: Fields) -> Iterator[Fields]:
         by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
         words = "the source is not followed until `hotreload unpin`"
         name, how = ("held", "by a rollback") if is_held_by_rollback(status) else ("pinned", "yes")
-        yield _row(name, f"{how}, {words}{by}", "wait")
+        yield row(name, f"{how}, {words}{by}", "wait")
     if (kept := status.get("state_file")) and not kept["saved"]:
         words = f"a restart forgets what changes: {plain(kept['error'])}"
-        yield _row("not saved", f"{words}\nsince {kept['since']}", "bad")
+        yield row("not saved", f"{words}\nsince {kept['since']}", "bad")
     settings = status.get("settings") or {"error": None, "waiting": []}
     if settings["error"]:
         words = f"reread {settings['read_at']}, but not applied"
-        yield _row("settings", f"{words}: {plain(settings['error'])}", "bad")
+        yield row("settings", f"{words}: {plain(settings['error'])}", "bad")
     elif settings["waiting"]:
         names = ", ".join(map(plain, settings["waiting"]))
-        yield _row("settings", f"changed, and want a restart: {names}", "wait")
+        yield row("settings", f"changed, and want a restart: {names}", "wait")
 
 
 def _past(status: Fields) -> Iterator[Fields]:
     """Yield the end of the last attempt, and what was refused."""
     if last := status["last_attempt"]:
         tone = None if last["outcome"] == "live" else TONES.get(last["outcome"])
-        yield _row("last attempt", "\n".join(_last_attempt(last)), tone)
+        yield row("last attempt", "\n".join(_last_attempt(last)), tone)
     if status["refused"]:
-        yield _row("refused", "\n".join(map(_refusal, status["refused"])))
+        yield row("refused", "\n".join(map(_refusal, status["refused"])))
 
 
 def _last_attempt(attempt: Fields) -> Iterator[str]:

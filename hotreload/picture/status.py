@@ -8,7 +8,6 @@ from hotreload.errors import NotJudged
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,
-    bake_fields,
     by_fields,
     generation_fields,
     iso,
@@ -90,7 +89,10 @@ class Status:
             **self._ledger(),
             **self._health(),
         }
-        return {**status, "summary": summed_up(status), "rows": rows_of(status)}
+        reports = self._picture.reports
+        held = next(filter(None, (report.holds(status) for report in reports)), None)
+        rows = rows_of(status, [report.rows for report in reports])
+        return {**status, "summary": summed_up(status, held), "rows": rows}
 
     def _live(self) -> Fields:
         """Return the live generation, and how it was made."""
@@ -111,9 +113,7 @@ class Status:
             **self._mode(),
             "answering": answering_fields(picture.readings.answering()),
             "gate": {"state": picture.replicas.gate.value, **counts},
-            "pause": picture.pause.fields(),
-            "bake": (bake := picture.readings.bake()) and bake_fields(bake),
-            "heard": (hearing := picture.readings.hearing()) and asdict(hearing),
+            **{name: told for each in picture.reports for name, told in each.fields().items()},
             "replicas": replicas,
             "workers": picture.workers.fields(),
             "rank": picture.setup.rank and asdict(picture.setup.rank),

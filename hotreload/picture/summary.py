@@ -27,20 +27,26 @@ FROM_GOOD_TO_BAD = ("good", "wait", "bad")
 """From the best to the worst."""
 
 
-def summed_up(status: Fields) -> Fields:
-    """Return the sentence, its tone, the next command, and each thing that is wrong."""
+def summed_up(status: Fields, held: str | None = None) -> Fields:
+    """Return the sentence, its tone, the next command, and each thing that is wrong.
+
+    `held` says how a feature holds those who come; a command knows of none.
+    """
     wish, wishes = _wish(status)
     others = list(_wrong(status))
     findings = [*wishes, *others]
     nobody = _nobody(status)
-    said = [*([nobody["words"]] if nobody else [_who(status), wish["words"]]), *_counted(others)]
-    parts = [nobody or wish, *_paused(status), *findings]
+    said = [
+        *([nobody["words"]] if nobody else [_who(status, held), wish["words"]]),
+        *_counted(others),
+    ]
+    parts = [nobody or wish, *_paused(held), *findings]
     return {
         "words": "; ".join(filter(None, said)),
         "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
-        "doing": _doing(status),
+        "doing": _doing(status, held),
     }
 
 
@@ -73,19 +79,19 @@ def _nobody(status: Fields) -> Fields | None:
             return _part(words, "wait")
 
 
-def _who(status: Fields) -> str:
+def _who(status: Fields, held: str | None) -> str:
     generation = f"generation {status['generation']}, {short_name(status)}"
     if follows(status):
         return f"holds {generation}; rank 0 answers"
-    return f"{generation}, is paused" if status.get("pause") else f"{generation}, answers"
+    return f"{generation}, is paused" if held else f"{generation}, answers"
 
 
-def _paused(status: Fields) -> list[Fields]:
+def _paused(held: str | None) -> list[Fields]:
     """A pause is nothing wrong, but those who come wait."""
-    return [_part("", "wait")] if status.get("pause") else []
+    return [_part("", "wait")] if held else []
 
 
-def _doing(status: Fields) -> str:
+def _doing(status: Fields, held: str | None) -> str:
     """Say what it does at this moment."""
     if boot := status.get("boot"):
         return f"answers nobody: booting: {boot_text(boot)}"
@@ -93,13 +99,11 @@ def _doing(status: Fields) -> str:
         return f"answers nobody: {'; '.join(status['reasons'])}"
     if follows(status):
         return "holds its part of the engine; rank 0 decides and answers"
-    return f"{_answers(status)}; {_works_at(status)}"
+    return f"{held or _answers(status)}; {_works_at(status)}"
 
 
 def _answers(status: Fields) -> str:
-    """Say if requests wait; where generations overlap, for a pause or the cleaning after NaN."""
-    if pause := status.get("pause"):
-        return f"holds {counted(pause['held'], 'request')} while somebody has it paused"
+    """Say if requests wait; where generations overlap, for the cleaning after NaN."""
     gate = status["gate"]
     if gate["state"] != "holding":
         return "answers requests"

@@ -7,8 +7,6 @@ from hotreload.events import (
     Event,
     FoldersPassedOver,
     LastLifeDied,
-    PauseBegan,
-    PauseOver,
     RevisionWanted,
     SettingsRead,
     SourceScanned,
@@ -17,7 +15,7 @@ from hotreload.events import (
     Waiting,
     WorkerMoved,
 )
-from hotreload.json_fields import Fields, by_fields, iso, passed_over_fields
+from hotreload.json_fields import Fields, iso, passed_over_fields
 from hotreload.picture.words import NOT_SEEN
 from hotreload.types import PassedOver, Revision
 
@@ -166,45 +164,6 @@ class SettingsNow:
     def fields(self) -> Fields:
         """Return them as /status shows them."""
         return dict(self._fields)
-
-
-class PauseNow:
-    """Knows the pause that stands, and how those before it ended."""
-
-    def __init__(self, wall: Wall = time.time, held: Callable[[], int] = lambda: 0) -> None:
-        """`held` counts those who wait for its end."""
-        self._wall, self.held = wall, held
-        self._began: PauseBegan | None = None
-        self._renewed = 0.0
-        self.since = 0.0
-        """Wall-clock seconds since when it stands; 0 where none does."""
-        self.ended: Mapping[str, int] = {"asked": 0, "limit": 0}
-        """The number of those that ended, by what ended them."""
-
-    def observe(self, event: Event) -> None:
-        """Take in that one begins, begins anew, or is over."""
-        match event:
-            case PauseBegan():
-                self._began, self._renewed = event, self._wall()
-                self.since = self.since or self._renewed
-            case PauseOver(by):
-                self._began, self.since = None, 0.0
-                how = "limit" if by is None else "asked"
-                self.ended = {**self.ended, how: self.ended[how] + 1}
-
-    def fields(self) -> Fields | None:
-        """Return it as /status shows it; None where none stands."""
-        if (began := self._began) is None:
-            return None
-        return {
-            "since": iso(self.since),
-            "until": iso(self._renewed + began.limit),
-            "limit": began.limit,
-            "mode": began.mode,
-            "running": began.running,
-            "held": self.held(),
-            "by": by_fields(began.by),
-        }
 
 
 class PassedOverNow:

@@ -5,8 +5,7 @@ Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 
 from dataclasses import dataclass
 
-from hotreload.json_fields import Fields, bake_fields, generation_fields
-from hotreload.judgements import BakeOutcome
+from hotreload.json_fields import Fields, generation_fields
 from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
 from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Refusal, Revision
@@ -54,7 +53,7 @@ def verdict_of(
         return _as_ended(last)
     if (back := _went_back(picture)) is not None:
         return WishVerdict("rolled_back", f"back to {live.revision}: {back.reason or 'as ordered'}")
-    return _as_refused(newest) if newest else _as_it_bakes(picture, live.revision)
+    return _as_refused(newest) if newest else _as_it_lives(picture, live.revision)
 
 
 def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None = None) -> Fields:
@@ -69,7 +68,7 @@ def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None =
         "wanted_label": wanted.label if wanted else None,
         "live": generation_fields(live) if live else None,
         "attempt": told_attempt(last) if last else None,
-        "bake": _bake_of(picture),
+        **{name: told for each in picture.reports for name, told in each.gate_fields(last).items()},
     }
 
 
@@ -78,7 +77,7 @@ def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
     if meant is None:
         return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
     if meant == live:
-        return _as_it_bakes(picture, live)
+        return _as_it_lives(picture, live)
     tried = picture.history.last_of(meant.id)
     if tried is None:
         return _of_what_is_not_live(picture, meant)
@@ -108,12 +107,11 @@ def _as_refused(refusal: Refusal) -> WishVerdict:
     return WishVerdict(Outcome.REJECTED.value, f"{refusal.revision}: {refusal.reason.message}")
 
 
-def _as_it_bakes(picture: Picture, live: Revision) -> WishVerdict:
+def _as_it_lives(picture: Picture, live: Revision) -> WishVerdict:
     """Judge what is live, and what was wanted."""
-    if picture.readings.bake() is not None:
-        return WishVerdict(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
-    if (told := picture.readings.condemned()) is not None:
-        return WishVerdict(told.outcome.value, f"{live} is being left: {told.words}")
+    objections = (report.objection_to(live) for report in picture.reports)
+    if (first := next(filter(None, objections), None)) is not None:
+        return WishVerdict(first.word, first.why)
     return WishVerdict(PASS, f"{live} is live")
 
 
@@ -127,11 +125,3 @@ def _went_back(picture: Picture) -> By | None:
     last, overruled = picture.history.last, picture.ledger.overruled
     both = (last.by if last else None, overruled.by if overruled else None)
     return next((by for by in both if by is not None and by.verb in GOING_BACK), None)
-
-
-def _bake_of(picture: Picture) -> Fields | None:
-    """The bake that goes on, or how that of the last attempt ended."""
-    last, readings = picture.history.last, picture.readings
-    if (now := readings.bake() or readings.condemned()) is not None:
-        return bake_fields(now)
-    return last.facts.get("bake") if last else None

@@ -14,7 +14,8 @@ from hotreload.core.judge import Judge
 from hotreload.core.lasting import close_drained_generations
 from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
-from hotreload.features.command.judge import CommandEnd, CommandJudge
+from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.judge import CommandJudge
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
@@ -23,7 +24,7 @@ from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 from tests.evidence import BLANK
 from tests.fakes import HANG
-from tests.features.test_command import FakeCommand
+from tests.features.command.test_judge import FakeCommand
 
 NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")

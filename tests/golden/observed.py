@@ -27,7 +27,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, S
 from hotreload.picture.status import Status
 from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
-from tests.observe.things import NOON
+from tests.observe.things import NOON, reports
 
 Fields = dict[str, Any]
 FAILURES = {Outcome.REJECTED, Outcome.POSTPONED, Outcome.LOST}
@@ -95,6 +95,13 @@ class Observed:
             self.ledger,
             setup=Setup(replicas=engines, tp=2, workers=engines, source_kind=kind, rank=rank),
             readings=self._readings(),
+            reports=reports(
+                self.ledger.history,
+                self.clock,
+                bake=lambda: self.bake,
+                hearing=lambda: self.hearing,
+                paused=lambda: self.paused,
+            ),
             clock=self.clock,
             wall=self.clock,
         )
@@ -126,10 +133,7 @@ class Observed:
                 for gate in self.gates.gates
             ],
             answering=self.gates.answering,
-            paused=lambda: self.paused,
             heard=lambda: {1: 0.5},
-            bake=lambda: self.bake,
-            hearing=lambda: self.hearing,
         )
 
     def play(self, scene: Scene) -> None:

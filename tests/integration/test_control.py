@@ -24,6 +24,7 @@ from hotreload.life.acceptance import with_files
 from hotreload.settings.kinds import NamedFile
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
+from tests.features.given import baking_of, hearing_of
 from tests.integration.running import (
     Load,
     Running,
@@ -178,14 +179,14 @@ TALKS = "served by the new daemon with many more words than any good answer woul
 
 
 async def test_weights_whose_answers_are_worse_are_left_by_themselves(running: Running) -> None:
-    live, baking = running.live, running.daemon.baking
-    baking.rules = BakeSettings(time=300.0)
+    live, baking = running.live, baking_of(running.daemon)
+    baking.go_by(BakeSettings(time=300.0))
     async with Load(running, 8).on() as load:
         await turn_until(lambda: len(load.answers) >= 100, pause=0.01)
         folder = write_tiny(running.checkpoints / "step_8", TALKS)
         worse = (await running.attempted(folder)).generation
         await running.until(lambda: running.live.number not in (live.number, worse))
-    baking.rules = BakeSettings()
+    baking.go_by(BakeSettings())
     assert load.failures == []
     assert running.live.fingerprint == live.fingerprint
     back, there = (await get(running, "/history"))["attempts"][:2]
@@ -290,7 +291,7 @@ async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothin
         for number, text in enumerate(prompts):
             body = {"text": text, "sampling_params": sampled, "stream": number > 3}
             assert (await client.post("/generate", json=body)).status_code == 200
-    kept = running.daemon.hearing.for_the_candidate()
+    kept = hearing_of(running.daemon).for_the_candidate()
     ids = await running.engine.tokenize({"text": prompts})
     assert [list(each.prompt) for each in kept] == ids[::-1]
     heard = {"mirror": 0.1, "replay": 8, "kept": 8, "mirrored": 0}

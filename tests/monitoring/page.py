@@ -10,10 +10,10 @@ from hotreload.behaviour.report import report_of
 from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Picture, Rank, Readings, Setup
+from hotreload.picture.picture import Rank, Readings, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
 from tests.evidence import judged
-from tests.observe.things import Counted
+from tests.observe.things import Counted, picture_of
 
 OURS = re.compile(r"(?<![\w:])hotreload_\w+(?![\w:])")
 RECORDED = re.compile(r"\w+:\w+:\w+")
@@ -31,7 +31,7 @@ def whole_page() -> Metrics:
     revision, reason = Revision("id", "label"), Reason("format", "why")
     asked = report_of([], [])
     failed = judged(Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0), behaviour=asked)
-    picture = Picture(
+    picture = picture_of(
         Ledger(history=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),
         readings=Readings(heard=lambda: {1: 0.5}),

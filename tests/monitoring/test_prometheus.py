@@ -32,7 +32,7 @@ from hotreload.events import (
 from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
-from hotreload.picture.picture import Picture, Readings, ReplicaReading, Setup
+from hotreload.picture.picture import Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
     Answering,
@@ -50,7 +50,7 @@ from tests.monitoring.dashboard import panels, swaps
 from tests.monitoring.page import filled_in
 from tests.monitoring.prometheus import Prometheus, free_port, needs_prometheus
 from tests.monitoring.rules import ALERTS, RECORDED
-from tests.observe.things import Counted
+from tests.observe.things import Counted, picture_of
 from tests.waiting import PATIENCE
 
 pytestmark = [needs_prometheus, pytest.mark.real_engine]
@@ -241,7 +241,7 @@ def another_replica() -> Metrics:
     tried = Attempt(NINTH.revision, Outcome.LIVE, None, {}, 0.0, 1.0, 9)
     tried = judged(tried, behaviour=COMPARED)
     ledger = Ledger(overruled=overruled, generations=deque([long_ago]), history=deque([tried]))
-    picture = Picture(ledger, readings=told, setup=Setup(replicas=3))
+    picture = picture_of(ledger, readings=told, setup=Setup(replicas=3))
     metrics = Counted(picture, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))
     metrics.observe(GenerationLive(EIGHTH, 1))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import Metric
@@ -25,6 +26,7 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.features.bake.report import ENDS
 from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers, SignalCount
 from hotreload.observe.labels import (
     KV_USES,
@@ -35,7 +37,6 @@ from hotreload.observe.labels import (
     WEIGHT_PLACES,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.bakes import ENDS
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
@@ -59,7 +60,9 @@ from tests.observe.things import (
     ended,
     engines,
     generation,
+    picture_of,
     rejected,
+    reports,
     went_live,
 )
 
@@ -179,10 +182,10 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def after(
     *events: Event,
     max_leaves: int = 1000,
-    readings: Readings | None = None,
     ledger: Ledger | None = None,
+    **how: Any,
 ) -> Counted:
-    picture = Picture(ledger or Ledger(), readings=readings)
+    picture = picture_of(ledger, **how)
     metrics = Counted(picture, max_leaves=max_leaves, clock=lambda: NOON)
     for event in events:
         metrics.observe(event)
@@ -270,8 +273,7 @@ def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
 def test_a_bake_is_counted_as_it_stands_and_as_it_ends() -> None:
     empty = SignalCount("empty", 3, 0.01, 0.1, 20, 0.01, 0.04, None)
     bake = Bake(BakeOutcome.BAKING, 1.7e9, 1.8e9, 120, 1, 1000, (empty,))
-    told = Readings(bake=lambda: bake)
-    metrics = after(BakeTold(2, STEP_7, bake), readings=told)
+    metrics = after(BakeTold(2, STEP_7, bake), reports=reports(bake=lambda: bake))
     assert value(metrics, "bake_since_timestamp_seconds") == 1.7e9
     assert value(metrics, "bake_answers", weights="new") == 120
     assert value(metrics, "bake_signals", signal="empty", weights="old") == 20
@@ -586,7 +588,7 @@ def test_two_daemons_in_one_process_count_apart() -> None:
 
 def of_rank(own: int, readings: Readings | None = None) -> Picture:
     setup = Setup(rank=Rank(own, 3, "tpu-0:8000"))
-    return Picture(Ledger(), setup=setup, readings=readings)
+    return picture_of(setup=setup, readings=readings)
 
 
 def busy() -> Metrics:

@@ -15,7 +15,6 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.judgements import Bake, BakeOutcome
-from hotreload.picture.picture import Readings
 from hotreload.types import Attempt, By, GateState, Outcome
 from tests.evidence import judged
 from tests.observe.things import (
@@ -27,6 +26,7 @@ from tests.observe.things import (
     generation,
     refusal,
     rejected,
+    reports,
     went_live,
 )
 
@@ -128,7 +128,7 @@ def test_after_a_restart_too_a_way_back_is_none_and_what_is_refused_is_refused()
 def test_what_still_bakes_is_no_pass_and_how_it_baked_is_told() -> None:
     bakes: list[Bake | None] = [BAKING]
     happened = (*TRIED, LIVE_8, finished(went_live(), LIVE_8))
-    status = told(*happened, readings=Readings(bake=lambda: bakes[0]))
+    status = told(*happened, reports=reports(bake=lambda: bakes[0]))
     found = status.verdict()
     assert (found["verdict"], found["bake"]["outcome"]) == ("baking", "baking")
     bakes[0] = None
@@ -185,7 +185,7 @@ def test_a_label_means_the_newest_revision_that_has_it() -> None:
 def test_what_is_being_left_is_no_pass_while_it_is_live(outcome: BakeOutcome) -> None:
     condemned = replace(BAKING, outcome=outcome, words="empty answers 60 of 100")
     happened = (*TRIED, LIVE_8, finished(judged(went_live(), baked=condemned), LIVE_8))
-    found = told(*happened, readings=Readings(condemned=lambda: condemned)).verdict()
+    found = told(*happened, reports=reports(left=lambda: condemned)).verdict()
     assert (found["pass"], found["verdict"]) == (False, outcome.value)
     assert found["why"].endswith("is being left: empty answers 60 of 100")
     assert found["bake"]["outcome"] == outcome.value

@@ -1,13 +1,19 @@
 """Events to observe, and those who tell of them."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
+from hotreload.features.bake.report import BakeReport
+from hotreload.features.compare.report import CompareReport
+from hotreload.features.pause.report import PauseReport
+from hotreload.judgements import Bake, HearingNow
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
+from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
 from tests.evidence import judged
@@ -52,11 +58,53 @@ def refusal(revision: Revision = STEP_8, at: float = NOON) -> Refusal:
     return Refusal(revision, TRUNCATED, at)
 
 
+@dataclass
+class Read:
+    """What reports read of their features, as it is at the moment of a question."""
+
+    bake: Callable[[], Bake | None] = lambda: None
+    left: Callable[[], Bake | None] = lambda: None
+    hearing: Callable[[], HearingNow | None] = lambda: None
+    paused: Callable[[], int] = lambda: 0
+
+    @property
+    def now(self) -> Any:
+        return self.bake()
+
+    @property
+    def condemned(self) -> Bake | None:
+        return self.left()
+
+
+@dataclass
+class Heard:
+    read: Read
+
+    @property
+    def now(self) -> HearingNow | None:
+        return self.read.hearing()
+
+
+def reports(
+    history: Iterable[Attempt] = (), wall: Callable[[], float] = time.time, **read: Any
+) -> list[FeatureReport]:
+    """Those of all features."""
+    reads = Read(**read)
+    paused = PauseReport(reads.paused, wall)
+    return [paused, BakeReport(reads), CompareReport(Heard(reads), history)]
+
+
+def picture_of(ledger: Ledger | None = None, **how: Any) -> Picture:
+    """A daemon's picture, with the reports of all features."""
+    ledger = ledger or Ledger()
+    return Picture(ledger, **{"reports": reports(ledger.history), **how})
+
+
 class Told(Status):
     """The documents of a picture that hears of events here."""
 
     def __init__(self, ledger: Ledger | None = None, **how: Any) -> None:
-        self.picture = Picture(ledger or Ledger(), **how)
+        self.picture = picture_of(ledger, **how)
         super().__init__(self.picture)
 
     def observe(self, event: Event) -> None:
@@ -67,7 +115,7 @@ class Counted(Metrics):
     """The metrics of a picture that hears of events here, before they do as in a daemon."""
 
     def __init__(self, picture: Picture | None = None, **how: Any) -> None:
-        self.picture = picture or Picture(Ledger())
+        self.picture = picture or picture_of()
         super().__init__(self.picture, **how)
 
     def observe(self, event: Event) -> None:
@@ -77,7 +125,7 @@ class Counted(Metrics):
 
 def engines(count: int, **readings: Any) -> Picture:
     """A picture of a daemon that is to have so many engines."""
-    return Picture(Ledger(), setup=Setup(replicas=count), readings=Readings(**readings))
+    return picture_of(setup=Setup(replicas=count), readings=Readings(**readings))
 
 
 def both(*observers: Any) -> Callable[[Event], None]:

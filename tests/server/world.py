@@ -24,7 +24,7 @@ from hotreload.features.sessions.sessions import Sessions
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture, Readings, ReplicaReading
+from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
 from hotreload.server.app import create_app
 from hotreload.server.doors import Doors
@@ -49,6 +49,7 @@ from hotreload.types import (
 )
 from tests.evidence import judged
 from tests.fakes import FakeEngine, Steps
+from tests.observe.things import picture_of
 from tests.server.workers import WorkerInLoop
 from tests.waiting import PATIENCE, turn_until
 
@@ -165,7 +166,7 @@ class View:
         self.ledger = Ledger()
         self.older: list[Answering] = []
         """Generations from before the live one that still answer."""
-        picture = Picture(
+        picture = picture_of(
             self.ledger,
             readings=Readings(
                 replicas=lambda: [

@@ -1,1 +1,33 @@
 """Judges what went live by the answers that clients get, and leaves bad weights by itself."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hotreload.feature import Feature
+from hotreload.features.bake.evidence import BLANK
+from hotreload.features.bake.settings import BakeSettings
+
+if TYPE_CHECKING:
+    from hotreload.parts import Apply, FeatureParts, Given
+
+
+def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.bake.baking import Baking
+    from hotreload.features.bake.report import BakeReport
+    from hotreload.parts import FeatureParts
+
+    baking = Baking(given.attempts, given.settings().of(BakeSettings))
+
+    async def prepare(settings: Any) -> "Apply":
+        return partial(baking.go_by, settings.of(BakeSettings))
+
+    return FeatureParts(
+        listeners=(baking.conducts,),
+        tasks={"bake": partial(baking.run, given.leave)},
+        observe=baking.observe,
+        report=BakeReport(baking),
+        prepare=prepare,
+    )
+
+
+BAKE_FEATURE = Feature(name="bake", settings=BakeSettings, blank=BLANK, begin=_begin)

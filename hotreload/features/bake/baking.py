@@ -10,7 +10,6 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from typing import NoReturn
 
 from hotreload.behaviour.bake import (
     MIN_ANSWERS,
@@ -18,7 +17,7 @@ from hotreload.behaviour.bake import (
 from hotreload.core.lasting import Leave
 from hotreload.core.recording import Attempts
 from hotreload.errors import EngineLost
-from hotreload.events import AttemptFinished, BakeTold, Event, OperatorAsked
+from hotreload.events import AttemptFinished, BakeTold, Event, GenerationLive, OperatorAsked
 from hotreload.features.bake.bake_words import (
     convicted_words,
     promoted_words,
@@ -59,16 +58,11 @@ class Baking:
         self._way_out = WayOut(attempts.clock, attempts.publish)
         self._is_saved = True
         self._news = asyncio.Event()
+        self.go_by(rules)
+
+    def go_by(self, rules: BakeSettings) -> None:
+        """Judge by these what goes live from now on; to switch it off ends what is under way."""
         self.rules = rules
-
-    @property
-    def rules(self) -> BakeSettings:
-        """Rules for those that go live from now on; who switches it off ends those under way."""
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: BakeSettings) -> None:
-        self._rules = rules
         self.conducts.is_counting = rules.time > 0
         for bake in [] if rules.time else [*self._bakes]:
             self._end(bake, bake.told(BakeOutcome.VOUCHED, "an operator switched it off"))
@@ -87,7 +81,7 @@ class Baking:
 
     # --- what happens ------------------------------------------------------------------------
 
-    def begins_with(self, live: Generation) -> None:
+    def _begin_with(self, live: Generation) -> None:
         """Take what a start serves as promoted: nobody knows any more how others behaved."""
         for attempt in tuple(self.attempts.ledger.history):
             told = bake_of(attempt.facts)
@@ -110,7 +104,7 @@ class Baking:
         operator wanted it left then, nobody knows.
         """
         ledger = self.attempts.ledger
-        if ledger.pinned or not self._rules.time:
+        if ledger.pinned or not self.rules.time:
             return None
         made = next((each for each in ledger.history if _made_live(each, live)), None)
         told = bake_of(made.facts) if made is not None else None
@@ -119,6 +113,8 @@ class Baking:
     def observe(self, event: Event) -> None:
         """Begin to judge what went live, and take what an operator pinned as promoted."""
         match event:
+            case GenerationLive(live) if self._live is None:
+                self._begin_with(live)
             case AttemptFinished(attempt, live) if attempt.outcome is Outcome.LIVE:
                 if live is not None and not attempt.is_of_a_start:
                     self._went_live(attempt, live)
@@ -151,11 +147,11 @@ class Baking:
         if self._bakes_with(new):
             return
         is_pinned = self.attempts.ledger.pinned  # nobody could leave it
-        if old is None or new in self._promoted or not self._rules.time or is_pinned:
+        if old is None or new in self._promoted or not self.rules.time or is_pinned:
             self._promote(new)
             return
         clock, wall = self.attempts.clock(), self.attempts.wall()
-        bake = OneBake(live, new, old, self._rules, clock, wall)
+        bake = OneBake(live, new, old, self.rules, clock, wall)
         new.heard = lambda: self._look(bake)
         self._bakes.append(bake)
         self._tell(live.number, live.revision, bake.told())
@@ -186,7 +182,7 @@ class Baking:
 
     # --- what follows ------------------------------------------------------------------------
 
-    async def run(self, leave: Leave) -> NoReturn:
+    async def run(self, leave: Leave) -> None:
         """Convict, promote or hold what bakes, for ever."""
         while True:
             await self._sleep()

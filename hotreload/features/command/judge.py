@@ -5,36 +5,12 @@ How the command is run is not known here: only how it ended.
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import CheckpointRejected, NotJudged
-from hotreload.types import COMMAND, Evidence, Phase, Staged
-
-BLANK = Evidence("command", facts={"command_said": []})
-"""The evidence of a command that was not asked."""
-LINES_IN_WORDS = 3
-"""So many lines of a command its evidence tells of in words."""
-COULD_NOT_JUDGE = {
-    75: "which asks to be tried again later",
-    126: "which says that it may not be run",
-    127: "which says that it was not found",
-}
-"""Exit codes that say nothing about weights: EX_TEMPFAIL, and two that shells give."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEnd:
-    """The end of a command that was to judge weights."""
-
-    code: int | None
-    """Its exit code; None if it gave none."""
-    lines: tuple[str, ...] = ()
-    """The last lines that it wrote."""
-    why: str = ""
-    """The reason why it gave no exit code."""
-
+from hotreload.features.command.evidence import COULD_NOT_JUDGE, CommandEnd, evidence_of
+from hotreload.types import COMMAND, Phase, Staged
 
 RunCommand = Callable[[int, Staged], Awaitable[CommandEnd]]
 """Run the command while weights answer as a candidate in the engine of this index.
@@ -73,14 +49,6 @@ class CommandJudge:
                 end = await self._run(case.replica.index, case.staged)
             case.progress.note(evidence_of(end))
             check_end(end)
-
-
-def evidence_of(end: CommandEnd) -> Evidence:
-    """Return what the end of the command says of the weights."""
-    has_judged = end.code is not None and end.code not in COULD_NOT_JUDGE
-    outcome = ("refused" if end.code else "passed") if has_judged else "not_judged"
-    words = f"the command said: {' / '.join(end.lines[-LINES_IN_WORDS:])}" if end.lines else ""
-    return Evidence(BLANK.name, outcome, words, {"command_said": [*end.lines]})
 
 
 def check_end(end: CommandEnd) -> None:

@@ -1,1 +1,40 @@
 """Holds the requests that come while a trainer asks for a pause."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hotreload.feature import Feature
+from hotreload.features.pause.settings import PauseSettings
+
+if TYPE_CHECKING:
+    from hotreload.parts import Apply, FeatureParts, Given
+
+
+def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.pause.pause import Pause
+    from hotreload.features.pause.report import PauseReport
+    from hotreload.features.pause.routes import pause_routes
+    from hotreload.parts import FeatureParts
+
+    pause = Pause(
+        given.attempts.publish,
+        look_again=given.entrance.look_again,
+        hold_arrivals=given.settings().reload.while_closed == "hold",
+    )
+
+    def go_by(settings: Any) -> None:
+        pause.limit, pause.max_held = settings.of(PauseSettings).limit, settings.reload.max_held
+
+    async def prepare(settings: Any) -> "Apply":
+        return partial(go_by, settings)
+
+    go_by(given.settings())
+    return FeatureParts(
+        admission=pause,
+        routes=pause_routes(pause),
+        report=PauseReport(lambda: pause.held),
+        prepare=prepare,
+    )
+
+
+PAUSE_FEATURE = Feature(name="pause", settings=PauseSettings, begin=_begin)

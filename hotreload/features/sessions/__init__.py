@@ -1,1 +1,27 @@
 """Has each conversation answered by the weights that answered it first."""
+
+from typing import TYPE_CHECKING, Any
+
+from hotreload.feature import Feature
+from hotreload.features.sessions.settings import SessionsSettings
+
+if TYPE_CHECKING:
+    from hotreload.parts import Apply, FeatureParts, Given
+
+
+def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.sessions.sessions import Sessions
+    from hotreload.parts import FeatureParts
+
+    sessions = Sessions(given.settings().of(SessionsSettings).keep)
+
+    async def prepare(settings: Any) -> "Apply":
+        def apply() -> None:
+            sessions.keep = settings.of(SessionsSettings).keep
+
+        return apply
+
+    return FeatureParts(admission=sessions, prepare=prepare)
+
+
+SESSIONS_FEATURE = Feature(name="sessions", settings=SessionsSettings, begin=_begin)

@@ -11,7 +11,7 @@ from hotreload.behaviour.bake import MIN_ANSWERS
 from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.core.rules import Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import AttemptFinished, BakeTold, Event, TroubleTold
+from hotreload.events import AttemptFinished, BakeTold, Event, GenerationLive, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.evidence import BLANK, bake_of
@@ -34,7 +34,7 @@ class Baked(World):
         super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25), blank=(BLANK,))
         self.baking = Baking(self.recording, BakeSettings(time=300.0, **rules))
         self.subscribe(self._observe)
-        self.baking.begins_with(self.live)
+        self.baking.observe(GenerationLive(self.live))
 
     def _observe(self, event: Event) -> None:
         self.baking.observe(event)
@@ -165,7 +165,7 @@ def begin_another_life(world: Baked) -> None:
     world.ledger.history.clear()
     world.ledger.history.extend(saved.history)
     world.baking = Baking(world.baking.attempts, world.baking.rules)
-    world.baking.begins_with(world.live)
+    world.baking.observe(GenerationLive(world.live))
     live, started = world.live, by(START)
     attempt = Attempt(live.revision, Outcome.LIVE, None, {}, 0.0, 0.0, live.number, by=started)
     world.publish(AttemptFinished(attempt, live))  # as every start does; it forces nothing
@@ -496,7 +496,7 @@ async def test_noise_is_not_judged(world: Baked) -> None:
 async def test_switched_off_it_counts_nothing_and_ends_what_bakes(world: Baked) -> None:
     world.answered(200)
     await world.goes_live(ONE)
-    world.baking.rules = BakeSettings()
+    world.baking.go_by(BakeSettings())
     assert world.last.outcome is BakeOutcome.VOUCHED
     await world.goes_live(TWO)
     world.answered(100, empty=100)
@@ -515,7 +515,8 @@ async def test_what_baked_when_the_daemon_ended_counts_as_promoted_with_a_mark(
     await world.turns()
     again = Baked(world.source.folder)
     again.ledger.history.extend(world.restarted_ledger().history)
-    again.baking.begins_with(again.live)
+    again.baking = Baking(again.recording, again.baking.rules)
+    again.baking.observe(GenerationLive(again.live))
     [attempt] = again.ledger.history
     assert attempt.facts["bake"]["outcome"] == "cut_short"
     assert again.told == [(2, BakeOutcome.CUT_SHORT)]

@@ -13,19 +13,18 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError
 from hotreload.events import Events
 from hotreload.features import FEATURES
-from hotreload.features.command.judge import CommandEnd
-from hotreload.life import deciding
-from hotreload.life.deciding import Deciding
-from hotreload.life.rereading import Rereading
+from hotreload.features.command import running
+from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.running import CommandRunner
 from hotreload.life.start_engine import engine_options
-from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Lease, Revision, Staged
 from tests.fakes import FakeEngine, FakeWeights, Steps
+from tests.features.given import given
 from tests.server.world import FIRST, LEAVES
 
-ASKS_BOTH = Path(__file__).parent / "integration" / "asks_both.py"
+ASKS_BOTH = Path(__file__).parents[2] / "integration" / "asks_both.py"
 NEW = Revision("new", "step_2")
 
 
@@ -41,12 +40,11 @@ async def deciding_by(folder: Path, *argv: str, says: str) -> AsyncIterator[tupl
     entrance = Entrance[Any](Events().publish)
     entrance.gates[0].open(Lease(FIRST, engine, engine.live))
     decided = settings(folder, f"command.run={list(argv)}")
-    rereading = Rereading(decided, None, Events().publish, entrance, Limits())
     staged = engine._spare(engine.set_of(NEW, FakeWeights(says)))
-    run = Deciding(rereading, entrance, Events().publish).command()
-    assert run is not None
+    runner = CommandRunner(given(decided, entrance))
+    assert len(runner.judges()) == 1
     async with engine.as_candidate(staged):
-        yield run, staged
+        yield runner.run, staged
 
 
 @pytest.mark.parametrize(("says", "code"), [("new", 1), (FIRST.revision.id, 0)])
@@ -83,7 +81,7 @@ async def test_without_an_address_it_has_not_judged(
     def none_free(*parts: object) -> None:
         raise ConfigError("[server] tcp: cannot listen")
 
-    monkeypatch.setattr(deciding, "answering_at", none_free)
+    monkeypatch.setattr(running, "answering_at", none_free)
     async with deciding_by(tmp_path, "true", says="new") as (run, staged):
         end = await run(0, staged)
     assert (end.code, "has no address where it could ask" in end.why) == (None, True)
@@ -96,10 +94,7 @@ def test_what_is_decided_about_it_reaches_the_engine(tmp_path: Path) -> None:
 
 
 def test_without_a_command_there_is_none(tmp_path: Path) -> None:
-    rereading = Rereading(
-        settings(tmp_path), None, Events().publish, Entrance(Events().publish), Limits()
-    )
-    assert Deciding(rereading, Entrance(Events().publish), Events().publish).command() is None
+    assert CommandRunner(given(settings(tmp_path))).judges() == []
 
 
 def test_a_daemon_does_not_begin_with_a_user_that_its_command_cannot_have(tmp_path: Path) -> None:

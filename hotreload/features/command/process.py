@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.errors import ConfigError, cut
-from hotreload.features.command.judge import CommandEnd
-from hotreload.life import process_session
-from hotreload.life.process_session import END_SECONDS, kill_session
+from hotreload.features.command import process_session
+from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.process_session import END_SECONDS, kill_session
 from hotreload.threads import in_thread, uninterrupted
 
 log = logging.getLogger("hotreload.command")

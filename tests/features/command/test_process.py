@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.features.command.judge import CommandEnd
-from hotreload.life import command_process
-from hotreload.life.command_process import LastLines, Rights, rights_of, run_command
+from hotreload.features.command import process as command_process
+from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.process import LastLines, Rights, rights_of, run_command
 from tests.children import is_there
 from tests.waiting import PATIENCE, turn_until
 

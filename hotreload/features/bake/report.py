@@ -1,0 +1,114 @@
+"""Tells of the bake of what is live, and how those before it ended."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from hotreload.behaviour.signals import Signal
+from hotreload.events import BakeTold, Event
+from hotreload.json_fields import Fields, bake_fields
+from hotreload.judgements import Bake, BakeOutcome
+from hotreload.picture.report import Family, FeatureReport, Objection
+from hotreload.picture.rows import row
+from hotreload.picture.words import counted, plain
+from hotreload.types import Attempt, Revision
+
+ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, BakeOutcome.HELD))
+
+
+class Baked(Protocol):
+    """The judgements on what is live; for any thread."""
+
+    @property
+    def now(self) -> Bake | None:
+        """The bake that goes on."""
+
+    @property
+    def condemned(self) -> Bake | None:
+        """The judgement for which what is live is being left."""
+
+
+class BakeReport(FeatureReport):
+    """Tells of bakes."""
+
+    def __init__(self, baked: Baked) -> None:
+        self._baked = baked
+        self._ended: Mapping[BakeOutcome, int] = dict.fromkeys(ENDS, 0)
+
+    def observe(self, event: Event) -> None:
+        """Count how bakes end."""
+        if isinstance(event, BakeTold) and event.bake.outcome in self._ended:
+            outcome = event.bake.outcome
+            self._ended = {**self._ended, outcome: self._ended[outcome] + 1}
+
+    def fields(self) -> Fields:
+        """Return the bake that goes on; None where none does."""
+        return {"bake": (now := self._baked.now) and bake_fields(now)}
+
+    def rows(self, status: Fields) -> Iterable[Fields]:
+        """Return its row."""
+        bake = status.get("bake")
+        return [row("bake", "\n".join(_words(bake)), "wait")] if bake else []
+
+    def objection_to(self, live: Revision) -> Objection | None:
+        """Object while it bakes, and while it is being left."""
+        if self._baked.now is not None:
+            return Objection(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
+        if (told := self._baked.condemned) is not None:
+            return Objection(told.outcome.value, f"{live} is being left: {told.words}")
+        return None
+
+    def gate_fields(self, last: Attempt | None) -> Fields:
+        """Return the bake that goes on, or how that of the last attempt ended."""
+        if (now := self._baked.now or self._baked.condemned) is not None:
+            return {"bake": bake_fields(now)}
+        return {"bake": last.facts.get("bake") if last else None}
+
+    def families(self) -> Iterator[Family]:
+        """Return the figures of the bake that goes on, and how many ended."""
+        bake = self._baked.now
+        yield Family(
+            "gauge",
+            "hotreload_bake_since_timestamp_seconds",
+            "Since when clients' answers judge the live weights ([bake] time); 0 while none do.",
+            series=[((), bake.since if bake else 0)],
+        )
+        yield Family(
+            "gauge",
+            "hotreload_bake_answers",
+            "Answers that the judgement on the live weights rests on: of them, and of those "
+            "before.",
+            ("weights",),
+            [(("new",), bake.answers if bake else 0), (("old",), bake.old_answers if bake else 0)],
+        )
+        yield Family(
+            "gauge",
+            "hotreload_bake_signals",
+            "How many of these answers show a sign of bad weights, by sign.",
+            ("signal", "weights"),
+            [*_signs(bake)],
+        )
+        yield Family(
+            "counter",
+            "hotreload_bakes",
+            "Bakes that ended, by how: convicted weights were left and are refused.",
+            ("outcome",),
+            [((outcome.value,), count) for outcome, count in self._ended.items()],
+        )
+
+
+def _signs(bake: Bake | None) -> Iterator[tuple[tuple[str, str], float]]:
+    counts = {each.signal: (each.hits, each.old_hits) for each in bake.signals} if bake else {}
+    for signal in Signal:
+        new, old = counts.get(signal.value, (0, 0))
+        yield (signal.value, "new"), new
+        yield (signal.value, "old"), old
+
+
+def _words(bake: Fields) -> Iterator[str]:
+    """Say whose answers are compared, until when, and which signs were seen."""
+    beside = f"{bake['old_answers']} of generation {bake['against']}"
+    yield f"{counted(bake['answers'], 'answer')} beside {beside}"
+    yield f"until {bake['until']}"
+    for each in bake["signals"]:
+        old = f"before {each['old_answers']} of {bake['old_answers']}"
+        yield f"{plain(each['signal'])}: {each['answers']} of {bake['answers']}, {old}"

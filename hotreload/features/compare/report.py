@@ -1,0 +1,119 @@
+"""Tells of the requests that are heard, and of the last comparison."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from hotreload.events import AttemptFinished, DryRunFinished, Event
+from hotreload.json_fields import Fields
+from hotreload.judgements import HearingNow
+from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.rows import row
+from hotreload.picture.words import counted
+from hotreload.types import Attempt
+
+COMPARED_FIGURES = {
+    "agreement": "Part of an answer that is the same up to the first token that differs",
+    "length_ratio": "Length of the new weights' answers, over that of the live ones'",
+    "mean_kl": "Mean divergence of the new weights from the live ones, in nats a token",
+    "noise_kl": "The same of the live weights, asked twice",
+    "same_top": "Share of places where both expect the same token",
+    "perplexity_ratio": "Perplexity of plain texts, over that of the live weights",
+    "seconds": "Time that the comparison took",
+    "heard": "Requests of clients that it was compared by",
+    "heard_same_top": "Share of places of their answers where both expect the same token",
+}
+"""The figures of a comparison that have a metric each."""
+ACCURACY_FIGURES = {
+    "accuracy": "Share of right answers, of those that the corpus expects",
+    "live_accuracy": "The same of the weights that were live",
+}
+"""Those of answers that were expected."""
+
+
+class HeardNow(Protocol):
+    """Requests of clients that are heard; for any thread."""
+
+    @property
+    def now(self) -> HearingNow | None:
+        """Figures of it; None where nothing is heard."""
+
+
+class CompareReport(FeatureReport):
+    """Tells of comparisons."""
+
+    def __init__(self, heard: HeardNow, history: Iterable[Attempt] = ()) -> None:
+        """`history` has the attempts of earlier lives, the newest first."""
+        self._heard = heard
+        self._last = next(filter(_was_compared, history), None)
+        """The last attempt in which new weights were compared with the live ones."""
+
+    def observe(self, event: Event) -> None:
+        """Take in an attempt that ended, a dry run, too."""
+        match event:
+            case AttemptFinished(attempt) | DryRunFinished(attempt) if _was_compared(attempt):
+                self._last = attempt
+
+    def fields(self) -> Fields:
+        """Return what is heard of clients' requests; None where nothing is."""
+        return {"heard": (now := self._heard.now) and asdict(now)}
+
+    def rows(self, status: Fields) -> Iterable[Fields]:
+        """Return its row."""
+        heard = status.get("heard")
+        return [row("heard", "\n".join(_words(heard)))] if heard else []
+
+    def families(self) -> Iterator[Family]:
+        """Return the figures of the last comparison."""
+        found = self._last.facts["behaviour"] if self._last else {}
+        right = found.get("right_answers")
+        yield from _figures(found, COMPARED_FIGURES)
+        yield from _figures(_accuracies(right) if right else {}, ACCURACY_FIGURES)
+        yield Family(
+            "gauge",
+            "hotreload_behaviour_info",
+            "The checkpoint that was compared last, its generation if it went live, and the reason "
+            "if it did not; always 1.",
+            ("revision", "label", "generation", "outcome", "reason"),
+            [(_labels(self._last), 1)] if self._last else [],
+        )
+
+
+def _was_compared(attempt: Attempt) -> bool:
+    return bool(attempt.facts.get("behaviour"))
+
+
+def _labels(compared: Attempt) -> tuple[str, ...]:
+    revision, number = compared.revision, compared.generation
+    became = "" if number is None else str(number)
+    why = compared.reason.code if compared.reason else ""
+    return (revision.id, revision.label, became, compared.outcome.value, why)
+
+
+def _accuracies(right: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the shares of right answers, of new and of live weights."""
+    counts = {"accuracy": right["right"], "live_accuracy": right["live_right"]}
+    return {name: count / right["expected"] for name, count in counts.items()}
+
+
+def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Family]:
+    for name, words in named.items():
+        value = found.get(name)
+        yield Family(
+            "gauge",
+            f"hotreload_behaviour_{name}",
+            f"{words}; of the last comparison (NaN: none).",
+            series=[((), math.nan if value is None else value)],
+        )
+
+
+def _words(heard: Fields) -> Iterator[str]:
+    """Say which requests are kept, or heard, to compare new weights by."""
+    if heard["replay"]:
+        kept = f"{heard['kept']} of the last {counted(heard['replay'], 'request')}"
+        yield f"{kept} kept in memory ([compare] replay)"
+    if heard["mirror"]:
+        share = f"{heard['mirror'] * 100:.3g} % of those that end while a checkpoint waits"
+        now = f", {mirrored} now" if (mirrored := heard["mirrored"]) else ""
+        yield f"{share}{now} ([compare] mirror)"

@@ -1,0 +1,90 @@
+"""Tells of the pause that stands, and how those before it ended."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from hotreload.events import Event, PauseBegan, PauseOver
+from hotreload.figures import duration
+from hotreload.json_fields import Fields, by_fields, iso
+from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.rows import row
+from hotreload.picture.words import counted, who
+
+
+class PauseReport(FeatureReport):
+    """Tells of pauses."""
+
+    def __init__(self, held: Callable[[], int], wall: Callable[[], float] = time.time) -> None:
+        """`held` counts the requests that wait for its end."""
+        self._held, self._wall = held, wall
+        self._began: PauseBegan | None = None
+        self._renewed = 0.0
+        self._since = 0.0
+        """Wall-clock seconds since when it stands; 0 where none does."""
+        self._ended: Mapping[str, int] = {"asked": 0, "limit": 0}
+        """The number of those that ended, by what ended them."""
+
+    def observe(self, event: Event) -> None:
+        """Take in that one begins, begins anew, or is over."""
+        match event:
+            case PauseBegan():
+                self._began, self._renewed = event, self._wall()
+                self._since = self._since or self._renewed
+            case PauseOver(by):
+                self._began, self._since = None, 0.0
+                how = "limit" if by is None else "asked"
+                self._ended = {**self._ended, how: self._ended[how] + 1}
+
+    def fields(self) -> Fields:
+        """Return the pause that stands; None where none does."""
+        if (began := self._began) is None:
+            return {"pause": None}
+        pause = {
+            "since": iso(self._since),
+            "until": iso(self._renewed + began.limit),
+            "limit": began.limit,
+            "mode": began.mode,
+            "running": began.running,
+            "held": self._held(),
+            "by": by_fields(began.by),
+        }
+        return {"pause": pause}
+
+    def holds(self, status: Fields) -> str | None:
+        """Say how many requests wait for its end."""
+        pause = status.get("pause")
+        held = pause and counted(pause["held"], "request")
+        return f"holds {held} while somebody has it paused" if held else None
+
+    def rows(self, status: Fields) -> Iterable[Fields]:
+        """Return its row."""
+        pause = status.get("pause")
+        return [row("paused", "\n".join(_words(pause)), "wait")] if pause else []
+
+    def families(self) -> Iterator[Family]:
+        """Return since when it stands, how many wait, and how many pauses ended."""
+        yield Family(
+            "gauge",
+            "hotreload_paused_since_timestamp_seconds",
+            "Since when a pause that somebody asked for stands; 0 while none does.",
+            series=[((), self._since)],
+        )
+        yield Family(
+            "gauge",
+            "hotreload_requests_paused",
+            "Requests that wait for the end of a pause.",
+            series=[((), self._held())],
+        )
+        yield Family(
+            "counter",
+            "hotreload_pauses",
+            "Pauses that ended: because they were asked to, or by [pause] limit.",
+            ("ended",),
+            [((how,), count) for how, count in self._ended.items()],
+        )
+
+
+def _words(pause: Fields) -> Iterator[str]:
+    """Say who paused and how many wait, and when it ends by itself."""
+    yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
+    yield f"since {pause['since']}, for {duration(pause['limit'])} at most"

@@ -1,0 +1,95 @@
+"""The doors of the kernel: what a daemon gives to a feature, and what that hangs into them."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotreload.core.admission import Admission
+from hotreload.core.entrance import Entrance
+from hotreload.core.judge import Judge, MakeJudges, no_judges
+from hotreload.core.lasting import Leave
+from hotreload.core.listener import Listener
+from hotreload.core.recording import Attempts
+from hotreload.events import Event
+from hotreload.picture.report import FeatureReport
+from hotreload.server.feature_routes import Routes
+from hotreload.server_limits import Limits
+
+Task = Callable[[], Coroutine[Any, Any, None]]
+"""Runs as long as something serves; what it raises ends the daemon."""
+Apply = Callable[[], None]
+"""Go by settings that were checked; it cannot fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """All of a daemon that one feature may use."""
+
+    settings: Callable[[], Any]
+    """Return the settings in force."""
+    limits: Limits
+    """Limits on requests, always those in force."""
+    entrance: Entrance[Any]
+    engines: Callable[[], Sequence[Any]]
+    """List the engines that serve."""
+    attempts: Attempts
+    """The record of attempts, its clocks, and the way to publish an event."""
+    leave: Leave
+    """Leave weights that do harm, in the name of this feature."""
+
+
+def nothing_to_apply() -> None:
+    """Go by settings that change nothing here, or that are read each time."""
+
+
+async def _nothing_to_check(settings: Any) -> Apply:
+    return nothing_to_apply
+
+
+def _see_nothing(event: Event) -> None:
+    """Take no event in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureParts:
+    """All that one feature hangs into the doors of one daemon."""
+
+    judges: MakeJudges = no_judges
+    """Make those of one attempt."""
+    listeners: Sequence[Listener] = ()
+    admission: Admission | None = None
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    """By their names."""
+    observe: Callable[[Event], None] = _see_nothing
+    """Take in what happened, after those that tell of it."""
+    report: FeatureReport | None = None
+    routes: Routes | None = None
+    prepare: Callable[[Any], Awaitable[Apply]] = _nothing_to_check
+    """Check settings that are wished; ConfigError if the feature cannot go by them."""
+
+
+class AllFeatures:
+    """The parts of all features of a daemon, in the order of the list."""
+
+    def __init__(self, parts: Sequence[FeatureParts]) -> None:
+        self._parts = tuple(parts)
+        self.listeners = [each for part in parts for each in part.listeners]
+        self.observers = [part.observe for part in parts]
+        self.admissions = [part.admission for part in parts if part.admission is not None]
+        self.routes = [part.routes for part in parts if part.routes is not None]
+        self.reports = [part.report for part in parts if part.report is not None]
+        self.tasks = {name: task for part in parts for name, task in part.tasks.items()}
+
+    def judges(self) -> Sequence[Judge]:
+        """Make the judges of one attempt, by the settings in force."""
+        return [judge for part in self._parts for judge in part.judges()]
+
+    async def prepare(self, settings: Any) -> Apply:
+        """Have all check these settings; ConfigError if one of them cannot go by them."""
+        applies = [await part.prepare(settings) for part in self._parts]
+
+        def apply() -> None:
+            for each in applies:
+                each()
+
+        return apply

@@ -1,0 +1,57 @@
+"""What a daemon gives to a feature, without a daemon."""
+
+from collections.abc import Callable
+from typing import Any
+
+from hotreload.core.entrance import Entrance
+from hotreload.core.ledger import Ledger
+from hotreload.core.recording import Attempts
+from hotreload.daemon import Daemon
+from hotreload.events import Event
+from hotreload.features.bake.baking import Baking
+from hotreload.features.compare.hearing import Hearing
+from hotreload.parts import Given
+from hotreload.server_limits import Limits
+from hotreload.types import Generation, Reason
+
+
+async def _saved(ledger: Ledger) -> None:
+    """Save it nowhere."""
+
+
+async def _leave(reason: Reason, left: Generation) -> None:
+    raise AssertionError(f"{left} is to be left: {reason}")
+
+
+def _publish(event: Event) -> None:
+    """Publish to nobody."""
+
+
+def given(
+    settings: Any,
+    entrance: Entrance[Any] | None = None,
+    publish: Callable[[Event], None] = _publish,
+) -> Given:
+    """Return what a daemon of these settings gives to a feature; it serves nothing yet."""
+    return Given(
+        settings=lambda: settings,
+        limits=Limits(),
+        entrance=entrance or Entrance[Any](publish),
+        engines=list,
+        attempts=Attempts(Ledger(), save=_saved, publish=publish, is_lost=lambda: False),
+        leave=_leave,
+    )
+
+
+def baking_of(daemon: Daemon) -> Baking:
+    """Find what judges by clients' answers in a daemon."""
+    run: Any = daemon.features.tasks["bake"]
+    baking = run.func.__self__
+    assert isinstance(baking, Baking)
+    return baking
+
+
+def hearing_of(daemon: Daemon) -> Hearing:
+    """Find what hears clients' requests in a daemon."""
+    [hearing] = [each for each in daemon.features.listeners if isinstance(each, Hearing)]
+    return hearing
