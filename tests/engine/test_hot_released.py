@@ -47,7 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Pools and leaves are upstream's in each; who waits for whom, and where spares wait, is ours.
     params=[
         "overlap",
-        pytest.param("drain", marks=pytest.mark.alike),
+        pytest.param("drain", marks=pytest.mark.at_night),
         pytest.param("host", marks=pytest.mark.alike),
     ],
 )

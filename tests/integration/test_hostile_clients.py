@@ -21,7 +21,7 @@ pytestmark = one_daemon_marks()
 if "HOSTILE_REQUESTS" in os.environ:
     pytestmark.append(pytest.mark.timeout(7200))
 
-REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "120"))
+REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "240"))
 SEED = int(os.environ.get("HOSTILE_SEED", "1"))
 AT_A_TIME = 8
 REASONED = {400, 405, 411, 413, 415, 422, 431, 503}

@@ -53,8 +53,9 @@ def voices(tmp_path_factory: pytest.TempPathFactory) -> Voices:
 @pytest_asyncio.fixture(
     loop_scope="module",
     scope="module",
-    # The small one has programs of its own, and so all that an engine may make different.
-    params=[pytest.param("a pool as large", marks=pytest.mark.alike), "a small pool"],
+    # The small one has programs of its own, and so all that an engine may make different. In one as
+    # large the engine's contracts prove by day.
+    params=[pytest.param("a pool as large", marks=pytest.mark.at_night), "a small pool"],
 )
 async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterator[Engine]:
     """Weights are proven in a pool like the one that serves, or in one just large enough."""
