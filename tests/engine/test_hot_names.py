@@ -53,9 +53,11 @@ class Served:
 
 @pytest.fixture(
     scope="module",
-    # How each one's leaves lie in an engine `test_sglang.py` and `test_own_loader.py` look at.
+    # How each one's leaves lie in an engine `test_sglang.py` and `test_own_loader.py` look at, and
+    # `tests/hot/test_ready_made_names.py` by day at the file that each becomes.
     params=[
-        each if each == "qwen3" else pytest.param(each, marks=pytest.mark.alike) for each in ARCHS
+        each if each == "qwen3" else pytest.param(each, marks=pytest.mark.at_night)
+        for each in ARCHS
     ],
 )
 def served(
