@@ -24,8 +24,6 @@ from hotreload.events import (
     LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
-    PauseBegan,
-    PauseOver,
     PhaseEntered,
     Progress,
     ReplicaMoved,
@@ -39,6 +37,7 @@ from hotreload.events import (
     Warming,
     WorkerMoved,
 )
+from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.judgements import BakeOutcome
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES

@@ -23,12 +23,12 @@ from hotreload.events import (
     GenerationLive,
     LiveDrifted,
     LoaderDistrusted,
-    PauseBegan,
     SourceScanned,
     StateSaved,
     TroubleTold,
     WorkerMoved,
 )
+from hotreload.features.pause.events import PauseBegan
 from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from hotreload import events
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
@@ -27,8 +26,6 @@ from hotreload.events import (
     LoaderDistrusted,
     ModeChosen,
     OperatorAsked,
-    PauseBegan,
-    PauseOver,
     PhaseEntered,
     Progress,
     ReplicaMoved,
@@ -43,10 +40,12 @@ from hotreload.events import (
     WorkerMoved,
     event_fields,
 )
+from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.picture.history import History
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
+from tests.event_kinds import KINDS
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -136,13 +135,6 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
 )
 def test_what_happens_to_one_engine_says_which(event: Event) -> None:
     assert event_fields(event)["replica"] == 2
-
-
-KINDS = {
-    kind
-    for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
-}
 
 
 def test_no_kind_of_event_is_left_out_above() -> None:

@@ -11,7 +11,8 @@ from enum import StrEnum
 
 from hotreload.core.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
-from hotreload.events import PauseBegan, PauseOver, Publish
+from hotreload.events import Publish
+from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.features.pause.settings import PAUSE_LIMIT
 from hotreload.figures import duration
 from hotreload.json_fields import iso

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from hotreload.events import Event, PauseBegan, PauseOver
+from hotreload.events import Event
+from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.figures import duration
 from hotreload.json_fields import Fields, by_fields, iso
 from hotreload.picture.report import Family, FeatureReport

@@ -8,7 +8,8 @@ import pytest
 from hotreload.core.admission import Conditions
 from hotreload.core.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
-from hotreload.events import Event, PauseBegan, PauseOver, TroubleTold
+from hotreload.events import Event, TroubleTold
+from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.features.pause.pause import Pause, Running
 from hotreload.types import By, Generation, Lease, Revision
 from tests.waiting import turn_until

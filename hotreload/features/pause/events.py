@@ -1,0 +1,42 @@
+"""The events of a pause."""
+
+from dataclasses import dataclass
+from logging import INFO, WARNING
+
+from hotreload.events import Event
+from hotreload.json_fields import Fields, by_fields
+from hotreload.types import By
+
+
+@dataclass(frozen=True, slots=True)
+class PauseBegan(Event):
+    """Somebody paused: who comes waits."""
+
+    by: By
+    mode: str
+    """The caller's word for it."""
+    running: str
+    """The end of the requests that run: `finish` or `abort`."""
+    limit: float
+    """Seconds after which it ends by itself."""
+
+    name = "pause.began"
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver(Event):
+    """Those who waited are answered; `by` is None when nobody ended it in time."""
+
+    by: By | None
+    held: int
+    """Count of those who waited."""
+
+    name = "pause.over"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.by is None else INFO
+
+    def fields(self) -> Fields:
+        asked = by_fields(self.by) if self.by else {}
+        return {"held": self.held, "ended": "limit" if self.by is None else "asked", **asked}
