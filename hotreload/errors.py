@@ -275,15 +275,12 @@ REJECTIONS = (
     "crashed",
     "rolled_back",
     "nonfinite_answers",
-    BAKE,
-    BEHAVIOUR,
-    COMMAND,
     "internal",
     "format",
     "no_step",
     "stray",
 )
-"""Every reason a revision can be refused for; metrics export each from the start at 0."""
+"""Every reason of the kernel to refuse a revision; metrics export each from the start at 0."""
 
 OF_WHAT_IT_DID = frozenset(
     {"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE, BEHAVIOUR, COMMAND}

@@ -1,6 +1,6 @@
 """A capability beside the kernel, as a list of features names it; it imports nothing heavy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,5 +20,7 @@ class Feature:
     """The table's class, a plain frozen dataclass; None where it has no settings."""
     blank: Evidence | None = None
     """Its evidence in the record of an attempt about which it was not asked."""
+    reasons: Sequence[str] = ()
+    """The codes of its refusals, which metrics export at 0 from the start."""
     begin: "Callable[[Given], FeatureParts] | None" = None
     """Make what a daemon has of it; what is heavy is imported here."""

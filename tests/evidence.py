@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from hotreload.core.probing import not_probed
+from hotreload.errors import REJECTIONS
 from hotreload.events import BakeTold
+from hotreload.features import FEATURES
 from hotreload.features.bake import evidence as bake
 from hotreload.features.command import evidence as command
 from hotreload.features.compare import evidence as compare
@@ -14,6 +16,8 @@ from hotreload.judgements import Bake, Behaviour
 from hotreload.types import NOT_PROBED, Attempt
 
 BLANK = (bake.BLANK, compare.BLANK, command.BLANK)
+REASONS = (*REJECTIONS, *(code for each in FEATURES for code in each.reasons))
+"""Every reason that a daemon refuses a revision for."""
 
 
 def judged(

@@ -1,6 +1,6 @@
 """The picture of how things are, and all that tell it to others."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 from hotreload.core.ledger import Ledger
@@ -32,10 +32,11 @@ class Observers:
         source: Source,
         reports: Sequence[FeatureReport],
         routes: Iterable[Routes],
+        reasons: Collection[str],
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
-        """`reports` and `routes` are those of features.
+        """`reports`, `routes` and `reasons` are those of features.
 
         `heard` says how many seconds ago each other rank gave a sign of life.
         """
@@ -65,6 +66,7 @@ class Observers:
             max_leaves=settings.metrics.max_leaves if settings.metrics.per_leaf else 0,
             expect_every=settings.metrics.expect_every,
             of_features=[path for each in routes for path in each.paths],
+            reasons=reasons,
         )
         self.systemd = Systemd(
             self.picture,

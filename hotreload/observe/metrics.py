@@ -62,11 +62,13 @@ class Metrics:
         max_leaves: int = 1000,
         expect_every: float | None = None,
         of_features: Collection[str] = (),
+        reasons: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
         in how many seconds something new is expected to go live. `of_features` are the paths of
-        features' routes, each exported when it is first asked.
+        features' routes, each exported when it is first asked. `reasons` are the codes of
+        features' refusals.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
@@ -97,7 +99,7 @@ class Metrics:
         self._make_reload_metrics()
         self._expected.set(expect_every or 0)
         self._make_request_metrics()
-        self._start_at_zero()
+        self._start_at_zero(reasons)
 
     # --- what there is -----------------------------------------------------------------
 
@@ -205,11 +207,11 @@ class Metrics:
         full = f"hotreload_{name}"
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
-    def _start_at_zero(self) -> None:
+    def _start_at_zero(self, reasons: Collection[str]) -> None:
         """Export at 0: a series that is born at 1 hides its first increase from every rate()."""
         for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
             self._reloads.labels(outcome.value)
-        for reason in REJECTIONS:
+        for reason in (*REJECTIONS, *reasons):
             self._rejections.labels(reason)
         for phase in Phase:
             self._phase_seconds.labels(phase.value)

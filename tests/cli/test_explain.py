@@ -7,12 +7,13 @@ import pytest
 from hotreload.cli import main
 from hotreload.cli.explain import TABLES, entries
 from hotreload.cli.shipped import shipped
-from hotreload.errors import PASSED_OVER, REJECTIONS
+from hotreload.errors import PASSED_OVER
 from hotreload.troubles import TROUBLES
 from hotreload.types import Outcome
 from tests.cli.conftest import Command
 from tests.docs.pages import first_cells
 from tests.docs.test_tables import codes_in_source
+from tests.evidence import REASONS
 from tests.monitoring.rules import ALERTS
 
 Caught = pytest.CaptureFixture[str]
@@ -25,7 +26,7 @@ def explained(code: str, caught: Caught) -> str:
 
 
 @pytest.mark.parametrize(
-    "code", sorted({*REJECTIONS, *PASSED_OVER, *TROUBLES, *ALERTS, *EXITS, *Outcome})
+    "code", sorted({*REASONS, *PASSED_OVER, *TROUBLES, *ALERTS, *EXITS, *Outcome})
 )
 def test_every_reason_trouble_alert_and_exit_code_is_explained(code: str, capsys: Caught) -> None:
     text = explained(code, capsys)

@@ -12,7 +12,7 @@ import pytest
 from hotreload import errors
 from hotreload.cli import exits
 from hotreload.engine.lanes.lanes import why_no_lanes
-from hotreload.errors import PASSED_OVER, REJECTIONS
+from hotreload.errors import PASSED_OVER
 from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app
@@ -24,6 +24,7 @@ from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.engine.families import MODELS, ON_BOTH
+from tests.evidence import REASONS
 from tests.monitoring.rules import ALERTS
 from tests.source import MODULES, nodes_of
 
@@ -43,7 +44,7 @@ def test_every_state_has_its_row() -> None:
 
 
 def test_every_reason_to_refuse_has_its_row() -> None:
-    assert sorted(first_cells("rejections")) == sorted(REJECTIONS)
+    assert sorted(first_cells("rejections")) == sorted(REASONS)
 
 
 def test_every_trouble_has_its_row() -> None:

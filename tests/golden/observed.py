@@ -27,6 +27,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, S
 from hotreload.picture.status import Status
 from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
+from tests.evidence import REASONS
 from tests.observe.things import NOON, reports
 
 Fields = dict[str, Any]
@@ -108,7 +109,9 @@ class Observed:
         self.history = self.picture.history
         self.status = Status(self.picture, named=lambda: [*reversed(self.ledger.refused)])
         self.checkpoints = Checkpoints(self.picture, lambda: self.listed, clock=self.clock)
-        self.metrics = Metrics(self.picture, max_leaves=3, expect_every=3600, clock=self.clock)
+        self.metrics = Metrics(
+            self.picture, max_leaves=3, expect_every=3600, reasons=REASONS, clock=self.clock
+        )
         self.systemd = Systemd(
             self.picture,
             self.listener,  # type: ignore[arg-type]  # it sends to nobody

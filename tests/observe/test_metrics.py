@@ -13,7 +13,6 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
-from hotreload.errors import REJECTIONS
 from hotreload.events import (
     AttemptFinished,
     BakeTold,
@@ -50,7 +49,7 @@ from hotreload.types import (
     Reason,
     Revision,
 )
-from tests.evidence import judged
+from tests.evidence import REASONS, judged
 from tests.monitoring.page import whole_page
 from tests.observe.things import (
     NOON,
@@ -230,7 +229,7 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
     ("name", "label", "values"),
     [
         ("reloads_total", "outcome", [each for each in Outcome if each is not Outcome.PASSED]),
-        ("rejections_total", "reason", REJECTIONS),
+        ("rejections_total", "reason", REASONS),
         ("phase_seconds_count", "phase", list(Phase)),
         ("phase_since_timestamp_seconds", "phase", list(Phase)),
         ("source_scans_total", "cause", SCAN_CAUSES),

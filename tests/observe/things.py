@@ -16,7 +16,7 @@ from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
-from tests.evidence import judged
+from tests.evidence import REASONS, judged
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -116,7 +116,7 @@ class Counted(Metrics):
 
     def __init__(self, picture: Picture | None = None, **how: Any) -> None:
         self.picture = picture or picture_of()
-        super().__init__(self.picture, **how)
+        super().__init__(self.picture, reasons=REASONS, **how)
 
     def observe(self, event: Event) -> None:
         self.picture.observe(event)

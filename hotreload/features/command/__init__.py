@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hotreload.feature import Feature
 from hotreload.features.command.evidence import BLANK
 from hotreload.features.command.settings import CommandSettings
+from hotreload.types import COMMAND
 
 if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
@@ -17,4 +18,6 @@ def _begin(given: "Given") -> "FeatureParts":
     return FeatureParts(judges=CommandRunner(given).judges)
 
 
-COMMAND_FEATURE = Feature(name="command", settings=CommandSettings, blank=BLANK, begin=_begin)
+COMMAND_FEATURE = Feature(
+    name="command", settings=CommandSettings, blank=BLANK, reasons=(COMMAND,), begin=_begin
+)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.feature import Feature
 from hotreload.features.compare.evidence import BLANK
 from hotreload.features.compare.settings import CompareSettings
+from hotreload.types import BEHAVIOUR
 
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge
@@ -37,4 +38,6 @@ def _begin(given: "Given") -> "FeatureParts":
     )
 
 
-COMPARE_FEATURE = Feature(name="compare", settings=CompareSettings, blank=BLANK, begin=_begin)
+COMPARE_FEATURE = Feature(
+    name="compare", settings=CompareSettings, blank=BLANK, reasons=(BEHAVIOUR,), begin=_begin
+)
