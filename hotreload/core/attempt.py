@@ -1,30 +1,29 @@
-"""One attempt, top to bottom: prepare; on each engine stage, prove, flip and commit; or put back.
+"""One attempt, top to bottom: prepare; on each engine stage, prove, judge, flip and commit.
 
 Each is made within `Attempts.recorded`: it is in the ledger as begun before anything is done, and
 how it ended is judged, recorded and published there. A start does so too, with an engine that is
 made in the place of the flip (`first_switch`). The steps on one engine have two orders (`overlap`,
-`drain`); what becomes of engines that are lost meanwhile `Rollout` knows.
+`drain`). `everywhere` does the same on several engines, and `rollout` puts them back if one cannot.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hotreload.core.everywhere import EngineChange, change_in_turn, change_together, take_back
 from hotreload.core.judge import Judge, watched_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import not_probed
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import OnTrial, Replicas
+from hotreload.core.replica import Replicas
 from hotreload.core.rollout import Rollout
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.errors import CheckpointRejected, EngineLost
 from hotreload.threads import uninterrupted, wait_for_left_behind
-from hotreload.types import Checkpoint, Generation, Noise, Phase, Reason, Revision, Staged
+from hotreload.types import Checkpoint, Noise, Phase, Revision, Staged
 
 Fetch = Callable[[Revision], Awaitable[Path]]
 """Bring the files of a revision to this machine, and say where they lie."""
@@ -122,7 +121,9 @@ class AttemptUnderWay:
         self._is_way_back = True
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
-        if not await self._take_back(place):
+        async with self._all_or_none() as rollout:
+            is_back = await take_back(rollout, place, self._flip, self._go_live)
+        if not is_back:
             self._judges = ()  # the way back is not barred by how far it goes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
         for gate, weights in left:
@@ -155,25 +156,38 @@ class AttemptUnderWay:
         )
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
-        """Have other weights answer on one engine after the other: the first makes them."""
-        async with self._all_or_none() as rollout:  # what fails puts back those that changed
-            if self._rules.together and probe:
-                await self._together(rollout, make)
-                return
-            for switch in rollout.each():
-                with rollout.on(switch):  # the others go on without one that is lost
-                    async with switch.staged(rollout.new_weights(make)) as staged:
-                        if probe:
-                            await self._prove(switch, staged)
-                        rollout.check_original()
-                        await self._go_live(rollout, switch, staged, probe=probe)
+        """Have other weights answer on every engine, or on none."""
+        change = EngineChange(self._proven if probe else _unproven, self._go_live, probe)
+        go = change_together if self._rules.together and probe else change_in_turn
+        async with self._all_or_none() as rollout:
+            await go(rollout, make, change)
 
-    async def _prove(self, switch: Switch, staged: Staged) -> None:
-        self.wanted.check()  # the last cheap exit
-        self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
-        await switch.prove(staged)
-        await self._judge(switch, staged)
-        self.progress.is_staged = True
+    @asynccontextmanager
+    async def _all_or_none(self) -> AsyncIterator[Rollout]:
+        """Have all engines that serve to oneself; what fails puts back those that changed."""
+        async with self._replicas.changing:
+            rollout = Rollout(
+                self.progress,
+                self.wanted,
+                self._replicas,
+                attempts=self._attempts,
+                rules=self._rules,
+            )
+            async with rollout.all_or_none():
+                yield rollout
+
+    # --- on one engine -----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
+        """Hold new weights beside the live ones, once probes and judges have let them pass."""
+        async with switch.staged(make) as staged:
+            self.wanted.check()  # the last cheap exit
+            self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
+            await switch.prove(staged)
+            await self._judge(switch, staged)
+            self.progress.is_staged = True
+            yield staged
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""
@@ -185,132 +199,19 @@ class AttemptUnderWay:
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
-        await self._secure_number(rollout)
+        """Have these weights answer; no disk bars the way back."""
+        await rollout.secure_number(at_any_rate=self._is_way_back)
         async with switch.alone():  # past the last exit
-            await uninterrupted(self._flip_and_commit(rollout, switch, staged, probe=probe))
+            await uninterrupted(self._flip(rollout, switch, staged, probe=probe))
 
-    async def _flip_and_commit(
+    async def _flip(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
         old = await switch.flip(staged, probe=probe)
-        generation = self._commit(rollout, switch, staged)
+        generation = rollout.commit(switch, staged)
         await switch.answer_as(generation, staged, old)
 
-    async def _secure_number(self, rollout: Rollout) -> None:
-        """Before the first engine answers by new weights; no disk bars the way back."""
-        if rollout.trial is None:
-            await self._attempts.secure_number(at_any_rate=self._is_way_back)
 
-    def _commit(self, rollout: Rollout, switch: Switch, staged: Staged) -> Generation:
-        """Note that an engine answers by new weights; with the last of them the daemon does."""
-        trial = rollout.trial = rollout.trial or self._minted(staged)
-        rollout.changed.append(switch)
-        self._conclude(rollout)
-        if self.progress.generation is None:
-            self._replicas.trial = OnTrial(trial, self._reject)
-            self.wanted.may_give_up = True  # until the next one changes: this one is put back
-        return trial
-
-    def _minted(self, staged: Staged) -> Generation:
-        return self._attempts.mint(staged, version=self.progress.version)
-
-    def _conclude(self, rollout: Rollout) -> None:
-        """Record the new generation once every engine that serves has it."""
-        if rollout.trial and rollout.is_everywhere and self.progress.generation is None:
-            checkpoint = self.progress.checkpoint
-            self._attempts.record(rollout.trial, checkpoint.path if checkpoint else None)
-            self._replicas.live = self.progress.generation = rollout.trial
-            self._replicas.trial = None
-
-    # --- all engines at once, and back -------------------------------------------------------
-
-    async def _together(self, rollout: Rollout, make: MakeWeights) -> None:
-        """Do the same with all engines proven before any of them goes live."""
-        async with AsyncExitStack() as all_staged:
-            for switch in rollout.each():
-                with rollout.on(switch):
-                    async with AsyncExitStack() as own:
-                        new = switch.staged(rollout.new_weights(make))
-                        staged = await own.enter_async_context(new)
-                        await self._prove(switch, staged)
-                        rollout.ready[switch] = staged
-                        all_staged.push_async_callback(rollout.put_away, switch, own.pop_all())
-            await self._all_go_live(rollout)
-            self.wanted.check_refused()
-            self._conclude(rollout)  # one may have been lost after the last that went
-
-    async def _all_go_live(self, rollout: Rollout) -> None:
-        """Each to its end: one that fails must not leave another in between."""
-
-        async def go_live(switch: Switch, staged: Staged) -> None:
-            with rollout.on(switch):
-                await self._go_live(rollout, switch, staged)
-
-        going = (go_live(switch, staged) for switch, staged in rollout.ready.items())
-        for failure in await asyncio.gather(*going, return_exceptions=True):
-            if isinstance(failure, BaseException):
-                raise failure
-
-    async def _take_back(self, place: PastGeneration) -> bool:
-        """Have each engine answer by what it keeps, or by a copy; False when none keeps it."""
-        async with self._all_or_none() as rollout:
-            rollout.begin_with_those_that_keep(place)
-            for switch in rollout.each():
-                with rollout.on(switch):
-                    if not await self._take_one_back(rollout, switch, place):
-                        return False
-        return True
-
-    async def _take_one_back(self, rollout: Rollout, switch: Switch, place: PastGeneration) -> bool:
-        await self._secure_number(rollout)
-        async with switch.taken_back(place) as kept:
-            if kept is not None:
-                await uninterrupted(self._flip_and_commit(rollout, switch, kept))
-                return True
-        if (copy := rollout.copy()) is None:
-            return False
-        async with switch.staged(copy) as staged:
-            rollout.check_original()
-            await self._go_live(rollout, switch, staged, probe=False)
-        return True
-
-    # --- all or none -------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _all_or_none(self) -> AsyncIterator[Rollout]:
-        """Have the engines that serve now to oneself: none joins, and none is closed meanwhile.
-
-        What breaks off before all of them have changed puts back those that have.
-        """
-        async with self._replicas.changing:
-            rollout = Rollout(
-                self.progress,
-                self.wanted,
-                self._replicas,
-                attempts=self._attempts,
-                rules=self._rules,
-            )
-            try:
-                yield rollout
-                if self.progress.generation is None:
-                    self.wanted.check_refused()
-            except EngineLost:
-                raise
-            except Exception:
-                if rollout.changed and self.progress.generation is None:
-                    await uninterrupted(self._put_back(rollout))
-                raise
-            finally:
-                self._replicas.trial = None
-            self._conclude(rollout)
-
-    async def _put_back(self, rollout: Rollout) -> None:
-        """Have those that changed answer by what is live again; no wish ends that."""
-        self._replicas.trial = None
-        self.wanted.ask(lambda: True)
-        self.progress.rolled_back = True
-        await rollout.put_back(self._replicas.live)
-
-    def _reject(self, reason: Reason) -> None:
-        self.wanted.refuse(CheckpointRejected(reason.message, code=reason.code))
+def _unproven(switch: Switch, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
+    return switch.staged(make)

@@ -1,24 +1,26 @@
-"""The engines of one attempt, in their order, and what becomes of those that are lost by it.
+"""All engines of one attempt: they change, all or none, in their order; some are lost by it.
 
 The first engine is tried alone: it makes the new weights, proves them and goes live. The others
 copy what it has. Where it cannot live with them no other one gets them.
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from hotreload.core.drain import DrainingSwitch
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, StillWanted
+from hotreload.core.put_back import put_back
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replicas
+from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.errors import CheckpointRejected, DrainTimedOut, EngineLost, Superseded, TryAgain
-from hotreload.types import Generation, Mode, Staged
+from hotreload.errors import CheckpointRejected, EngineLost, Superseded, TryAgain
+from hotreload.threads import uninterrupted
+from hotreload.types import Generation, Mode, Reason, Staged
 
 log = logging.getLogger("hotreload.rollout")
 
@@ -44,8 +46,9 @@ class Rollout:
         rules: Rules,
     ) -> None:
         self._progress = progress
+        self._wanted = wanted
         self._replicas = replicas
-        self._ledger = attempts.ledger
+        self._attempts = attempts
         self._switches = [
             SWITCHES[each.mode](each, progress, wanted, remember=attempts.save, rules=rules)
             for each in replicas
@@ -54,8 +57,36 @@ class Rollout:
         """Engines that hold new weights until all do, in the order in which they got them."""
         self.changed: list[Switch] = []
         """Engines that answer by the new weights, or did until they were lost."""
-        self.trial: Generation | None = None
+        self._trial: Generation | None = None
         """The name of the new weights; live for the daemon once every engine has them."""
+
+    @asynccontextmanager
+    async def all_or_none(self) -> AsyncIterator[None]:
+        """Have the engines that serve now to oneself: none joins, and none is closed meanwhile.
+
+        What breaks off before all of them have changed puts back those that have.
+        """
+        try:
+            yield
+            if self._progress.generation is None:
+                self._wanted.check_refused()
+        except EngineLost:
+            raise
+        except Exception:
+            if self.changed and self._progress.generation is None:
+                await uninterrupted(self._put_back())
+            raise
+        finally:
+            self._replicas.trial = None
+        self._conclude()
+
+    async def _put_back(self) -> None:
+        """Have those that changed answer by what is live again; no wish ends that."""
+        self._replicas.trial = None
+        self._wanted.ask(lambda: True)
+        self._progress.rolled_back = True
+        unchanged = [each for each in self._switches if each not in self.changed]
+        await put_back(self.changed, unchanged, self._replicas.live, self._progress)
 
     def begin_with_those_that_keep(self, place: PastGeneration) -> None:
         """Put those first that have this generation in memory."""
@@ -73,10 +104,44 @@ class Rollout:
             raise EngineLost("no engine serves any more")
         return (switch for switch in serving if switch.serves)
 
+    # --- the name of the new weights ---------------------------------------------------------
+
+    async def secure_number(self, *, at_any_rate: bool) -> None:
+        """Before the first engine answers by new weights, have their number survive a death."""
+        if self._trial is None:
+            await self._attempts.secure_number(at_any_rate=at_any_rate)
+
+    def commit(self, switch: Switch, staged: Staged) -> Generation:
+        """Note that an engine answers by new weights; with the last of them the daemon does."""
+        version = self._progress.version
+        self._trial = self._trial or self._attempts.mint(staged, version=version)
+        self.changed.append(switch)
+        self._conclude()
+        if self._progress.generation is None:
+            self._replicas.trial = OnTrial(self._trial, self._reject)
+            self._wanted.may_give_up = True  # until the next one changes: this one is put back
+        return self._trial
+
+    def end(self) -> None:
+        """All have gone live; one may have been lost after the last that went."""
+        self._wanted.check_refused()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Record the new generation once every engine that serves has it."""
+        if self._trial and self._is_everywhere and self._progress.generation is None:
+            checkpoint = self._progress.checkpoint
+            self._attempts.record(self._trial, checkpoint.path if checkpoint else None)
+            self._replicas.live = self._progress.generation = self._trial
+            self._replicas.trial = None
+
     @property
-    def is_everywhere(self) -> bool:
+    def _is_everywhere(self) -> bool:
         """True once all that serve answer by the new weights."""
         return all(each in self.changed for each in self._switches if each.serves)
+
+    def _reject(self, reason: Reason) -> None:
+        self._wanted.refuse(CheckpointRejected(reason.message, code=reason.code))
 
     # --- whose weights an engine gets --------------------------------------------------------
 
@@ -148,52 +213,6 @@ class Rollout:
     def _verdict(self, lost: Exception) -> CheckpointRejected | TryAgain:
         """Judge a checkpoint by the loss of the engine that it was tried on: twice refuses it."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
-        if self._ledger.in_a_row(self._progress.revision, LOST_CODE):
+        if self._attempts.ledger.in_a_row(self._progress.revision, LOST_CODE):
             return CheckpointRejected(f"{words}, for the second time", code="crashed")
         return TryAgain(words, code=LOST_CODE)
-
-    # --- the way back of those that have changed ---------------------------------------------
-
-    async def put_back(self, live: Generation) -> None:
-        """Have them answer by what is live, the last one first, unproven; or count them as lost."""
-        unchanged = [each for each in self._switches if each not in self.changed]
-        tried_on = self._progress.replica
-        for switch in reversed(self.changed):
-            self._progress.replica = switch.replica.index
-            switch.drain_as_long_as_requests_may_run()
-            failed = switch.live
-            try:
-                await _put_back_in_the_end(switch, live, unchanged)
-                switch.replica.gate.turn_out(failed)
-            except Exception as fault:
-                why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
-                switch.replica.lose(EngineLost(why))
-        self._progress.replica = tried_on
-
-
-async def _put_back_in_the_end(switch: Switch, live: Generation, unchanged: list[Switch]) -> None:
-    """A request that runs long is no reason to lose an engine: it is waited for again."""
-    while switch.serves:
-        try:
-            return await _put_one_back(switch, live, unchanged)
-        except DrainTimedOut as late:
-            log.warning("rollout.not_put_back_yet", extra={"cause": str(late)})
-
-
-async def _put_one_back(switch: Switch, live: Generation, unchanged: list[Switch]) -> None:
-    place = PastGeneration(live.number, live.revision, live.fingerprint, "", live.since)
-    async with switch.taken_back(place) as kept:
-        if kept is not None:
-            await _answer_by(switch, kept, live)
-            return
-    original = next((each for each in unchanged if each.serves), None)
-    if original is None:
-        raise TryAgain("no engine that serves has it any more")
-    staged = original.live
-    async with switch.staged(lambda engine: engine.twin(staged)) as copy, switch.alone():
-        await _answer_by(switch, copy, live)
-
-
-async def _answer_by(switch: Switch, staged: Staged, live: Generation) -> None:
-    old = await switch.flip(staged, probe=False)
-    await switch.answer_as(live, staged, old)
