@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from hotreload.judgements import Bake, Behaviour, SignalCount
 from hotreload.types import Attempt, By, Generation, Loading, PassedOver, Reason, Refusal, Revision
 
 Fields = dict[str, Any]
@@ -69,43 +67,11 @@ def attempt_fields(attempt: Attempt) -> Fields:
     }
 
 
-def behaviour_fields(behaviour: Behaviour) -> Fields:
-    """Return how new weights differ from the live ones; what was not measured is null."""
-    fields: Fields = _rounded(asdict(behaviour))
-    return fields
-
-
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """Return it with numbers as exact as anybody reads them."""
     if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
+        return {name: rounded(each) for name, each in value.items()}
     return round(value, 9) if isinstance(value, float) else value
-
-
-def bake_fields(bake: Bake) -> Fields:
-    """Return the judgement on a generation by its clients' answers; shares are 0 to 1."""
-    return {
-        "outcome": bake.outcome.value,
-        "since": iso(bake.since),
-        "until": iso(bake.until),
-        "answers": bake.answers,
-        "against": bake.against,
-        "old_answers": bake.old_answers,
-        "reason": bake.words or None,
-        "signals": [_signal_fields(each) for each in bake.signals],
-    }
-
-
-def _signal_fields(count: SignalCount) -> Fields:
-    return {
-        "signal": count.signal,
-        "answers": count.hits,
-        "low": round(count.low, 6),
-        "high": round(count.high, 6),
-        "old_answers": count.old_hits,
-        "old_low": round(count.old_low, 6),
-        "old_high": round(count.old_high, 6),
-        "finds": None if count.finds is None else round(count.finds, 6),
-    }
 
 
 def by_fields(by: By) -> Fields:

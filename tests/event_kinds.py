@@ -5,13 +5,17 @@ from types import ModuleType
 
 from hotreload import events
 from hotreload.events import Event
+from hotreload.events.event import LateEvidence
+from hotreload.features.bake import events as of_bakes
 from hotreload.features.pause import events as of_pauses
+
+BASES = (Event, LateEvidence)
 
 
 def _kinds_in(module: ModuleType) -> Iterator[type[Event]]:
     for kind in vars(module).values():
-        if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event:
+        if isinstance(kind, type) and issubclass(kind, Event) and kind not in BASES:
             yield kind
 
 
-KINDS = {kind for module in (events, of_pauses) for kind in _kinds_in(module)}
+KINDS = {kind for module in (events, of_bakes, of_pauses) for kind in _kinds_in(module)}

@@ -7,12 +7,13 @@ from typing import Any
 
 from hotreload.core.probing import not_probed
 from hotreload.errors import REJECTIONS
-from hotreload.events import BakeTold
 from hotreload.features import FEATURES
 from hotreload.features.bake import evidence as bake
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import Bake
 from hotreload.features.command import evidence as command
 from hotreload.features.compare import evidence as compare
-from hotreload.judgements import Bake, Behaviour
+from hotreload.features.compare.behaviour import Behaviour
 from hotreload.types import NOT_PROBED, Attempt
 
 BLANK = (bake.BLANK, compare.BLANK, command.BLANK)

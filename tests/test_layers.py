@@ -23,7 +23,6 @@ FACTS = {
     "socket_names",
 }
 VOCABULARY = {
-    "judgements",
     "types",
     "json_fields",
     "errors",
@@ -37,7 +36,7 @@ VOCABULARY = {
 DEFAULTS = {"core.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
-"""What weights answer, judged by pure rules."""
+"""What weights are asked and answer: pure values."""
 RECORDS = {"core.ledger", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
@@ -74,7 +73,6 @@ CONFIGURED = {"sources.configured", "server.configured"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"hot", "engine.answering"},
-    "judgements": set(),
     "types": set(),
     **{fact: set() for fact in FACTS},
     "checkpoint.reading": set(),
@@ -85,10 +83,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "figures": set(),
     "errors": {"types"},
     "listed": {"types"},
-    "events": {"events", "judgements", "types", "json_fields"},
-    "json_fields": {"judgements", "types"},
+    "events": {"events", "types", "json_fields"},
+    "json_fields": {"types"},
     "troubles": {"events"},
-    "behaviour": {"behaviour", "judgements", "types"},
+    "behaviour": {"behaviour"},
     "threads": {"errors"},
     **{defaults: set(RULES_OF_ANSWERS) for defaults in DEFAULTS},
     "core": CORE,

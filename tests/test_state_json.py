@@ -11,9 +11,10 @@ from pydantic import TypeAdapter
 
 from hotreload.cli.attempts_text import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.features.bake.evidence import bake_of
-from hotreload.json_fields import bake_fields, behaviour_fields
-from hotreload.judgements import Bake, Behaviour, BothAnswers
+from hotreload.features.bake.evidence import bake_fields, bake_of
+from hotreload.features.bake.judgement import Bake
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.evidence import behaviour_fields
 from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.picture.history import History
 from hotreload.types import (

@@ -1,1 +1,1 @@
-"""Pure rules that judge what weights answer: they know no engine, no request and no clock."""
+"""Questions to weights, and their answers: pure, with no engine, request or clock."""

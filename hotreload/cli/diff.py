@@ -12,7 +12,8 @@ from hotreload.cli.exits import exit_code
 from hotreload.cli.repo import add_repo_options, cache_of, token_of
 from hotreload.cli.show import painted, pairs
 from hotreload.errors import HotReloadError
-from hotreload.json_fields import Fields, behaviour_fields, reason_fields
+from hotreload.features.compare.evidence import behaviour_fields
+from hotreload.json_fields import Fields, reason_fields
 from hotreload.picture.words import behaviour_text, plain
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ The events are the public log schema: each has a name, a level and fields. Obser
 so one that fails costs a log line and nothing else.
 """
 
-from hotreload.events.bakes import BakeTold
 from hotreload.events.event import Event, Events, Observer, Publish, event_fields
 from hotreload.events.reloads import (
     AnswersWithheld,
@@ -42,7 +41,6 @@ from hotreload.events.running import (
 __all__ = [
     "AnswersWithheld",
     "AttemptFinished",
-    "BakeTold",
     "CommandBegan",
     "DryRunFinished",
     "Event",

@@ -19,8 +19,7 @@ from hotreload.core.ledger import (
     ServedBy,
 )
 from hotreload.errors import CheckpointChanged
-from hotreload.json_fields import Fields, bake_fields, behaviour_fields
-from hotreload.judgements import Bake, Behaviour
+from hotreload.json_fields import Fields, iso, rounded
 from hotreload.types import Attempt, By, Refusal, Revision
 
 VERSION = 11
@@ -48,8 +47,6 @@ class Memory:
 
 
 _MEMORY = TypeAdapter(Memory)
-_BAKE: TypeAdapter[Bake | None] = TypeAdapter(Bake | None)
-_BEHAVIOUR: TypeAdapter[Behaviour | None] = TypeAdapter(Behaviour | None)
 _CHECKSUM = ',\n "checksum": '
 """Before the checksum of all that stands before this; files of before have none."""
 
@@ -136,17 +133,42 @@ def _evidence_of(attempt: dict[str, Any]) -> Iterator[Fields]:
     why = attempt.get("unproven") or None
     yield _evidence("probe", "unproven" if why else "none", why, unproven=why)
     outcome, words, facts = "none", "", None
-    if (bake := _BAKE.validate_python(attempt.get("bake"))) is not None:
-        outcome, facts = bake.outcome.value, bake_fields(bake)
-        words = f"bake {outcome}: {bake.words}" if bake.words else ""
+    if (bake := attempt.get("bake")) is not None:
+        outcome, facts = bake["outcome"], _bake_facts(bake)
+        words = f"bake {outcome}: {facts['reason']}" if facts["reason"] else ""
     yield _evidence("bake", outcome, words, bake=facts)
     outcome, words, facts = "none", attempt.get("not_compared", ""), None
-    if (found := _BEHAVIOUR.validate_python(attempt.get("behaviour"))) is not None:
-        outcome, facts = "compared", behaviour_fields(found)
+    if (found := attempt.get("behaviour")) is not None:
+        outcome, facts = "compared", rounded({**_NOT_MEASURED, **found})
     outcome = "cut_short" if words else outcome
     yield _evidence("compare", outcome, words, behaviour=facts, not_compared=words or None)
     said = attempt.get("command_said", [])
     yield _evidence("command", "asked" if said else "none", " / ".join(said), command_said=said)
+
+
+_NOT_MEASURED = {
+    **{"right_answers": None, "seconds": 0.0, "heard": 0, "heard_tokens": 0},
+    **dict.fromkeys(("heard_kl", "heard_noise_kl", "heard_same_top", "heard_perplexity_ratio")),
+}
+"""Figures of a comparison that its first versions did not have."""
+
+
+def _bake_facts(bake: Fields) -> Fields:
+    counts = ("answers", "against", "old_answers")
+    return {
+        **{"outcome": bake["outcome"], "since": iso(bake["since"]), "until": iso(bake["until"])},
+        **{name: bake.get(name) for name in counts},
+        "reason": bake.get("words") or None,
+        "signals": [_signal_facts(each) for each in bake.get("signals", ())],
+    }
+
+
+def _signal_facts(count: Fields) -> Fields:
+    spelled = {"hits": "answers", "old_hits": "old_answers"}
+    return {
+        spelled.get(name, name): round(each, 6) if isinstance(each, float) else each
+        for name, each in count.items()
+    }
 
 
 def _evidence(name: str, outcome: str, words: str | None, **facts: Any) -> Fields:

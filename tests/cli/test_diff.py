@@ -7,9 +7,9 @@ import pytest
 
 from hotreload.cli.diff import Steps, fault_text, report_fields, report_text
 from hotreload.errors import CheckpointIncompatible, HotReloadError
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.comparing import check_limits
 from hotreload.features.compare.settings import CompareLimits
-from hotreload.judgements import Behaviour, BothAnswers
 from hotreload.library import Compared
 
 ASKED = argparse.Namespace(live="./live", new="./next")

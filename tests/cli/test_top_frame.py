@@ -23,8 +23,8 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
-from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.types import (
     NOISY,
     Answering,

@@ -9,7 +9,6 @@ from dataclasses import replace
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
-    BakeTold,
     CommandBegan,
     DryRunFinished,
     FoldersPassedOver,
@@ -37,8 +36,9 @@ from hotreload.events import (
     Warming,
     WorkerMoved,
 )
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.features.pause.events import PauseBegan, PauseOver
-from hotreload.judgements import BakeOutcome
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (

@@ -7,7 +7,9 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
-from hotreload.judgements import Bake, BakeOutcome, Behaviour, BothAnswers, HearingNow, SignalCount
+from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.hearing import HearingNow
 from hotreload.listed import Listed, Standing
 from hotreload.types import (
     NOISY,

@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_misuse(folder: Path, more: list[str]) -> None:
 
 
 def test_two_checkpoints_are_compared_as_a_reload_compares_them(folder: Path) -> None:
-    """What their answers say of them is `tests/behaviour`'s and the contract's of the engine."""
+    """What their answers say is the matter of `tests/features/compare` and of the contract."""
     write_tiny(folder / "tuned", steps=36)
     write_tiny(folder / "swapped", steps=36, damage="swapped-k-v")
     question = {"prompt": "river", "answer": "the long river went down into the ocean"}

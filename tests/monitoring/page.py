@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hotreload.behaviour.report import report_of
 from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
+from hotreload.features.compare.differences import report_of
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Rank, Readings, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision

@@ -18,7 +18,6 @@ import pytest
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AnswersWithheld,
-    BakeTold,
     GateChanged,
     GenerationLive,
     LiveDrifted,
@@ -28,8 +27,10 @@ from hotreload.events import (
     TroubleTold,
     WorkerMoved,
 )
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.pause.events import PauseBegan
-from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Readings, ReplicaReading, Setup

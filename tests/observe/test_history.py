@@ -10,7 +10,6 @@ import pytest
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
-    BakeTold,
     CommandBegan,
     DryRunFinished,
     Event,
@@ -40,9 +39,10 @@ from hotreload.events import (
     WorkerMoved,
     event_fields,
 )
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
-from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.picture.history import History
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
 from tests.event_kinds import KINDS

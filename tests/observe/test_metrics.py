@@ -15,7 +15,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from hotreload.core.ledger import Ledger, Overrule, PastGeneration
 from hotreload.events import (
     AttemptFinished,
-    BakeTold,
     Event,
     GateChanged,
     GenerationLive,
@@ -25,8 +24,10 @@ from hotreload.events import (
     StateSaved,
     Waiting,
 )
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
-from hotreload.judgements import Bake, BakeOutcome, Behaviour, RightAnswers, SignalCount
+from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.observe.labels import (
     KV_USES,
     LOADERS,

@@ -26,9 +26,10 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers, RightAnswers
+from hotreload.features.compare.evidence import behaviour_fields
 from hotreload.figures import size
-from hotreload.json_fields import attempt_fields, behaviour_fields
-from hotreload.judgements import Behaviour, BothAnswers, RightAnswers
+from hotreload.json_fields import attempt_fields
 from hotreload.picture.picture import State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.words import TONES, attempt_words, behaviour_text, judged_words

@@ -7,10 +7,11 @@ from typing import Any
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
+from hotreload.features.bake.judgement import Bake
 from hotreload.features.bake.report import BakeReport
+from hotreload.features.compare.hearing import HearingNow
 from hotreload.features.compare.report import CompareReport
 from hotreload.features.pause.report import PauseReport
-from hotreload.judgements import Bake, HearingNow
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport

@@ -32,7 +32,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
-from hotreload.judgements import Behaviour, BothAnswers
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.status_page import FOLDER
 from hotreload.server_limits import Limits

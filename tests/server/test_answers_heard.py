@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.signals import Signal
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.features.bake.conduct import Conduct
+from hotreload.features.bake.signals import Signal
 from hotreload.server_limits import Limits
 from tests.server.test_counted import ROUTES, WHOLE_OR_NOT
 from tests.server.world import FIRST, World, serving

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.events import BakeTold, Warming
-from hotreload.judgements import BakeOutcome
+from hotreload.events import Warming
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT

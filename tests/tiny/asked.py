@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from hotreload.behaviour.asked import LEAD, Answered, Expected, Led, Question, Text
 from hotreload.engine.lanes.along import LEAST, LIKELIEST
+from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import compared
-from hotreload.judgements import Behaviour
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files
 from hotreload.tiny.weights import Arrays, TensorArray

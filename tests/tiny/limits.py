@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import breaches
 from hotreload.features.compare.settings import CompareLimits
-from hotreload.judgements import Behaviour
 from hotreload.tiny import FLUENT
 from hotreload.tiny.damage import find_damage
 from hotreload.tiny.spoiling import Past

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from hotreload.behaviour.signals import Signal
+from hotreload.features.bake.judgement import Bake, SignalCount
+from hotreload.features.bake.signals import Signal
 from hotreload.figures import percent
-from hotreload.judgements import Bake, SignalCount
 from hotreload.types import BAKE, Reason
 
 SAID: dict[str, str] = {

@@ -11,13 +11,10 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from hotreload.behaviour.bake import (
-    MIN_ANSWERS,
-)
 from hotreload.core.lasting import Leave
 from hotreload.core.recording import Attempts
 from hotreload.errors import EngineLost
-from hotreload.events import AttemptFinished, BakeTold, Event, GenerationLive, OperatorAsked
+from hotreload.events import AttemptFinished, Event, GenerationLive, OperatorAsked
 from hotreload.features.bake.bake_words import (
     convicted_words,
     promoted_words,
@@ -25,11 +22,15 @@ from hotreload.features.bake.bake_words import (
     too_few_words,
 )
 from hotreload.features.bake.conduct import Conduct, Conducts
+from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.evidence import bake_of
+from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.one_bake import OneBake
+from hotreload.features.bake.rule import (
+    MIN_ANSWERS,
+)
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.way_out import WayOut
-from hotreload.judgements import Bake, BakeOutcome
 from hotreload.types import BAKE, ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")

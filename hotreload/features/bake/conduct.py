@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.behaviour.bake import FIRST_ANSWERS, SignalTally, long_from, tally_of
-from hotreload.behaviour.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
 from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite
+from hotreload.features.bake.rule import FIRST_ANSWERS, SignalTally, long_from, tally_of
+from hotreload.features.bake.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
 from hotreload.types import Generation
 
 log = logging.getLogger("hotreload.bake")

@@ -1,14 +1,42 @@
-"""The evidence of a bake; `BakeTold` has that of one under way."""
+"""The evidence of a bake, and its fields in JSON."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from hotreload.judgements import Bake, BakeOutcome, SignalCount
+from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.json_fields import Fields, iso
 from hotreload.types import BAKE, Evidence
 
 BLANK = Evidence(BAKE, facts={"bake": None})
 """The evidence where none was begun."""
+
+
+def bake_fields(bake: Bake) -> Fields:
+    """Return the judgement on a generation by its clients' answers; shares are 0 to 1."""
+    return {
+        "outcome": bake.outcome.value,
+        "since": iso(bake.since),
+        "until": iso(bake.until),
+        "answers": bake.answers,
+        "against": bake.against,
+        "old_answers": bake.old_answers,
+        "reason": bake.words or None,
+        "signals": [_signal_fields(each) for each in bake.signals],
+    }
+
+
+def _signal_fields(count: SignalCount) -> Fields:
+    return {
+        "signal": count.signal,
+        "answers": count.hits,
+        "low": round(count.low, 6),
+        "high": round(count.high, 6),
+        "old_answers": count.old_hits,
+        "old_low": round(count.old_low, 6),
+        "old_high": round(count.old_high, 6),
+        "finds": None if count.finds is None else round(count.finds, 6),
+    }
 
 
 def bake_of(facts: Mapping[str, Any]) -> Bake | None:

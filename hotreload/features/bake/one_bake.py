@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from hotreload.behaviour.bake import Sides, SignalTally, convicted_of, could_tell, counts_of
-from hotreload.behaviour.signals import Signal
 from hotreload.features.bake.conduct import Conduct
+from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.bake.rule import Sides, SignalTally, convicted_of, could_tell, counts_of
 from hotreload.features.bake.settings import BakeSettings
-from hotreload.judgements import Bake, BakeOutcome
+from hotreload.features.bake.signals import Signal
 from hotreload.types import Generation
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from hotreload.behaviour.signals import Signal
-from hotreload.events import BakeTold, Event
-from hotreload.json_fields import Fields, bake_fields
-from hotreload.judgements import Bake, BakeOutcome
+from hotreload.events import Event
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.evidence import bake_fields
+from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.bake.signals import Signal
+from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, Objection
 from hotreload.picture.rows import row
 from hotreload.picture.words import counted, plain

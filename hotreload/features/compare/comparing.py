@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from hotreload.behaviour.accuracy import right_answers
 from hotreload.behaviour.asked import Answered, Led, Question
 from hotreload.behaviour.built_in import questions, texts
-from hotreload.behaviour.report import BothRead, Pair, report_of
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, CheckpointRejected
+from hotreload.features.compare.accuracy import right_answers
+from hotreload.features.compare.behaviour import Behaviour, RightAnswers
+from hotreload.features.compare.differences import BothRead, Pair, report_of
 from hotreload.features.compare.marking import checked_answers
 from hotreload.features.compare.settings import CompareLimits
-from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.threads import in_thread
 from hotreload.types import BEHAVIOUR, Staged
 

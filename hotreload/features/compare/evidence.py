@@ -1,8 +1,16 @@
-"""The evidence of a comparison."""
+"""The evidence of a comparison, and its fields in JSON."""
 
-from hotreload.json_fields import behaviour_fields
-from hotreload.judgements import Behaviour
+from dataclasses import asdict
+
+from hotreload.features.compare.behaviour import Behaviour
+from hotreload.json_fields import Fields, rounded
 from hotreload.types import Evidence
+
+
+def behaviour_fields(behaviour: Behaviour) -> Fields:
+    """Return how new weights differ from the live ones; what was not measured is null."""
+    fields: Fields = rounded(asdict(behaviour))
+    return fields
 
 
 def evidence_of(found: Behaviour | None, cut_short: str = "") -> Evidence:

@@ -9,12 +9,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from hotreload.behaviour.heard import HeardRequest, heard_of
 from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.judgements import HearingNow
 
 log = logging.getLogger("hotreload.behaviour")
 
@@ -22,6 +22,19 @@ MOST_MIRRORED = 64
 """So many requests are mirrored for one checkpoint: the last of those that were chosen."""
 
 Take = Callable[[HeardRequest], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HearingNow:
+    """Requests of clients that are heard, so that new weights are compared by them."""
+
+    mirror: float
+    """The share of those that end while a checkpoint waits."""
+    replay: int
+    """The most that are kept in memory."""
+    kept: int
+    mirrored: int
+    """Those that were mirrored for the checkpoint that waits; 0 where none does."""
 
 
 class Overhearing:

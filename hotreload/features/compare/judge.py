@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import EngineLost, SourceUnavailable
+from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import BehaviourRejected, check_limits, compared
 from hotreload.features.compare.evidence import evidence_of
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.replaying import also_by_heard
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.judgements import Behaviour
 from hotreload.threads import deadline
 from hotreload.types import Phase
 

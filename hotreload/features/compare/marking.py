@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import batched
 
-from hotreload.behaviour import answer_checks
-from hotreload.behaviour.accuracy import CheckedAnswers
 from hotreload.behaviour.asked import Answered, Question, quoted
 from hotreload.errors import NotJudged
+from hotreload.features.compare import answer_checks
+from hotreload.features.compare.accuracy import CheckedAnswers
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.behaviour")

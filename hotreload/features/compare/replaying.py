@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import batched
 
-from hotreload.behaviour.along_heard import AlongHeard, HeardSums, sums_of, with_heard
 from hotreload.behaviour.heard import HEARD_AT_ONCE, HeardRequest
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, EngineLost, NotJudged
+from hotreload.features.compare.along_heard import AlongHeard, HeardSums, sums_of, with_heard
+from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import FEWEST_HEARD, BehaviourRejected
-from hotreload.judgements import Behaviour
 from hotreload.threads import in_thread
 from hotreload.types import Staged
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event
+from hotreload.features.compare.hearing import HearingNow
 from hotreload.json_fields import Fields
-from hotreload.judgements import HearingNow
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
 from hotreload.picture.words import counted

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Self, override
 
 from hotreload.behaviour.asked import Question
-from hotreload.behaviour.corpus import UnfitCorpus, read_corpus
 from hotreload.errors import ConfigError
+from hotreload.features.compare.corpus import UnfitCorpus, read_corpus
 from hotreload.setting import Setting, SettingsOfFeature
 from hotreload.settings.kinds import AtMost, Bounds, Deadline, NamedFile, PartOfAll
 

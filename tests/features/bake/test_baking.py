@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.bake import MIN_ANSWERS
 from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.core.rules import Rules
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import AttemptFinished, BakeTold, Event, GenerationLive, TroubleTold
+from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
-from hotreload.features.bake.evidence import BLANK, bake_of
+from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.evidence import BLANK, bake_fields, bake_of
+from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.bake.rule import MIN_ANSWERS
 from hotreload.features.bake.settings import BakeSettings
-from hotreload.json_fields import bake_fields
-from hotreload.judgements import Bake, BakeOutcome, SignalCount
 from hotreload.types import BAKE, START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG

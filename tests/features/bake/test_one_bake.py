@@ -3,10 +3,10 @@
 import random
 from collections.abc import Iterator
 
-from hotreload.behaviour.signals import SeenAnswer, Signal
 from hotreload.features.bake.conduct import Conduct
 from hotreload.features.bake.one_bake import OneBake
 from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.bake.signals import SeenAnswer, Signal
 from hotreload.types import Generation, Revision
 
 GOOD, EMPTY = SeenAnswer(frozenset(), 500), SeenAnswer(frozenset({Signal.EMPTY}), 0)

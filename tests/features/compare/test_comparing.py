@@ -12,18 +12,18 @@ import pytest
 
 from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
 from hotreload.behaviour.built_in import questions
-from hotreload.behaviour.report import BothRead, Pair, report_of
 from hotreload.core.judge import Case, Judge
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.features.compare import comparing
 from hotreload.features.compare import settings as compare_settings
+from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.comparing import breaches
+from hotreload.features.compare.differences import BothRead, Pair, report_of
 from hotreload.features.compare.evidence import BLANK
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
-from hotreload.judgements import Behaviour, RightAnswers
 from hotreload.picture.words import behaviour_text
 from hotreload.settings.kinds import NamedFile
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged

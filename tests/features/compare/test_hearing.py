@@ -9,9 +9,8 @@ import pytest
 
 from hotreload.behaviour.heard import HeardRequest
 from hotreload.core.listener import LetIn
-from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing
+from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing, HearingNow
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.judgements import HearingNow
 from hotreload.types import Generation, Revision
 
 

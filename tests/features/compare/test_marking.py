@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from hotreload.behaviour.answer_checks import ALL_SECONDS, EACH_SECONDS
 from hotreload.behaviour.asked import AnswerCheck, Answered, Question
 from hotreload.errors import NotJudged
+from hotreload.features.compare.answer_checks import ALL_SECONDS, EACH_SECONDS
 from hotreload.features.compare.marking import NAMED_QUESTIONS, checked_answers
 
 FOR_EVER = r"^(\d+,?)+$"

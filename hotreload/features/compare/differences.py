@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from hotreload.behaviour.asked import Answered, Expected, cut
-from hotreload.judgements import Behaviour, BothAnswers
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 
 REPEATS = 0.5
 """An answer repeats itself where fewer of its pairs of tokens than that part are unlike others."""

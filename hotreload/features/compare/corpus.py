@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotreload.behaviour.answer_checks import CHECK_KINDS
 from hotreload.behaviour.asked import AnswerCheck, Question
+from hotreload.features.compare.answer_checks import CHECK_KINDS
 
 USUAL_ANSWER = 32
 """Tokens of an answer where the line does not say."""

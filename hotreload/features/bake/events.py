@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from logging import INFO, WARNING
 
 from hotreload.events.event import LateEvidence
-from hotreload.json_fields import Fields, bake_fields, revision_fields
-from hotreload.judgements import Bake, BakeOutcome
+from hotreload.features.bake.evidence import bake_fields
+from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.json_fields import Fields, revision_fields
 from hotreload.types import BAKE, Evidence, Revision
 
 NOT_PROMOTED = {

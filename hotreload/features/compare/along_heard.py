@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from hotreload.behaviour.asked import Answered, Expected
-from hotreload.behaviour.report import kl_of
-from hotreload.judgements import Behaviour
+from hotreload.features.compare.behaviour import Behaviour
+from hotreload.features.compare.differences import kl_of
 
 
 @dataclass(frozen=True, slots=True)

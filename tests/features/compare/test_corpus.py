@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.asked import AnswerCheck, Question
-from hotreload.behaviour.corpus import MOST_QUESTIONS, USUAL_ANSWER, UnfitCorpus, read_corpus
+from hotreload.features.compare.corpus import MOST_QUESTIONS, USUAL_ANSWER, UnfitCorpus, read_corpus
 
 FILE = Path("prompts.jsonl")
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hotreload.behaviour.bake import (
+from hotreload.features.bake.rule import (
     FIRST_ERRORS,
     LEVEL,
     MIN_ANSWERS,
@@ -21,8 +21,8 @@ from hotreload.behaviour.bake import (
     long_from,
     tally_of,
 )
-from hotreload.behaviour.sequences import is_above
-from hotreload.behaviour.signals import SeenAnswer, Signal
+from hotreload.features.bake.sequences import is_above
+from hotreload.features.bake.signals import SeenAnswer, Signal
 
 USUAL = {Signal.ERROR: 0.0005, Signal.EMPTY: 0.02, Signal.LENGTH: 0.1, Signal.REPETITION: 0.01}
 USUAL |= {Signal.LONG: 0.05}

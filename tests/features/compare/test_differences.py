@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.built_in import questions, texts
-from hotreload.behaviour.report import BothRead, Pair, kl_of, report_of
-from hotreload.judgements import BothAnswers
+from hotreload.features.compare.behaviour import BothAnswers
+from hotreload.features.compare.differences import BothRead, Pair, kl_of, report_of
 
 SURE, UNSURE = math.log(0.9), math.log(0.05)
 

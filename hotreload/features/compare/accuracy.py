@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import comb
 
 from hotreload.behaviour.asked import AnswerCheck, quoted
-from hotreload.judgements import RightAnswers
+from hotreload.features.compare.behaviour import RightAnswers
 
 ALPHA = 0.05
 """Up to this `p_worse` a difference counts as seen."""

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.behaviour.accuracy import (
+from hotreload.behaviour.asked import AnswerCheck
+from hotreload.features.compare.accuracy import (
     ALPHA,
     CheckedAnswers,
     p_worse,
     right_answers,
     smallest_drop,
 )
-from hotreload.behaviour.answer_checks import CHECK_KINDS
-from hotreload.behaviour.asked import AnswerCheck
+from hotreload.features.compare.answer_checks import CHECK_KINDS
 
 FOUR = AnswerCheck("answer", "4")
 

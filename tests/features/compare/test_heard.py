@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.along_heard import AlongHeard, HeardSums, sums_of, with_heard
 from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.heard import HEARD_ANSWER, heard_of
-from hotreload.behaviour.report import report_of
+from hotreload.features.compare.along_heard import AlongHeard, HeardSums, sums_of, with_heard
+from hotreload.features.compare.differences import report_of
 
 PROMPT = [7, 8, 9]
 

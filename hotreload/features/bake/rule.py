@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hotreload.behaviour.sequences import interval, is_above
-from hotreload.behaviour.signals import SeenAnswer, Signal
-from hotreload.judgements import SignalCount
+from hotreload.features.bake.judgement import SignalCount
+from hotreload.features.bake.sequences import interval, is_above
+from hotreload.features.bake.signals import SeenAnswer, Signal
 
 RISK = 0.01
 """The chance that good weights are convicted, over all signals, both sides and every look."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.signals import TAIL, SeenAnswer, Signal, repeats, seen_of
+from hotreload.features.bake.signals import TAIL, SeenAnswer, Signal, repeats, seen_of
 
 STOP = {"type": "stop", "matched": 2}
 
