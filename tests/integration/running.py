@@ -16,7 +16,9 @@ import pytest_asyncio
 from hotreload.daemon import Daemon
 from hotreload.engine.sglang import SglangEngine
 from hotreload.events import AttemptFinished, Event, GenerationLive, WorkerMoved
+from hotreload.feature import Feature
 from hotreload.features import FEATURES
+from hotreload.features.compare import COMPARE_FEATURE
 from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
@@ -37,7 +39,9 @@ def one_daemon_marks() -> list[pytest.MarkDecorator]:
     return [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
-def one_daemon(*sets: str, workers: Sequence[int] = ()) -> Any:
+def one_daemon(
+    *sets: str, workers: Sequence[int] = (), features: Sequence[Feature] = FEATURES
+) -> Any:
     """The fixture `running` of such a module: a daemon that serves step 1 when its tests begin.
 
     Its tests run with each of these numbers of workers in turn, once all of them serve.
@@ -49,7 +53,7 @@ def one_daemon(*sets: str, workers: Sequence[int] = ()) -> Any:
     ) -> AsyncIterator[Running]:
         wanted = getattr(request, "param", 0)
         more = (*sets, f"server.workers={wanted}") if workers else sets
-        running = Running(tmp_path_factory.mktemp("daemon"), *more)
+        running = Running(tmp_path_factory.mktemp("daemon"), *more, features=features)
         running.drop(1)
         async with running.serving():
             await running.until(lambda: sum(map(serves, running.happened)) >= wanted)
@@ -70,37 +74,39 @@ class Running(Witness):
     read: Callable[[], Settings] | None = None
     """Reads the settings again."""
 
-    def __init__(self, folder: Path, *sets: str) -> None:
+    def __init__(self, folder: Path, *sets: str, features: Sequence[Feature] = FEATURES) -> None:
         super().__init__()
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
-        self.settings = load(
-            None,
-            [
-                f"engine.model={self.checkpoints / 'step_1'}",
-                f"engine.args={ENGINE_ARGS}",
-                "engine.staging_priority=normal",  # others' tests leave nothing over
-                "engine.warm_batches=0",
-                "compare.report=false",  # who is about it says so: it compiles more
-                "server.workers=0",  # whatever the machine has; who is about them says so
-                f"source.path={self.checkpoints}",
-                "source.settle=0",
-                "source.patience=0.5",
-                f"server.socket={self.socket}",
-                "metrics.address=''",
-                f"state.directory={folder / 'state'}",
-                *sets,
-            ],
-            {},
-            FEATURES,
-        ).settings
+        self.features = features
+        self._sets = (
+            f"engine.model={self.checkpoints / 'step_1'}",
+            f"engine.args={ENGINE_ARGS}",
+            "engine.staging_priority=normal",  # others' tests leave nothing over
+            "engine.warm_batches=0",
+            # Who is about it says so: it compiles more.
+            *(["compare.report=false"] if COMPARE_FEATURE in features else []),
+            "server.workers=0",  # whatever the machine has; who is about them says so
+            f"source.path={self.checkpoints}",
+            "source.settle=0",
+            "source.patience=0.5",
+            f"server.socket={self.socket}",
+            "metrics.address=''",
+            f"state.directory={folder / 'state'}",
+            *sets,
+        )
+        self.settings = self.with_settings()
         self.daemon: Daemon
+
+    def with_settings(self, *sets: str) -> Settings:
+        """The settings that it began with, but for these."""
+        return load(None, [*self._sets, *sets], {}, self.features).settings
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Running"]:
         """Run until the end of the block; it must end with exit code 0 by itself."""
-        self.daemon, self._is_told = Daemon(self.settings, self.read), False
+        self.daemon, self._is_told = Daemon(self.settings, self.read, self.features), False
         self.daemon.events.subscribe(self.note)
         life = asyncio.create_task(self.daemon.run())
         try:

@@ -1,0 +1,43 @@
+"""An example of a feature: no checkpoint may change these fields of the served config.json.
+
+docs/extending.md walks through it. No list names it: tests hand it to a daemon.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from hotreload.feature import Feature
+from hotreload.setting import Setting
+from hotreload.types import Evidence
+
+if TYPE_CHECKING:
+    from hotreload.parts import FeatureParts, Given
+
+REASON = "frozen_field"
+BLANK = Evidence("frozen", facts={"frozen_changed": None})
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSettings:
+    """Fields of config.json that stay as they are served."""
+
+    fields: Annotated[tuple[str, ...], Setting("Their names.", live=True)] = ()
+
+
+def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.parts import FeatureParts
+    from tests.sample_feature.judge import FrozenJudge
+    from tests.sample_feature.report import FrozenReport, frozen_routes
+
+    def judges() -> list[FrozenJudge]:
+        settings = given.settings()
+        fields = settings.of(FrozenSettings).fields
+        return [FrozenJudge(fields, settings.engine.model)] if fields else []
+
+    report = FrozenReport(lambda: given.settings().of(FrozenSettings).fields)
+    return FeatureParts(judges=judges, report=report, routes=frozen_routes(report))
+
+
+FROZEN_FEATURE = Feature(
+    name="frozen", settings=FrozenSettings, blank=BLANK, reasons=(REASON,), begin=_begin
+)

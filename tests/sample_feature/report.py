@@ -1,0 +1,56 @@
+"""Tells which fields are frozen, and how many checkpoints were refused for one."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from hotreload.events import AttemptFinished, Event
+from hotreload.json_fields import Fields
+from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.rows import row
+from hotreload.server.feature_routes import Routes
+from hotreload.server.operation import JSON_TYPE, Operation
+from hotreload.server.problems import Json
+from hotreload.server.schema_parts import AN_INTEGER, PLAIN_TEXT, a_list, an_object, named
+from tests.sample_feature import REASON
+
+OPERATIONS = {("GET", "/frozen"): Operation("The frozen fields.", {JSON_TYPE: named("Frozen")})}
+SHAPES = {"Frozen": an_object(fields=a_list(PLAIN_TEXT), refused=AN_INTEGER)}
+
+
+class FrozenReport(FeatureReport):
+    """Tells of them in the status and its rows, by a metric, and by a route."""
+
+    def __init__(self, frozen: Callable[[], Sequence[str]]) -> None:
+        self._frozen, self._refused = frozen, 0
+
+    def observe(self, event: Event) -> None:
+        """Count refusals."""
+        if isinstance(event, AttemptFinished) and (reason := event.attempt.reason) is not None:
+            self._refused += reason.code == REASON
+
+    def fields(self) -> Fields:
+        """Return the field of `/status`."""
+        return {"frozen": {"fields": [*self._frozen()], "refused": self._refused}}
+
+    def rows(self, status: Fields) -> Iterator[Fields]:
+        """Return its row, made of the field alone."""
+        if names := status["frozen"]["fields"]:
+            yield row("frozen", ", ".join(names))
+
+    def families(self) -> Iterator[Family]:
+        """Return its metric."""
+        count = len(self._frozen())
+        yield Family("gauge", "hotreload_frozen_fields", "Frozen fields.", series=[((), count)])
+
+
+def frozen_routes(report: FrozenReport) -> Routes:
+    """Return `GET /frozen`."""
+    router = APIRouter()
+
+    @router.get("/frozen")
+    async def frozen() -> Response:
+        return Json(report.fields()["frozen"])
+
+    return Routes(lambda gate, admission: router, OPERATIONS, SHAPES)
