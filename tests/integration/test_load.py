@@ -1,10 +1,13 @@
 """Swaps under load: nobody fails, nobody gets a mixed answer, nothing is left behind."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from hotreload.events import Event, Warming
+from hotreload.feature import Feature
+from hotreload.features import FEATURES
 from hotreload.types import Mode, Outcome
 from tests.engine.real import device_bytes
 from tests.integration.running import Load, Running, mixed
@@ -15,11 +18,19 @@ SWAPS = 30
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param(Mode.DRAIN, marks=pytest.mark.at_night), Mode.OVERLAP]
+    ("mode", "features"),
+    [
+        pytest.param(Mode.DRAIN, FEATURES, marks=pytest.mark.at_night),
+        pytest.param(Mode.OVERLAP, (), marks=pytest.mark.at_night),
+        (Mode.OVERLAP, FEATURES),
+    ],
 )
-async def test_thirty_swaps_under_sixteen_clients(tmp_path: Path, mode: Mode) -> None:
+async def test_thirty_swaps_under_sixteen_clients(
+    tmp_path: Path, mode: Mode, features: Sequence[Feature]
+) -> None:
     """Every size that comes was compiled before: what a swap compiled or left would be seen."""
-    running = Running(tmp_path, f"reload.mode={mode}", "engine.warm_batches=16")
+    sets = (f"reload.mode={mode}", "engine.warm_batches=16")
+    running = Running(tmp_path, *sets, features=features)
     running.drop(1)
     async with running.serving():
         await running.until(lambda: any(map(is_warm, running.happened)))

@@ -1,16 +1,31 @@
-"""Many checkpoints at once: the newest wins, one is staged at most, something goes live."""
+"""Many checkpoints at once: the newest wins, one is staged at most, something goes live.
+
+None of it needs a feature: this daemon has none, and is whole all the same.
+"""
 
 import shutil
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from hotreload.events import PhaseEntered, RevisionWanted
+from hotreload.features import FEATURES
 from hotreload.tiny import write_tiny
 from hotreload.types import Outcome, Phase
-from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks, words
+from tests.features.given import fields_of, metrics_of
+from tests.integration.running import (
+    Load,
+    Running,
+    mixed,
+    one_daemon,
+    one_daemon_marks,
+    post,
+    words,
+)
 
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon()
+running = one_daemon(features=())
 
 
 async def test_of_two_at_once_the_newest_wins(running: Running) -> None:
@@ -56,3 +71,40 @@ async def test_one_folder_overwritten_in_place_goes_live(running: Running) -> No
         write_tiny(folder, words(number))
         await running.until(lambda before=before: running.live.number > before)  # type: ignore[misc]
         assert (await running.ask())["text"] == words(number)
+
+
+async def test_without_features_weights_change_and_no_document_tells_of_any(
+    running: Running,
+) -> None:
+    assert (await running.attempted(running.drop(80))).outcome is Outcome.LIVE
+    async with Load(running, 4).on() as load:
+        assert (await running.attempted(running.drop(81))).outcome is Outcome.LIVE
+        refused = await running.attempted(running.drop(82, "truncated"))
+        assert refused.outcome is Outcome.REJECTED
+        back = (await post(running, "rollback", hold=False)).json()
+        assert (back["ok"], back["label"]) == (True, "step_80")
+    assert load.failures == []
+    assert mixed(load.answers, running.generations) == []
+    async with running.client() as client:
+        documents = {
+            name: (await client.get(f"/{name}")).json()
+            for name in ("status", "gate", "history", "openapi.json")
+        }
+        assert (await client.get("/is_paused")).status_code == 404
+    status, gate = documents["status"], documents["gate"]
+    (last, *_) = documents["history"]["attempts"]
+    assert (status["label"], gate["verdict"], last["label"]) == (
+        "step_80",
+        "rolled_back",
+        "step_80",
+    )
+    rows = [row["name"] for row in status["rows"]]
+    assert {"state", "generation"} <= {*rows}
+    fields = {name for each in FEATURES for name in fields_of(each)}
+    assert fields & {*status, *rows, *gate, *last} == set()
+    paths = documents["openapi.json"]["paths"].keys()
+    assert ("/status" in paths, {path for path in paths if "pause" in path}) == (True, set())
+    page = text_string_to_metric_families(running.daemon.metrics.render().decode())
+    exported = {family.name for family in page}
+    assert "hotreload_generation" in exported
+    assert exported & {name for each in FEATURES for name in metrics_of(each)} == set()
