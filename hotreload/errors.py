@@ -4,7 +4,9 @@ HotReloadError
 ├── ConfigError                the operator must change something         exit 78
 │   └── AddressTaken           another process has it, and may let go     exit 75
 ├── CheckpointRejected         never try these bytes again                REJECTED
-│   ├── CheckpointCorrupt · CheckpointIncompatible · ProbeFailed
+│   ├── CheckpointCorrupt · CheckpointIncompatible
+│   └── Misbehaved             the weights are bad, not their files
+│       └── ProbeFailed
 ├── TryAgain                   nothing wrong with it; later               POSTPONED
 │   ├── SourceUnavailable · CheckpointChanged · NotEnoughMemory · DrainTimedOut
 ├── Superseded                 a newer one is wanted                      SUPERSEDED
@@ -24,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
-from hotreload.types import BAKE, BEHAVIOUR, COMMAND, Outcome, Reason
+from hotreload.types import Outcome, Reason
 
 MOST_WORDS = 1000
 MOST_FINDINGS = 200
@@ -90,7 +92,11 @@ class CheckpointIncompatible(CheckpointRejected):
     code = "incompatible"
 
 
-class ProbeFailed(CheckpointRejected):
+class Misbehaved(CheckpointRejected):
+    """Sound weights that do what they must not: that bars the way back to them, too."""
+
+
+class ProbeFailed(Misbehaved):
     """The weights load, and answer the probes badly."""
 
     code = "probe"
@@ -281,11 +287,6 @@ REJECTIONS = (
     "stray",
 )
 """Every reason of the kernel to refuse a revision; metrics export each from the start at 0."""
-
-OF_WHAT_IT_DID = frozenset(
-    {"probe", "crashed", "rolled_back", "nonfinite_answers", BAKE, BEHAVIOUR, COMMAND}
-)
-"""The reasons that lie in what the weights did; all others lie in their files."""
 
 PASSED_OVER = (
     "format",

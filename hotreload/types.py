@@ -15,12 +15,6 @@ START = "start"
 """The verb of what a start of the daemon tries."""
 ROLLBACK = "rollback"
 """The verb of who goes back to older weights; where it holds them, their verb for that, too."""
-BAKE = "bake"
-"""The verb of what the daemon does because of clients' answers, and the code of such a refusal."""
-BEHAVIOUR = "behaviour"
-"""The code of a refusal of weights that answer too differently from those that are live."""
-COMMAND = "command"
-"""The code of a refusal by the operator's own command."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
 AS_ASKED = "asked"
@@ -32,8 +26,8 @@ class By:
     """The one who asked for a change, when, and what for in their own words."""
 
     verb: str
-    """reload, rollback, perturb, version, pin or unpin; START for what a start tried, BAKE for what
-    answers of clients did."""
+    """reload, rollback, perturb, version, pin or unpin; START for what a start tried, the name of a
+    feature for what it did because of clients' answers."""
     uid: int | None
     pid: int | None
     at: float

@@ -7,6 +7,7 @@ from hotreload.cli import show
 from hotreload.cli.show import Now, ago, for_here, moment
 from hotreload.figures import duration
 from hotreload.picture.words import (
+    BY_ANSWERS,
     Fields,
     attempt_words,
     behaviour_text,
@@ -17,6 +18,7 @@ from hotreload.picture.words import (
     outcome_word,
     plain,
     short_name,
+    was_unasked,
     who,
 )
 
@@ -36,7 +38,6 @@ ENDED_SO = {
     "superseded": "was let go",
     "lost": "cost the engine",
 }
-ASKERS = {"start": "at the start", "bake": "by clients' answers"}
 LONGEST_NOTE = 160
 """So many columns has the line below a sentence at most; all words stand in the history."""
 HeadAndRows = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -156,8 +157,14 @@ def _sentence(attempt: Fields, words: Fields) -> str:
         said = f"{name} {end}"
     code = f": {plain(attempt['code'])}" if attempt["code"] else ""
     held = f", requests were held {words['held']}" if words["held"] else ""
-    asker = ASKERS.get(by["verb"], f"by {who(by)}") if by else ""
+    asker = _asked_for(by) if by else ""
     return f"{said} after {words['took']}{held}{asker and ', '}{asker}{code}"
+
+
+def _asked_for(by: Fields) -> str:
+    if by["verb"] == "start":
+        return "at the start"
+    return BY_ANSWERS if was_unasked(by["verb"]) else f"by {who(by)}"
 
 
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:

@@ -13,9 +13,9 @@ from hotreload import failpoints
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import (
-    OF_WHAT_IT_DID,
     EngineLost,
     HotReloadError,
+    Misbehaved,
     NotSaved,
     ProbeFailed,
     TryAgain,
@@ -232,7 +232,7 @@ class Attempts:
             log.error("reload.internal_error", exc_info=error)
             words = f"internal error in hotreload: {type(error).__name__}: {error}"
             outcome, reason = Outcome.REJECTED, Reason("internal", words)
-        if outcome is Outcome.REJECTED and reason.code not in OF_WHAT_IT_DID:
+        if outcome is Outcome.REJECTED and not isinstance(error, Misbehaved):
             # What was live once is good: only what it does may bar the way back to it.
             was_live = self.ledger.past_of(revision) is not None
             outcome = Outcome.POSTPONED if was_live else outcome

@@ -18,7 +18,7 @@ from hotreload.core.recording import Attempts
 from hotreload.core.replica import OnTrial, Replicas
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.errors import CheckpointRejected, EngineLost, Superseded, TryAgain
+from hotreload.errors import CheckpointRejected, EngineLost, Misbehaved, Superseded, TryAgain
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Mode, Reason, Staged
 
@@ -141,7 +141,7 @@ class Rollout:
         return all(each in self.changed for each in self._switches if each.serves)
 
     def _reject(self, reason: Reason) -> None:
-        self._wanted.refuse(CheckpointRejected(reason.message, code=reason.code))
+        self._wanted.refuse(Misbehaved(reason.message, code=reason.code))
 
     # --- whose weights an engine gets --------------------------------------------------------
 
@@ -214,5 +214,5 @@ class Rollout:
         """Judge a checkpoint by the loss of the engine that it was tried on: twice refuses it."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
         if self._attempts.ledger.in_a_row(self._progress.revision, LOST_CODE):
-            return CheckpointRejected(f"{words}, for the second time", code="crashed")
+            return Misbehaved(f"{words}, for the second time", code="crashed")
         return TryAgain(words, code=LOST_CODE)

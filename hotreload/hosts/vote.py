@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NoReturn
 
-from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, TryAgain
+from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
 from hotreload.hosts.bounds import LONGEST_WORDS, NotBelieved, number, parsed, table, words
 from hotreload.hosts.hearing import Ear
 from hotreload.hosts.upstream.store import Store
@@ -137,7 +137,8 @@ def _raise_gravest(against: Sequence[Ballot]) -> NoReturn:
     others = [f"rank {e.rank}: {e.reason.message}" for e in by_gravity[1:] if e.reason]
     findings = (*reason.findings, *others)
     words = f"rank {first.rank}: {reason.message}"
-    raise _ERRORS[first.said](words, code=reason.code, findings=findings)
+    kind = ProbeFailed if reason.code == ProbeFailed.code else _ERRORS[first.said]
+    raise kind(words, code=reason.code, findings=findings)
 
 
 Do = Callable[[Step], Awaitable[Mapping[str, str]]]

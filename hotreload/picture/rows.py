@@ -31,6 +31,7 @@ from hotreload.picture.words import (
     rank_text,
     share_of,
     waiting_text,
+    was_unasked,
     working_text,
 )
 
@@ -141,7 +142,7 @@ def _wanted(status: Fields) -> str:
     if not overruled:
         return wanted
     wish = f"it overrules the source's {named(overruled)} until the source wishes something new"
-    by_hand = "" if overruled["verb"] == "bake" else "by hand: "
+    by_hand = "" if was_unasked(overruled["verb"]) else "by hand: "
     return f"{wanted}, {by_hand}{asked(overruled)}\n{wish}"
 
 

@@ -16,6 +16,7 @@ from hotreload.picture.words import (
     plain,
     short_name,
     waiting_text,
+    was_unasked,
     working_text,
 )
 
@@ -148,7 +149,7 @@ def _of_the_wanted(status: Fields) -> tuple[Fields, list[Fields]]:
     if is_held_by_rollback(status) and wanted in (None, status["revision"]):
         held = "a rollback holds it, and the source is not followed"
         return _part(held, "good", "hotreload unpin"), []
-    if overruled and overruled["verb"] != "bake" and wanted == status["revision"]:
+    if overruled and not was_unasked(overruled["verb"]) and wanted == status["revision"]:
         wish = short_name(overruled)
         return _part(f"that is what an operator chose over the source's {wish}", "good"), []
     if wanted in (None, status["revision"]):

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from hotreload.json_fields import Fields, generation_fields
 from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
-from hotreload.types import BAKE, ROLLBACK, Attempt, By, Outcome, Refusal, Revision
+from hotreload.picture.words import goes_back
+from hotreload.types import Attempt, By, Outcome, Refusal, Revision
 
 PASS = "pass"
-GOING_BACK = (ROLLBACK, BAKE)
-"""The verbs of those who left weights for older ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,7 @@ class WishVerdict:
     """The one word for it, and why."""
 
     word: str
-    """`pass`, or what is in the way: `not_serving`, `waiting`, `baking`, or an attempt's end.
+    """`pass`, or what is in the way: `not_serving`, `waiting`, an attempt's end, a feature's word.
 
     Of one that is named also `replaced`: another one went live after it.
     """
@@ -35,7 +34,7 @@ class WishVerdict:
 def verdict_of(
     picture: Picture, asked: str | None = None, newest: Refusal | None = None
 ) -> WishVerdict:
-    """Judge by what is live, what is wanted, the last attempt, and its bake.
+    """Judge by what is live, what is wanted, the last attempt, and what features object.
 
     `newest` is the refusal of something newer than what is live.
 
@@ -124,4 +123,4 @@ def _went_back(picture: Picture) -> By | None:
     """The one who left other weights for those that are live, if that is why they are."""
     last, overruled = picture.history.last, picture.ledger.overruled
     both = (last.by if last else None, overruled.by if overruled else None)
-    return next((by for by in both if by is not None and by.verb in GOING_BACK), None)
+    return next((by for by in both if by is not None and goes_back(by.verb)), None)

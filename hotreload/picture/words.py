@@ -31,6 +31,9 @@ NOT_SEEN = "not seen since the start"
 ALL_PAIRS, LAST_LINES = 3, 3
 """So many answers that differ, and lines of a command, words tell of."""
 WAITS_FOR_DATA = "waiting for data"
+BY_ANSWERS = "by clients' answers"
+ORDERED = ("dry_run", "perturb", "pin", "reload", "rollback", "unpin", "version")
+"""The verbs of those who order something; beside these and a start, one is a feature's name."""
 
 
 def plain(value: Any) -> str:
@@ -61,8 +64,18 @@ def who(by: Mapping[str, Any]) -> str:
 def asked(by: Mapping[str, Any]) -> str:
     """Say which user asked for something, when, and for which purpose."""
     reason = f": {plain(by['reason'])}" if by["reason"] else ""
-    asker = "by clients' answers" if by["verb"] == "bake" else f"by {who(by)}"
+    asker = BY_ANSWERS if was_unasked(by["verb"]) else f"by {who(by)}"
     return f"{plain(by['verb'])} {asker}, {by['at']}{reason}"
+
+
+def was_unasked(verb: str) -> bool:
+    """True of what a feature did by itself, because of what clients were answered."""
+    return verb not in ("start", *ORDERED)
+
+
+def goes_back(verb: str | None) -> bool:
+    """True of what leaves weights for older ones."""
+    return verb is not None and (verb == "rollback" or was_unasked(verb))
 
 
 def counted(number: int, noun: str) -> str:
@@ -79,7 +92,7 @@ def older_text(older: Sequence[Fields]) -> str:
 def outcome_word(attempt: Mapping[str, Any]) -> str:
     """Name an attempt's end; one that an operator asked for to go back is told as what it is."""
     verb = (attempt.get("by") or {}).get("verb")
-    is_rollback = attempt["outcome"] == "live" and verb in ("rollback", "bake")
+    is_rollback = attempt["outcome"] == "live" and goes_back(verb)
     word = "rolled back" if is_rollback else plain(attempt["outcome"])
     return f"{word}, dry run" if attempt.get("dry_run") else word
 
@@ -154,7 +167,8 @@ def _right_answers(right: Fields) -> str:
 
 
 def _asker(by: Fields) -> str:
-    return "bake" if by["verb"] == "bake" else f"{plain(by['verb'])}, {who(by)}"
+    verb = plain(by["verb"])
+    return verb if was_unasked(verb) else f"{verb}, {who(by)}"
 
 
 def _left(attempt: Fields) -> str | None:

@@ -7,6 +7,7 @@ from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
     CheckpointIncompatible,
+    Misbehaved,
     ProbeFailed,
 )
 from hotreload.types import Outcome, Revision
@@ -78,11 +79,16 @@ async def test_what_is_live_may_fail_a_probe_now_and_a_restart_finds_it_all_the_
     assert last_good(world) == ONE
 
 
-async def test_what_was_live_before_and_fails_a_probe_now_is_refused(world: World) -> None:
+@pytest.mark.parametrize(
+    "fault", [ProbeFailed("it talks nonsense"), Misbehaved("it talks otherwise", code="judged")]
+)
+async def test_what_was_live_before_and_misbehaves_now_is_refused(
+    world: World, fault: Misbehaved
+) -> None:
     async with world.running():
         await goes_live(world, ONE)
         await goes_live(world, TWO)
-        world.steps.faults["probe"] = [ProbeFailed("it talks nonsense")]
+        world.steps.faults["probe"] = [fault]
         attempt = await (await world.operator.reload(ONE.label, force=True))
     assert attempt.outcome is Outcome.REJECTED
     assert [*world.ledger.refused] == [ONE.id]

@@ -37,12 +37,12 @@ from hotreload.events import (
     WorkerMoved,
 )
 from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.evidence import BAKE
 from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES
 from hotreload.types import (
-    BAKE,
     By,
     GateState,
     Mode,

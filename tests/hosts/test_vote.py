@@ -12,6 +12,7 @@ from hotreload.errors import (
     CheckpointRejected,
     EngineLost,
     NotEnoughMemory,
+    ProbeFailed,
     TryAgain,
 )
 from hotreload.hosts.upstream.store import Store
@@ -170,6 +171,12 @@ def test_a_fault_of_ours_on_another_rank_refuses_what_was_tried() -> None:
     with pytest.raises(CheckpointRejected, match="rank 1: internal error: KeyError") as refused:
         check_all_did(Step(1, "stage"), [against], [1])
     assert refused.value.code == "internal"
+
+
+def test_a_bad_answer_on_another_rank_is_one_here() -> None:
+    against = ballot_against(1, ProbeFailed("it talks nonsense"))
+    with pytest.raises(ProbeFailed, match="rank 1: it talks nonsense"):
+        check_all_did(Step(1, "prove"), [against], [1])
 
 
 def test_ranks_that_have_other_weights_do_not_go_on() -> None:

@@ -4,9 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotreload.feature import Feature
-from hotreload.features.bake.evidence import BLANK
+from hotreload.features.bake.evidence import BAKE, BLANK
 from hotreload.features.bake.settings import BakeSettings
-from hotreload.types import BAKE
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
@@ -31,6 +30,4 @@ def _begin(given: "Given") -> "FeatureParts":
     )
 
 
-BAKE_FEATURE = Feature(
-    name="bake", settings=BakeSettings, blank=BLANK, reasons=(BAKE,), begin=_begin
-)
+BAKE_FEATURE = Feature(name=BAKE, settings=BakeSettings, blank=BLANK, reasons=(BAKE,), begin=_begin)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+from hotreload.features.bake.evidence import BAKE
 from hotreload.features.bake.judgement import Bake, SignalCount
 from hotreload.features.bake.signals import Signal
 from hotreload.figures import percent
-from hotreload.types import BAKE, Reason
+from hotreload.types import Reason
 
 SAID: dict[str, str] = {
     Signal.ERROR: "errors",

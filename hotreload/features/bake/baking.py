@@ -23,7 +23,7 @@ from hotreload.features.bake.bake_words import (
 )
 from hotreload.features.bake.conduct import Conduct, Conducts
 from hotreload.features.bake.events import BakeTold
-from hotreload.features.bake.evidence import bake_of
+from hotreload.features.bake.evidence import BAKE, bake_of
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.one_bake import OneBake
 from hotreload.features.bake.rule import (
@@ -31,7 +31,7 @@ from hotreload.features.bake.rule import (
 )
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.way_out import WayOut
-from hotreload.types import BAKE, ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
+from hotreload.types import ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
 

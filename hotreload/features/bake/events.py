@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from logging import INFO, WARNING
 
 from hotreload.events.event import LateEvidence
-from hotreload.features.bake.evidence import bake_fields
+from hotreload.features.bake.evidence import BAKE, bake_fields
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.json_fields import Fields, revision_fields
-from hotreload.types import BAKE, Evidence, Revision
+from hotreload.types import Evidence, Revision
 
 NOT_PROMOTED = {
     BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "

@@ -6,8 +6,10 @@ from typing import Any
 
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.json_fields import Fields, iso
-from hotreload.types import BAKE, Evidence
+from hotreload.types import Evidence
 
+BAKE = "bake"
+"""The name of its evidence, the verb of what it does, and the code of its refusals."""
 BLANK = Evidence(BAKE, facts={"bake": None})
 """The evidence where none was begun."""
 

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.command.evidence import BLANK
+from hotreload.features.command.evidence import BLANK, COMMAND
 from hotreload.features.command.settings import CommandSettings
-from hotreload.types import COMMAND
 
 if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
@@ -19,5 +18,5 @@ def _begin(given: "Given") -> "FeatureParts":
 
 
 COMMAND_FEATURE = Feature(
-    name="command", settings=CommandSettings, blank=BLANK, reasons=(COMMAND,), begin=_begin
+    name=COMMAND, settings=CommandSettings, blank=BLANK, reasons=(COMMAND,), begin=_begin
 )

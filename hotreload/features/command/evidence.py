@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from hotreload.types import Evidence
 
-BLANK = Evidence("command", facts={"command_said": []})
+COMMAND = "command"
+"""The name of its evidence, and the code of its refusals."""
+BLANK = Evidence(COMMAND, facts={"command_said": []})
 """The evidence of a command that was not asked."""
 LINES_IN_WORDS = 3
 """So many lines of a command its evidence tells of in words."""

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
-from hotreload.errors import CheckpointRejected, NotJudged
-from hotreload.features.command.evidence import COULD_NOT_JUDGE, CommandEnd, evidence_of
-from hotreload.types import COMMAND, Phase, Staged
+from hotreload.errors import Misbehaved, NotJudged
+from hotreload.features.command.evidence import COMMAND, COULD_NOT_JUDGE, CommandEnd, evidence_of
+from hotreload.types import Phase, Staged
 
 RunCommand = Callable[[int, Staged], Awaitable[CommandEnd]]
 """Run the command while weights answer as a candidate in the engine of this index.
@@ -19,7 +19,7 @@ A cancel ends it.
 """
 
 
-class CommandRefused(CheckpointRejected):
+class CommandRefused(Misbehaved):
     """The operator's command does not want these weights."""
 
     code = COMMAND

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from hotreload.feature import Feature
-from hotreload.features.compare.evidence import BLANK
+from hotreload.features.compare.evidence import BEHAVIOUR, BLANK
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.types import BEHAVIOUR
 
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge

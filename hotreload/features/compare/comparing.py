@@ -13,14 +13,15 @@ from math import inf
 from hotreload.behaviour.asked import Answered, Led, Question
 from hotreload.behaviour.built_in import questions, texts
 from hotreload.core.ports import Engine
-from hotreload.errors import AnswerNonfinite, CheckpointRejected
+from hotreload.errors import AnswerNonfinite, Misbehaved
 from hotreload.features.compare.accuracy import right_answers
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.differences import BothRead, Pair, report_of
+from hotreload.features.compare.evidence import BEHAVIOUR
 from hotreload.features.compare.marking import checked_answers
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.threads import in_thread
-from hotreload.types import BEHAVIOUR, Staged
+from hotreload.types import Staged
 
 log = logging.getLogger("hotreload.behaviour")
 
@@ -31,7 +32,7 @@ FEWEST_HEARD = 16
 NO_ANSWER = Answered((), "", "", ())
 
 
-class BehaviourRejected(CheckpointRejected):
+class BehaviourRejected(Misbehaved):
     """The weights answer, and too differently from the live ones."""
 
     code = BEHAVIOUR

@@ -6,6 +6,9 @@ from hotreload.features.compare.behaviour import Behaviour
 from hotreload.json_fields import Fields, rounded
 from hotreload.types import Evidence
 
+BEHAVIOUR = "behaviour"
+"""The code of a refusal of weights that answer too differently from those that are live."""
+
 
 def behaviour_fields(behaviour: Behaviour) -> Fields:
     """Return how new weights differ from the live ones; what was not measured is null."""

@@ -14,11 +14,11 @@ from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleTold
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.events import BakeTold
-from hotreload.features.bake.evidence import BLANK, bake_fields, bake_of
+from hotreload.features.bake.evidence import BAKE, BLANK, bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.rule import MIN_ANSWERS
 from hotreload.features.bake.settings import BakeSettings
-from hotreload.types import BAKE, START, Attempt, Generation, Noise, Outcome, Reason, Revision
+from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
 from tests.waiting import turn_until
