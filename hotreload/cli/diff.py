@@ -12,7 +12,6 @@ from hotreload.cli.exits import exit_code
 from hotreload.cli.repo import add_repo_options, cache_of, token_of
 from hotreload.cli.show import painted, pairs
 from hotreload.errors import HotReloadError
-from hotreload.features.compare.evidence import behaviour_fields
 from hotreload.json_fields import Fields, reason_fields
 from hotreload.picture.words import behaviour_text, plain
 
@@ -167,7 +166,7 @@ def report_fields(
         "new": args.new,
         "live_fingerprint": found and found.live,
         "new_fingerprint": found and found.new,
-        "behaviour": found and behaviour_fields(found.behaviour),
+        "behaviour": found and _behaviour_fields(found),
         **reason_fields(fault.reason if fault else None),
     }
 
@@ -184,7 +183,7 @@ def report_text(
     rows = [
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),
         ("B", f"{plain(args.new)}, fingerprint {found.new}{same}"),
-        ("B beside A", behaviour_text(behaviour_fields(found.behaviour))),
+        ("B beside A", behaviour_text(_behaviour_fields(found))),
         ("differ most", "\n".join(map(str, found.behaviour.worst))),
     ]
     if fault is not None:
@@ -199,3 +198,9 @@ def fault_text(step: str, fault: HotReloadError) -> str:
     more = [f"  {plain(each)}" for each in fault.findings if each not in str(fault)]
     when = f"{step}: " if step else ""
     return "\n".join([f"hotreload: {when}{fault}", *more])
+
+
+def _behaviour_fields(found: "Compared") -> Fields:
+    from hotreload.features.compare.evidence import behaviour_fields
+
+    return behaviour_fields(found.behaviour)

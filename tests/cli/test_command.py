@@ -38,6 +38,7 @@ def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
     loaded = {name.partition(".")[0] for name in json.loads(out)}
     assert "hotreload" in loaded
     assert loaded & HEAVY == set()
+    assert not [each for each in json.loads(out) if each.startswith("hotreload.features")]
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
