@@ -14,6 +14,7 @@ from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
 from hotreload.server.feature_routes import Routes
 from hotreload.server_limits import Limits
+from hotreload.settings.sections import Settings
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 """Runs as long as something serves; what it raises ends the daemon."""
@@ -25,7 +26,7 @@ Apply = Callable[[], None]
 class Given:
     """All of a daemon that one feature may use."""
 
-    settings: Callable[[], Any]
+    settings: Callable[[], Settings]
     """Return the settings in force."""
     limits: Limits
     """Limits on requests, always those in force."""
@@ -42,7 +43,7 @@ def nothing_to_apply() -> None:
     """Go by settings that change nothing here, or that are read each time."""
 
 
-async def _nothing_to_check(settings: Any) -> Apply:
+async def _nothing_to_check(settings: Settings) -> Apply:
     return nothing_to_apply
 
 
@@ -64,7 +65,7 @@ class FeatureParts:
     """Take in what happened, after those that tell of it."""
     report: FeatureReport | None = None
     routes: Routes | None = None
-    prepare: Callable[[Any], Awaitable[Apply]] = _nothing_to_check
+    prepare: Callable[[Settings], Awaitable[Apply]] = _nothing_to_check
     """Check settings that are wished; ConfigError if the feature cannot go by them."""
 
 
@@ -84,7 +85,7 @@ class AllFeatures:
         """Make the judges of one attempt, by the settings in force."""
         return [judge for part in self._parts for judge in part.judges()]
 
-    async def prepare(self, settings: Any) -> Apply:
+    async def prepare(self, settings: Settings) -> Apply:
         """Have all check these settings; ConfigError if one of them cannot go by them."""
         applies = [await part.prepare(settings) for part in self._parts]
 

@@ -93,8 +93,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "setting": set(),
     "settings.kinds": {"figures"},
     "feature": {"parts", "types"},
-    "parts": {"picture", "server", "server_limits", *CORE},
-    "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", *CORE},
+    "parts": {"picture", "server", "server_limits", "settings", *CORE},
+    "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
     "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
@@ -160,6 +160,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each module or room of `hotreload` may import of it; nothing is free by being new."""
 
 READ_SETTINGS = {
+    "parts",
+    "features",
     "daemon",
     "worker_process",
     "life",

@@ -1,7 +1,7 @@
 """Judges what went live by the answers that clients get, and leaves bad weights by itself."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
 from hotreload.features.bake.evidence import BAKE, BLANK
@@ -9,6 +9,7 @@ from hotreload.features.bake.settings import BakeSettings
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.settings.sections import Settings
 
 
 def _begin(given: "Given") -> "FeatureParts":
@@ -18,7 +19,7 @@ def _begin(given: "Given") -> "FeatureParts":
 
     baking = Baking(given.attempts, given.settings().of(BakeSettings))
 
-    async def prepare(settings: Any) -> "Apply":
+    async def prepare(settings: "Settings") -> "Apply":
         return partial(baking.go_by, settings.of(BakeSettings))
 
     return FeatureParts(

@@ -1,6 +1,6 @@
 """Compares new weights with the live ones before they answer, and refuses them by limits."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
 from hotreload.features.compare.evidence import BEHAVIOUR, BLANK
@@ -9,6 +9,7 @@ from hotreload.features.compare.settings import CompareSettings
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge
     from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.settings.sections import Settings
 
 
 def _begin(given: "Given") -> "FeatureParts":
@@ -24,7 +25,7 @@ def _begin(given: "Given") -> "FeatureParts":
         share = settings.reload.shadow_share
         return [CompareJudge(settings.of(CompareSettings), share, hearing)]
 
-    async def prepare(settings: Any) -> "Apply":
+    async def prepare(settings: "Settings") -> "Apply":
         for engine in given.engines():
             await engine.check_questions(settings.of(CompareSettings).questions)
         return nothing_to_apply

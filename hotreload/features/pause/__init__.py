@@ -1,13 +1,14 @@
 """Holds the requests that come while a trainer asks for a pause."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
 from hotreload.features.pause.settings import PauseSettings
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.settings.sections import Settings
 
 
 def _begin(given: "Given") -> "FeatureParts":
@@ -22,10 +23,10 @@ def _begin(given: "Given") -> "FeatureParts":
         hold_arrivals=given.settings().reload.while_closed == "hold",
     )
 
-    def go_by(settings: Any) -> None:
+    def go_by(settings: "Settings") -> None:
         pause.limit, pause.max_held = settings.of(PauseSettings).limit, settings.reload.max_held
 
-    async def prepare(settings: Any) -> "Apply":
+    async def prepare(settings: "Settings") -> "Apply":
         return partial(go_by, settings)
 
     go_by(given.settings())

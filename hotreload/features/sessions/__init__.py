@@ -1,12 +1,13 @@
 """Has each conversation answered by the weights that answered it first."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
 from hotreload.features.sessions.settings import SessionsSettings
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.settings.sections import Settings
 
 
 def _begin(given: "Given") -> "FeatureParts":
@@ -15,7 +16,7 @@ def _begin(given: "Given") -> "FeatureParts":
 
     sessions = Sessions(given.settings().of(SessionsSettings).keep)
 
-    async def prepare(settings: Any) -> "Apply":
+    async def prepare(settings: "Settings") -> "Apply":
         def apply() -> None:
             sessions.keep = settings.of(SessionsSettings).keep
 
