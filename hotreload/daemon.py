@@ -121,6 +121,7 @@ class Daemon:
             source=self.source,
             reports=self.features.reports,
             routes=self.features.routes,
+            word={each.blank.name: each.words for each in features if each.blank and each.words},
             reasons=[code for each in features for code in each.reasons],
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             heard=self.lead.heard if self.lead else dict,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotreload.picture.words import WordAttempt
 from hotreload.types import Evidence
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ class Feature:
     """The table's class, a plain frozen dataclass; None where it has no settings."""
     blank: Evidence | None = None
     """Its evidence in the record of an attempt about which it was not asked."""
+    words: WordAttempt | None = None
+    """Puts the facts of its evidence into words; without it the evidence's own are said."""
     reasons: Sequence[str] = ()
     """The codes of its refusals, which metrics export at 0 from the start."""
     begin: "Callable[[Given], FeatureParts] | None" = None

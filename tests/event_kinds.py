@@ -7,6 +7,7 @@ from hotreload import events
 from hotreload.events import Event
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake import events as of_bakes
+from hotreload.features.command import events as of_commands
 from hotreload.features.pause import events as of_pauses
 
 BASES = (Event, LateEvidence)
@@ -18,4 +19,6 @@ def _kinds_in(module: ModuleType) -> Iterator[type[Event]]:
             yield kind
 
 
-KINDS = {kind for module in (events, of_bakes, of_pauses) for kind in _kinds_in(module)}
+KINDS = {
+    kind for module in (events, of_bakes, of_commands, of_pauses) for kind in _kinds_in(module)
+}

@@ -20,6 +20,8 @@ BLANK = (bake.BLANK, compare.BLANK, command.BLANK)
 REASONS = (*REJECTIONS, *(code for each in FEATURES for code in each.reasons))
 """Every reason that a daemon refuses a revision for."""
 
+WORD = {each.blank.name: each.words for each in FEATURES if each.blank and each.words}
+
 
 def judged(
     attempt: Attempt,

@@ -92,7 +92,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "setting": set(),
     "settings.kinds": {"figures"},
-    "feature": {"parts", "types"},
+    "feature": {"parts", "picture.words", "types"},
     "parts": {"picture", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
     **{record: {"threads", *VOCABULARY} for record in RECORDS},

@@ -8,11 +8,10 @@ from hotreload.cli.show import Now, ago, for_here, moment
 from hotreload.figures import duration
 from hotreload.picture.words import (
     BY_ANSWERS,
+    AttemptWords,
     Fields,
     attempt_words,
-    behaviour_text,
     drift_text,
-    judged_words,
     loader_text,
     named,
     outcome_word,
@@ -95,8 +94,8 @@ def _rows(attempt: Fields) -> Iterator[tuple[str, str]]:
         yield "loaded", loader_text(attempt)
         yield "change", drift_text(attempt)
     yield "probes", _probes(attempt)
-    if attempt.get("behaviour"):
-        yield "compared", _compared(attempt)
+    if compared := [*_compared(attempt)]:
+        yield "compared", "\n".join(compared)
     if attempt["phases"]:
         spent = (f"{plain(name)} {duration(took)}" for name, took in attempt["phases"].items())
         yield "times", ", ".join(spent)
@@ -119,11 +118,14 @@ def _probes(attempt: Fields) -> str:
     return "\n".join(plain(finding) for finding in attempt["findings"]) or "not answered"
 
 
-def _compared(attempt: Fields) -> str:
+def _compared(attempt: Fields) -> Iterator[str]:
     """Say how it differs from what is live, and which limits are broken by that."""
     is_refused = attempt["outcome"] == "rejected"  # the findings have the answers, too
-    more = map(plain, attempt["findings"]) if is_refused else judged_words(attempt)
-    return "\n".join([behaviour_text(attempt["behaviour"]), *more])
+    found = words_of_judges(attempt, at_length=True)
+    if any(compared := [words for each in found for words in each.told.values()]):
+        yield from filter(None, compared)
+        lines = (line for each in found for line in each.lines)
+        yield from map(plain, attempt["findings"]) if is_refused else lines
 
 
 def log_text(past: Fields) -> str:
@@ -175,8 +177,18 @@ def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
 
 
 def words_of(attempt: Fields) -> Fields:
-    """Return the words for an attempt; of a daemon that is older than this command, made here."""
-    return attempt.get("told") or attempt_words(attempt)
+    """Return the words for an attempt; made here where the daemon did not make them."""
+    if told := attempt.get("told"):
+        return dict(told)
+    was_refused = attempt["outcome"] == "rejected"
+    return attempt_words(attempt, words_of_judges(attempt, at_length=was_refused))
+
+
+def words_of_judges(attempt: Fields, *, at_length: bool) -> list[AttemptWords]:
+    """Word what features found; a verb that needs no such words imports none of them."""
+    from hotreload.features import FEATURES
+
+    return [each.words(attempt, at_length) for each in FEATURES if each.words]
 
 
 def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:

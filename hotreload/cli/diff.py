@@ -13,7 +13,7 @@ from hotreload.cli.repo import add_repo_options, cache_of, token_of
 from hotreload.cli.show import painted, pairs
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields, reason_fields
-from hotreload.picture.words import behaviour_text, plain
+from hotreload.picture.words import plain
 
 if TYPE_CHECKING:
     from hotreload.features.compare.settings import CompareSettings
@@ -183,7 +183,7 @@ def report_text(
     rows = [
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),
         ("B", f"{plain(args.new)}, fingerprint {found.new}{same}"),
-        ("B beside A", behaviour_text(_behaviour_fields(found))),
+        ("B beside A", _behaviour_text(found)),
         ("differ most", "\n".join(map(str, found.behaviour.worst))),
     ]
     if fault is not None:
@@ -204,3 +204,9 @@ def _behaviour_fields(found: "Compared") -> Fields:
     from hotreload.features.compare.evidence import behaviour_fields
 
     return behaviour_fields(found.behaviour)
+
+
+def _behaviour_text(found: "Compared") -> str:
+    from hotreload.features.compare.words import behaviour_text
+
+    return behaviour_text(_behaviour_fields(found))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.cli.look import MOST_SHOWN, STREAM_ENDED, newest_first, when
-from hotreload.picture.words import Fields, attempt_words
+from hotreload.picture.words import Fields
 
 OF_EVENTS = ("event", "live", "replica", "wish", "refusal")
 """The fields that events alone have."""
@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
     """Return what /history has of an event, also where the daemon ends by it; None if nothing."""
+    from hotreload.cli.attempts_text import words_of
+
     if event["event"] in ("operator.pin", "operator.unpin") and event["refusal"] is None:
         return {name: value for name, value in event.items() if name not in OF_EVENTS}
     if "finished_at" not in event:
@@ -78,7 +80,7 @@ def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
     before = next(went_live, None) if attempt["generation"] is not None else None
     replaced = before and {name: before[name] for name in ("generation", "revision", "label")}
     told = attempt | {"replaced": replaced}
-    return told | {"told": attempt_words(told)}
+    return told | {"told": words_of(told)}
 
 
 def _key(past: Fields) -> tuple[Any, ...]:

@@ -6,16 +6,14 @@ A line is a row of (text, colour); it is cut to the terminal before it is colour
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from hotreload.cli.attempts_text import words_of
+from hotreload.cli.attempts_text import words_of, words_of_judges
 from hotreload.cli.bar import bar
 from hotreload.cli.show import BELOW, COLOURS, Now, ago, columns, cut, folded, for_here, padded
 from hotreload.cli.status_text import rows_of, summary_of, told
 from hotreload.figures import duration
 from hotreload.picture.words import (
     Fields,
-    behaviour_text,
     drift_text,
-    judged_words,
     named,
     plain,
     short_name,
@@ -138,7 +136,7 @@ def _compared(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
     found = [each for each in attempts if each.get("behaviour")][: 1 + COMPARED_BEFORE]
     if found:
         last, *before = found
-        words = f"compared {short_name(last)}: {behaviour_text(last['behaviour'])}"
+        words = f"compared {short_name(last)}: {words_of(last)['behaviour']}"
         agreed = ", ".join(f"{each['behaviour']['agreement']:.0%}" for each in before)
         before_it = f"; before it {agreed}" if agreed else ""
         yield [(cut(words, width - columns(before_it)) + before_it, None)]
@@ -152,7 +150,7 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     elif last := rows.get("last attempt"):
         first, *others = last["words"].split("\n")
         yield from _folded(f"last attempt: {first}", last["tone"], width)
-        for line in (each for each in others if each not in _of_behaviour(status)):
+        for line in (each for each in others if each not in _said_by_judges(status)):
             yield from _folded(cut(line, 3 * width), None, width)
     elif "wanted" in rows:
         yield [("no attempt yet", "dim")]
@@ -161,11 +159,10 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
             yield [(f"{bar(row['share'])}  {row['words']}", "wait")]
 
 
-def _of_behaviour(status: Fields) -> Sequence[str]:
+def _said_by_judges(status: Fields) -> Sequence[str]:
     """Lines of the last attempt that have a row of their own, or take too much room."""
-    last = status["last_attempt"] or {}
-    found = last.get("behaviour")
-    return [*([behaviour_text(found)] if found else []), *judged_words(last)]
+    found = words_of_judges(status["last_attempt"], at_length=True)
+    return [line for each in found for line in each.all_lines]
 
 
 def _phases(

@@ -8,7 +8,6 @@ from hotreload.events.event import Event, Events, Observer, Publish, event_field
 from hotreload.events.reloads import (
     AnswersWithheld,
     AttemptFinished,
-    CommandBegan,
     DryRunFinished,
     GenerationEnded,
     GenerationLive,
@@ -41,7 +40,6 @@ from hotreload.events.running import (
 __all__ = [
     "AnswersWithheld",
     "AttemptFinished",
-    "CommandBegan",
     "DryRunFinished",
     "Event",
     "Events",

@@ -72,18 +72,6 @@ class PhaseEntered(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandBegan(Event):
-    """The operator's command begins to judge these weights, within so many seconds."""
-
-    revision: Revision
-    command: str
-    """The name of its program."""
-    within: float
-
-    name = "reload.command"
-
-
-@dataclass(frozen=True, slots=True)
 class Progress(Event):
     """So many of a phase's bytes have arrived, or of its batches are compiled while it warms.
 

@@ -15,6 +15,7 @@ from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
+from hotreload.picture.words import WordAttempt
 from hotreload.server.feature_routes import Routes
 from hotreload.settings.sections import Settings
 
@@ -33,10 +34,13 @@ class Observers:
         reports: Sequence[FeatureReport],
         routes: Iterable[Routes],
         reasons: Collection[str],
+        word: Mapping[str, WordAttempt],
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
         """`reports`, `routes` and `reasons` are those of features.
+
+        `word` puts what their judges found into words, by the names of these.
 
         `heard` says how many seconds ago each other rank gave a sign of life.
         """
@@ -56,6 +60,7 @@ class Observers:
                 heard=heard,
             ),
             reports=reports,
+            word=word,
         )
         self.status = Status(self.picture, named=source.named)
         self.documents = Documents(

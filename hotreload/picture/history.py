@@ -1,24 +1,28 @@
 """The attempts and pins so far."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
 from hotreload.events.event import LateEvidence
 from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
-from hotreload.picture.words import attempt_words
-from hotreload.types import ROLLBACK, Attempt, By, Evidence
-
-SAID_BY_FACTS = ("probe", "bake", "compare", "command")
-"""Judges whose facts have words in `attempt_words`; of another one its own are said."""
+from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
+from hotreload.types import PROBE, ROLLBACK, Attempt, By, Evidence, Outcome
 
 
 class History:
     """The last attempts, pins and unpins, newest first."""
 
     def __init__(
-        self, attempts: Iterable[Attempt] = (), pins: Iterable[By] = (), *, kept: int = 200
+        self,
+        attempts: Iterable[Attempt] = (),
+        pins: Iterable[By] = (),
+        *,
+        word: Mapping[str, WordAttempt] | None = None,
+        kept: int = 200,
     ) -> None:
+        """`word` puts facts into words, by the names of judges; of others their own are said."""
+        self.word = word or {}
         self._attempts = deque(attempts, maxlen=kept)
         own = (by for by in pins if by.verb != ROLLBACK)  # that one's attempt tells of it
         self._pins = deque(own, maxlen=kept)
@@ -52,10 +56,19 @@ class History:
     def snapshot(self) -> Fields:
         """Return the /history document."""
         attempts = [
-            told_attempt(attempt, went_live_fields(replaced) if replaced else None)
+            self.told(attempt, went_live_fields(replaced) if replaced else None)
             for attempt, replaced in self._with_what_they_replaced()
         ]
         return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
+
+    def told(self, attempt: Attempt, replaced: Fields | None = None) -> Fields:
+        """Return an attempt and its words; `replaced` is the generation that it took over."""
+        fields = {**attempt_fields(attempt), "replaced": replaced}
+        was_refused = attempt.outcome is Outcome.REJECTED
+        words = [word(fields, was_refused) for word in self.word.values()]
+        others = [e.words for e in attempt.evidence if e.name not in (PROBE, *self.word)]
+        own = AttemptWords(notes=[*map(plain, others)])
+        return {**fields, "told": attempt_words(fields, [*words, own])}
 
     def _with_what_they_replaced(self) -> Iterator[tuple[Attempt, Attempt | None]]:
         """Each attempt, and where it went live the attempt whose weights were live before."""
@@ -65,13 +78,6 @@ class History:
             pairs.append((attempt, before if attempt.generation is not None else None))
             before = attempt if attempt.generation is not None else before
         return reversed(pairs)
-
-
-def told_attempt(attempt: Attempt, replaced: Fields | None = None) -> Fields:
-    """Return an attempt and the words for it; `replaced` is the generation that it took over."""
-    fields = {**attempt_fields(attempt), "replaced": replaced}
-    others = [each.words for each in attempt.evidence if each.name not in SAID_BY_FACTS]
-    return {**fields, "told": attempt_words(fields, others)}
 
 
 def went_live_fields(attempt: Attempt) -> Fields:

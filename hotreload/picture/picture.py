@@ -23,6 +23,7 @@ from hotreload.picture.surroundings import (
     WorkersNow,
 )
 from hotreload.picture.under_way import Booting, Pace, UnderWay
+from hotreload.picture.words import WordAttempt
 from hotreload.types import Answering, EngineLoad, Generation
 
 
@@ -112,12 +113,13 @@ class Picture:
         setup: Setup | None = None,
         readings: Readings | None = None,
         reports: Sequence[FeatureReport] = (),
+        word: Mapping[str, WordAttempt] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`ledger` and `readings` are read at the moment of a question.
 
-        `reports` are those of features.
+        `reports` are those of features; `word` puts facts of judges into words, by their names.
         """
         self.ledger = ledger
         self.setup = setup or Setup()
@@ -128,7 +130,7 @@ class Picture:
         self.under_way = UnderWay(clock)
         self.booting = Booting(lambda: ledger.history, clock, wall)
         self.pace = Pace(clock)
-        self.history = History(ledger.history, ledger.pins)
+        self.history = History(ledger.history, ledger.pins, word=word)
         self.integrity = Integrity(wall, self.setup.replicas)
         self.troubles = TroublesNow(wall)
         self.wishes = Wishes(clock)

@@ -44,6 +44,14 @@ class FeatureReport:
         """Return its fields of `/status`."""
         return {}
 
+    def attempt_fields(self) -> Fields:
+        """Return its fields of the attempt under way."""
+        return {}
+
+    def at_work(self, attempt: Fields) -> str | None:
+        """Say what it does in the attempt under way, of the fields of that; None for nothing."""
+        return None
+
     def holds(self, status: Fields) -> str | None:
         """Say how it holds the requests that come, of the fields of a status; None if it does not.
 

@@ -5,23 +5,23 @@ itself. Lines of a row's words end with a newline; a moment is a stamp in UTC, a
 download has the `share` that is done, and words that are cut short are there as a `whole`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hotreload.figures import duration
 from hotreload.picture.words import (
+    NO_FEATURES,
     NOT_SEEN,
     TONES,
     Fields,
+    OfFeatures,
     asked,
-    behaviour_text,
     boot_text,
     counted,
     damage_text,
     drift_text,
     follows,
     is_held_by_rollback,
-    judged_words,
     loader_text,
     named,
     older_text,
@@ -39,27 +39,25 @@ BYTES_OF = {"fetching": "download", "staging": "loading"}
 """Names of the row, by the phase whose bytes are counted."""
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "comparing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
-MakeRows = Callable[[Fields], Iterable[Fields]]
-"""Make further rows of the fields of a status."""
 NOISE_WORDS = """\
 somebody put noise on the live weights, and no probe judged them
 `hotreload rollback` takes the noise off, and so does a restart"""
 
 
-def rows_of(status: Fields, further: Iterable[MakeRows] = ()) -> list[Fields]:
+def rows_of(status: Fields, said: OfFeatures = NO_FEATURES) -> list[Fields]:
     """Return the rows; fields that an older daemon does not have are passed by.
 
-    `further` make those of features. A command knows none: of an older daemon these are left out.
+    `said` by features are some. A command knows none: of an older daemon these are left out.
     """
     return [
         *_now(status),
         *_wrong_weights(status),
-        *_coming(status),
-        *_requests(status, further),
+        *_coming(status, said.at_work),
+        *_requests(status, said.rows),
         *_replicas(status),
         *_workers(status),
         *_chosen(status),
-        *_past(status),
+        *_past(status, said.last_attempt),
     ]
 
 
@@ -112,7 +110,7 @@ def _wrong_weights(status: Fields) -> Iterator[Fields]:
         yield row("noise", NOISE_WORDS, "bad")
 
 
-def _coming(status: Fields) -> Iterator[Fields]:
+def _coming(status: Fields, at_work: str | None) -> Iterator[Fields]:
     """Yield the checkpoint that is wanted, how far it is, and what the source holds back.
 
     A rank that follows has no wish of its own, and looks at its source when rank 0 asks.
@@ -122,7 +120,7 @@ def _coming(status: Fields) -> Iterator[Fields]:
     if status["waiting_for"]:
         yield row("waiting for", waiting_text(status))
     if status["phase"]:
-        yield row("phase", f"{plain(status['phase'])}{working_text(status['attempt'])}")
+        yield row("phase", f"{plain(status['phase'])}{working_text(status['attempt'], at_work)}")
     if progress := status.get("progress"):
         phase = plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
         far = row(BYTES_OF.get(phase, phase), progress_text(progress))
@@ -165,7 +163,7 @@ def _passed_over(status: Fields) -> Iterator[str]:
         yield f"and {more} more"
 
 
-def _requests(status: Fields, further: Iterable[MakeRows]) -> Iterator[Fields]:
+def _requests(status: Fields, further: Iterable[Fields]) -> Iterator[Fields]:
     """Yield requests: at the gate, by generation, and how a swap treats them; not on followers."""
     if not follows(status):
         gate, answering = status["gate"], status.get("answering")
@@ -173,8 +171,7 @@ def _requests(status: Fields, further: Iterable[MakeRows]) -> Iterator[Fields]:
         yield row("gate", f"{plain(gate['state'])}, {counts}")
         if answering:
             yield row("answering", _answering(answering), "wait" if answering[1:] else None)
-        for make_rows in further:
-            yield from make_rows(status)
+        yield from further
     if mode := status.get("mode"):
         why = status["mode_reason"]
         yield row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
@@ -246,16 +243,16 @@ def _chosen(status: Fields) -> Iterator[Fields]:
         yield row("settings", f"changed, and want a restart: {names}", "wait")
 
 
-def _past(status: Fields) -> Iterator[Fields]:
+def _past(status: Fields, found: Iterable[str]) -> Iterator[Fields]:
     """Yield the end of the last attempt, and what was refused."""
     if last := status["last_attempt"]:
         tone = None if last["outcome"] == "live" else TONES.get(last["outcome"])
-        yield row("last attempt", "\n".join(_last_attempt(last)), tone)
+        yield row("last attempt", "\n".join(_last_attempt(last, found)), tone)
     if status["refused"]:
         yield row("refused", "\n".join(map(_refusal, status["refused"])))
 
 
-def _last_attempt(attempt: Fields) -> Iterator[str]:
+def _last_attempt(attempt: Fields, found: Iterable[str]) -> Iterator[str]:
     number = attempt["generation"]
     became = f" as generation {number}" if number is not None else ""
     yield f"{named(attempt)}: {outcome_word(attempt)}{became}, {attempt['finished_at']}"
@@ -265,9 +262,7 @@ def _last_attempt(attempt: Fields) -> Iterator[str]:
         yield plain(attempt["reason"])
     if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
         yield drift_text(attempt)
-    if attempt.get("behaviour"):
-        yield behaviour_text(attempt["behaviour"])
-    yield from judged_words(attempt)
+    yield from found
     if attempt["phases"]:
         spent = attempt["phases"].items()
         yield ", ".join(f"{plain(name)} {duration(took)}" for name, took in spent)

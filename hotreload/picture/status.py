@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from hotreload.core.ledger import Overrule, refused_since
-from hotreload.errors import NotJudged
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,
@@ -16,12 +15,13 @@ from hotreload.json_fields import (
     revision_fields,
 )
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.history import History, told_attempt
+from hotreload.picture.history import History
 from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
 from hotreload.picture.verdict import verdict_fields
+from hotreload.picture.words import OfFeatures
 from hotreload.types import (
     Answering,
     Attempt,
@@ -30,7 +30,6 @@ from hotreload.types import (
     Mode,
     Outcome,
     Refusal,
-    Revision,
 )
 
 NO_GENERATION: Fields = {
@@ -89,10 +88,19 @@ class Status:
             **self._ledger(),
             **self._health(),
         }
-        reports = self._picture.reports
-        held = next(filter(None, (report.holds(status) for report in reports)), None)
-        rows = rows_of(status, [report.rows for report in reports])
-        return {**status, "summary": summed_up(status, held), "rows": rows}
+        said = self._said_by_features(status)
+        return {**status, "summary": summed_up(status, said), "rows": rows_of(status, said)}
+
+    def _said_by_features(self, status: Fields) -> OfFeatures:
+        reports, attempt, last = self._picture.reports, status["attempt"], status["last_attempt"]
+        at_work = (report.at_work(attempt) for report in reports if attempt)
+        word = self._picture.history.word.values() if last else ()
+        return OfFeatures(
+            held=next(filter(None, (report.holds(status) for report in reports)), None),
+            at_work=next(filter(None, at_work), None),
+            rows=[row for report in reports for row in report.rows(status)],
+            last_attempt=[line for each in word for line in each(last, True).all_lines],
+        )
 
     def _live(self) -> Fields:
         """Return the live generation, and how it was made."""
@@ -126,9 +134,9 @@ class Status:
         is_booting = picture.state is State.BOOTING
         usual = START_PHASES if is_booting else USUAL_PHASES[picture.replicas.mode or Mode.DRAIN]
         if (attempt := picture.under_way.fields()) is not None:
+            for each in picture.reports:
+                attempt |= each.attempt_fields()
             attempt["expected"] = picture.under_way.expected(usual)
-            if attempt["command"] is not None:
-                attempt["command"]["try"] = 1 + self._not_judged(attempt["revision"])
         return {
             "wanted": wanted.id if wanted else None,
             "wanted_label": wanted.label if wanted else None,
@@ -140,12 +148,8 @@ class Status:
             "progress": picture.pace.fields(),
             "source": picture.source.fields(),
             **picture.passed_over.fields(),
-            "last_attempt": told_attempt(last) if last else None,
+            "last_attempt": picture.history.told(last) if last else None,
         }
-
-    def _not_judged(self, revision: str) -> int:
-        """Count the last tries that ended before the command had judged this revision."""
-        return self._picture.ledger.in_a_row(Revision(revision), NotJudged.code)
 
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""

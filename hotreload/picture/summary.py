@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from hotreload.figures import duration
 from hotreload.picture.words import (
+    NO_FEATURES,
     Fields,
+    OfFeatures,
     boot_text,
     counted,
     follows,
@@ -28,26 +30,26 @@ FROM_GOOD_TO_BAD = ("good", "wait", "bad")
 """From the best to the worst."""
 
 
-def summed_up(status: Fields, held: str | None = None) -> Fields:
+def summed_up(status: Fields, said: OfFeatures = NO_FEATURES) -> Fields:
     """Return the sentence, its tone, the next command, and each thing that is wrong.
 
-    `held` says how a feature holds those who come; a command knows of none.
+    `said` is what features say of it; a command knows none.
     """
-    wish, wishes = _wish(status)
+    wish, wishes = _wish(status, said.at_work)
     others = list(_wrong(status))
     findings = [*wishes, *others]
     nobody = _nobody(status)
-    said = [
-        *([nobody["words"]] if nobody else [_who(status, held), wish["words"]]),
+    words = [
+        *([nobody["words"]] if nobody else [_who(status, said.held), wish["words"]]),
         *_counted(others),
     ]
-    parts = [nobody or wish, *_paused(held), *findings]
+    parts = [nobody or wish, *_paused(said.held), *findings]
     return {
-        "words": "; ".join(filter(None, said)),
+        "words": "; ".join(filter(None, words)),
         "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
-        "doing": _doing(status, held),
+        "doing": _doing(status, said),
     }
 
 
@@ -92,7 +94,7 @@ def _paused(held: str | None) -> list[Fields]:
     return [_part("", "wait")] if held else []
 
 
-def _doing(status: Fields, held: str | None) -> str:
+def _doing(status: Fields, said: OfFeatures) -> str:
     """Say what it does at this moment."""
     if boot := status.get("boot"):
         return f"answers nobody: booting: {boot_text(boot)}"
@@ -100,7 +102,7 @@ def _doing(status: Fields, held: str | None) -> str:
         return f"answers nobody: {'; '.join(status['reasons'])}"
     if follows(status):
         return "holds its part of the engine; rank 0 decides and answers"
-    return f"{held or _answers(status)}; {_works_at(status)}"
+    return f"{said.held or _answers(status)}; {_works_at(status, said.at_work)}"
 
 
 def _answers(status: Fields) -> str:
@@ -113,9 +115,9 @@ def _answers(status: Fields) -> str:
     return f"holds {counted(gate['held'], 'request')} while {why}"
 
 
-def _works_at(status: Fields) -> str:
+def _works_at(status: Fields, at_work: str | None) -> str:
     if attempt := status["attempt"]:
-        return f"{attempt.get('doing', status['phase'])}{working_text(attempt)}"
+        return f"{attempt.get('doing', status['phase'])}{working_text(attempt, at_work)}"
     if status["waiting_for"]:
         return f"waits: {waiting_text(status)}"
     if status["pinned"]:
@@ -128,11 +130,11 @@ def _works_at(status: Fields) -> str:
     return "nothing newer is wanted"
 
 
-def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
+def _wish(status: Fields, at_work: str | None) -> tuple[Fields, list[Fields]]:
     """Say if the wanted revision answers, if not, what is wrong with it, and if a newer one is."""
     if follows(status) or status["reasons"]:
         return _part("", "good"), []
-    wish, findings = _of_the_wanted(status)
+    wish, findings = _of_the_wanted(status, at_work)
     newer = status.get("refused_newer")
     if newer is None or newer["revision"] == status["wanted"]:
         return wish, findings
@@ -142,7 +144,7 @@ def _wish(status: Fields) -> tuple[Fields, list[Fields]]:
     return _part(words, "bad"), [*findings, *said[1]]
 
 
-def _of_the_wanted(status: Fields) -> tuple[Fields, list[Fields]]:
+def _of_the_wanted(status: Fields, at_work: str | None) -> tuple[Fields, list[Fields]]:
     wanted, overruled = status["wanted"], status.get("overruled")
     if status.get("noise") and wanted in (None, status["revision"]):
         return _part("an operator put that noise on", "bad"), []
@@ -154,7 +156,7 @@ def _of_the_wanted(status: Fields) -> tuple[Fields, list[Fields]]:
         return _part(f"that is what an operator chose over the source's {wish}", "good"), []
     if wanted in (None, status["revision"]):
         return _content(status), []
-    return _not_met(status, f"{short_name(status, 'wanted', 'wanted_label')} is wanted")
+    return _not_met(status, f"{short_name(status, 'wanted', 'wanted_label')} is wanted", at_work)
 
 
 def _content(status: Fields) -> Fields:
@@ -170,12 +172,12 @@ def _content(status: Fields) -> Fields:
     return _part(words, "good")
 
 
-def _not_met(status: Fields, wish: str) -> tuple[Fields, list[Fields]]:
+def _not_met(status: Fields, wish: str, at_work: str | None) -> tuple[Fields, list[Fields]]:
     """Say what became of a wish that is not live."""
     wanted, attempt, last = status["wanted"], status["attempt"], status["last_attempt"]
     if attempt and attempt["revision"] == wanted:
         phase = status["phase"]
-        phase = f" ({phase.replace('_', ' ')}{working_text(attempt)})" if phase else ""
+        phase = f" ({phase.replace('_', ' ')}{working_text(attempt, at_work)})" if phase else ""
         return _part(f"{wish} and on its way{phase}", "wait"), []
     if status["pinned"]:
         holder = "a rollback" if is_held_by_rollback(status) else "a pin"

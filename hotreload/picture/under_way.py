@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 from hotreload.events import (
     AttemptFinished,
-    CommandBegan,
     Event,
     GenerationLive,
     PhaseEntered,
@@ -75,17 +74,13 @@ class UnderWay:
         self._spent: dict[Phase, float] = {}
         self._since = 0.0
         self._replica = 0
-        self._command: CommandBegan | None = None
-        self._command_since = 0.0
 
     def observe(self, event: Event) -> None:
         """Take in what happened."""
         match event:
             case PhaseEntered(revision, phase, replica) if phase is not None:
                 self._enter(revision, phase)
-                self._replica, self._command = replica, None
-            case CommandBegan():
-                self._command, self._command_since = event, self._clock()
+                self._replica = replica
             case PhaseEntered() | AttemptFinished():
                 self._forget()
 
@@ -114,17 +109,6 @@ class UnderWay:
             "phase_seconds": round(self._clock() - self._since, 3),
             "replica": self._replica,
             "doing": doing,
-            "command": self._command_fields(),
-        }
-
-    def _command_fields(self) -> Fields | None:
-        """Return the operator's command that decides now, and its deadline; None without one."""
-        if self._command is None:
-            return None
-        return {
-            "name": self._command.command,
-            "within": self._command.within,
-            "seconds": round(self._clock() - self._command_since, 3),
         }
 
     def expected(self, usual: Iterable[Phase]) -> list[str]:

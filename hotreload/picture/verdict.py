@@ -6,7 +6,6 @@ Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 from dataclasses import dataclass
 
 from hotreload.json_fields import Fields, generation_fields
-from hotreload.picture.history import told_attempt
 from hotreload.picture.picture import Picture
 from hotreload.picture.words import goes_back
 from hotreload.types import Attempt, By, Outcome, Refusal, Revision
@@ -66,7 +65,7 @@ def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None =
         "wanted": wanted.id if wanted else None,
         "wanted_label": wanted.label if wanted else None,
         "live": generation_fields(live) if live else None,
-        "attempt": told_attempt(last) if last else None,
+        "attempt": picture.history.told(last) if last else None,
         **{name: told for each in picture.reports for name, told in each.gate_fields(last).items()},
     }
 

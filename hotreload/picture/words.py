@@ -4,7 +4,8 @@ Moments stay stamps in UTC here, and users numbers: the program that shows them 
 its reader knows them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.figures import duration, percent, size
@@ -28,12 +29,47 @@ TONES = {
 """The tone of a state or an outcome: `good`, `wait`, `bad` or `dim`."""
 LOADER_WORDS = {"own": "by our own loader", "upstream": "by upstream's loader"}
 NOT_SEEN = "not seen since the start"
-ALL_PAIRS, LAST_LINES = 3, 3
-"""So many answers that differ, and lines of a command, words tell of."""
 WAITS_FOR_DATA = "waiting for data"
 BY_ANSWERS = "by clients' answers"
 ORDERED = ("dry_run", "perturb", "pin", "reload", "rollback", "unpin", "version")
 """The verbs of those who order something; beside these and a start, one is a feature's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptWords:
+    """The words of one judge for what it found in an attempt."""
+
+    notes: Sequence[str] = ()
+    """Beside the reason why it ended so."""
+    told: Mapping[str, str | None] = field(default_factory=dict)
+    """Fields of the attempt's words, a line each; null where there is nothing to say."""
+    lines: Sequence[str] = ()
+    """Below all that, line by line."""
+
+    @property
+    def all_lines(self) -> list[str]:
+        """All but the notes."""
+        return [*filter(None, self.told.values()), *self.lines]
+
+
+WordAttempt = Callable[[Fields, bool], AttemptWords]
+"""Word the facts of one judge in an attempt's fields, at length or in short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfFeatures:
+    """The words of features for a status; a command knows none."""
+
+    held: str | None = None
+    """The way in which one of them holds those who come."""
+    at_work: str | None = None
+    """The doing of one of them in the attempt under way."""
+    rows: Sequence[Fields] = ()
+    last_attempt: Sequence[str] = ()
+    """Lines of what they found in the last attempt."""
+
+
+NO_FEATURES = OfFeatures()
 
 
 def plain(value: Any) -> str:
@@ -97,16 +133,15 @@ def outcome_word(attempt: Mapping[str, Any]) -> str:
     return f"{word}, dry run" if attempt.get("dry_run") else word
 
 
-def attempt_words(attempt: Fields, others: Sequence[str] = ()) -> Fields:
+def attempt_words(attempt: Fields, judged: Sequence[AttemptWords] = ()) -> Fields:
     """Return the words for an attempt in a table; where there is nothing to say it is null.
 
-    `others` are words of judges whose facts have none here.
+    `judged` are the words of those who judged its weights.
     """
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
-    bake = attempt.get("bake") or {"reason": None}
-    judged = bake["reason"] and f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"
-    notes = (by and plain(by["reason"]), _left(attempt), change, judged, *map(plain, others))
+    of_judges = (note for each in judged for note in each.notes)
+    notes = (by and plain(by["reason"]), _left(attempt), change, *of_judges)
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),
@@ -114,56 +149,9 @@ def attempt_words(attempt: Fields, others: Sequence[str] = ()) -> Fields:
         "held": duration(held) if held else None,
         "by": _asker(by) if by else None,
         "notes": [note for note in notes if note],
-        "behaviour": behaviour_text(found) if (found := attempt.get("behaviour")) else None,
-        "judged": judged_words(attempt, ALL_PAIRS if attempt["outcome"] == "rejected" else 1),
+        **{name: told for each in judged for name, told in each.told.items()},
+        "judged": [line for each in judged for line in each.lines],
     }
-
-
-def judged_words(attempt: Fields, pairs: int = ALL_PAIRS) -> list[str]:
-    """Say which answers differ most, so many at most, and what a command that judged said last."""
-    worst = (attempt.get("behaviour") or {"worst": ()})["worst"]
-    differ = [each for each in worst if each["live"] != each["new"]]
-    words = [
-        f"answers differ: {each['prompt']!r}: live {each['live']!r}, new {each['new']!r}"
-        for each in differ[:pairs]
-    ]
-    if attempt.get("not_compared"):
-        words.append(f"comparison {plain(attempt['not_compared'])}")
-    if said := attempt.get("command_said"):
-        words.append(f"the command said: {plain(' / '.join(said[-LAST_LINES:]))}")
-    return words
-
-
-def behaviour_text(found: Fields) -> str:
-    """Say how weights that came differ from those before them."""
-    longer, longer_than_none = found["length_ratio"], "something where there was nothing"
-    times = longer_than_none if longer is None else f"{longer:.2f} times as long"
-    words = f"answers agree {found['agreement']:.0%}, {times}"
-    if found["mean_kl"] is not None:
-        words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
-    elif not found["tokens"]:
-        words += ", no KL: the live answers hold nothing to be led along"
-    if found["same_top"] is not None:
-        words += f", same top {found['same_top']:.0%}"
-    if found["perplexity_ratio"] is not None:
-        words += f", perplexity {found['perplexity_ratio']:.3g} times"
-    if right := found.get("right_answers"):
-        words += f", {_right_answers(right)}"
-    if found.get("heard") and found["heard_same_top"] is not None:
-        requests = counted(found["heard"], "heard request")
-        words += f", {found['heard_same_top']:.0%} along {requests}"
-    bad = {name: found[name] for name in ("empty", "endless", "repeating")}
-    more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
-    return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
-
-
-def _right_answers(right: Fields) -> str:
-    """Say how many are, beside the live weights', and whether that can be chance."""
-    counts = f"{right['right']} of {right['expected']} answers right (before {right['live_right']}"
-    changed = f"{right['worse']} worse, {right['better']} better, p {right['p_worse']:.2g}"
-    drop = right["smallest_drop"]
-    seen = "no loss could be seen" if drop is None else f"a loss of {drop:.1%} could be seen"
-    return f"{counts}; {changed}; {seen})"
 
 
 def _asker(by: Fields) -> str:
@@ -187,19 +175,15 @@ def boot_text(boot: Fields) -> str:
     return f"{words}, {_how_far(boot)}" if boot["total"] else words
 
 
-def working_text(attempt: Fields) -> str:
-    """Say for how long the phase of an attempt has run, and which command decides meanwhile.
+def working_text(attempt: Fields, at_work: str | None) -> str:
+    """Say for how long the phase of an attempt has run, and what a feature does meanwhile.
 
     Nothing, of a daemon that does not tell it.
     """
     if "phase_seconds" not in attempt:
         return ""
     words = f", for {duration(attempt['phase_seconds'])}"
-    if (command := attempt["command"]) is None:
-        return words
-    times = f"for {duration(command['seconds'])} of {duration(command['within'])} at most"
-    program = f"[command] run ({plain(command['name'])})"
-    return f"{words}: {program} decides, {times}, try {command['try']}"
+    return f"{words}: {at_work}" if at_work else words
 
 
 def waiting_text(status: Fields) -> str:

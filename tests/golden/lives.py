@@ -9,7 +9,6 @@ from dataclasses import replace
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
-    CommandBegan,
     DryRunFinished,
     FoldersPassedOver,
     GateChanged,
@@ -39,6 +38,7 @@ from hotreload.events import (
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.evidence import BAKE
 from hotreload.features.bake.judgement import BakeOutcome
+from hotreload.features.command.events import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
 from hotreload.troubles import TROUBLES

@@ -28,7 +28,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, S
 from hotreload.picture.status import Status
 from hotreload.types import Answering, EngineLoad, Outcome
 from tests.clock import Clock
-from tests.evidence import REASONS
+from tests.evidence import REASONS, WORD
 from tests.observe.things import NOON, reports
 
 Fields = dict[str, Any]
@@ -98,12 +98,13 @@ class Observed:
             setup=Setup(replicas=engines, tp=2, workers=engines, source_kind=kind, rank=rank),
             readings=self._readings(),
             reports=reports(
-                self.ledger.history,
+                self.ledger,
                 self.clock,
                 bake=lambda: self.bake,
                 hearing=lambda: self.hearing,
                 paused=lambda: self.paused,
             ),
+            word=WORD,
             clock=self.clock,
             wall=self.clock,
         )

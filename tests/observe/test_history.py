@@ -10,7 +10,6 @@ import pytest
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
-    CommandBegan,
     DryRunFinished,
     Event,
     FoldersPassedOver,
@@ -41,11 +40,13 @@ from hotreload.events import (
 )
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.command.events import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState
 from tests.event_kinds import KINDS
+from tests.evidence import WORD
 from tests.observe.things import NOON, STEP_7, STEP_8, ended, generation, rejected, went_live
 
 PIN, UNPIN = (By(verb, 1000, 77, NOON, "evaluation") for verb in ("pin", "unpin"))
@@ -178,7 +179,7 @@ def test_an_attempt_that_somebody_asked_for_says_who() -> None:
 
 
 def test_how_an_attempt_baked_stands_with_it() -> None:
-    history = History([went_live(8), went_live(7)])
+    history = History([went_live(8), went_live(7)], word=WORD)
     counts = SignalCount("empty", 40, 0.2, 0.5, 20, 0.007, 0.04, 0.1)
     bake = Bake(BakeOutcome.CONVICTED, NOON, NOON + 300, 100, 6, 1000, (counts,), "they are worse")
     history.observe(BakeTold(7, STEP_7, bake))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.attempts_text import words_of
+from hotreload.cli.attempts_text import words_of, words_of_judges
 from hotreload.cli.show import ago, for_here
 from hotreload.cli.status_text import status_text
 from hotreload.cli.top_frame import frame, written
@@ -28,13 +28,15 @@ from hotreload.events import (
 )
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers, RightAnswers
 from hotreload.features.compare.evidence import behaviour_fields
+from hotreload.features.compare.words import behaviour_text
 from hotreload.figures import size
 from hotreload.json_fields import attempt_fields
+from hotreload.picture.history import History
 from hotreload.picture.picture import State
 from hotreload.picture.rows import rows_of
-from hotreload.picture.words import TONES, attempt_words, behaviour_text, judged_words
+from hotreload.picture.words import TONES
 from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
-from tests.evidence import judged
+from tests.evidence import WORD, judged
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live
 
@@ -106,8 +108,8 @@ def test_a_command_makes_the_rows_and_words_that_an_older_daemon_does_not_have()
     older = {name: value for name, value in status.items() if name not in ("rows", "summary")}
     assert status_text(older, LATER) == status_text(status, LATER)
     assert rows_of(older) == status["rows"]
-    attempt = attempt_fields(went_live())
-    assert words_of(attempt) == attempt_words(attempt)
+    (told,) = History([went_live()], word=WORD).snapshot()["attempts"]
+    assert words_of(attempt_fields(went_live())) == told["told"]
 
 
 def test_every_state_and_outcome_has_a_tone() -> None:
@@ -248,11 +250,12 @@ def test_the_answers_that_differ_and_the_last_words_of_a_command_are_told() -> N
     fields = attempt_fields(live)
     first, second = (f"answers differ: '{at}?\\x1b': live 'yes', new 'no'" for at in (0, 1))
     others = ["comparison cut short", "the command said: two / three\\x1b / four"]
-    assert judged_words(fields) == [first, second, *others]
-    assert attempt_words(fields)["judged"] == [first, *others]
+    lines = [line for each in words_of_judges(fields, at_length=True) for line in each.lines]
+    assert lines == [first, second, *others]
+    assert words_of(fields)["judged"] == [first, *others]
     refused = attempt_fields(replace(live, outcome=Outcome.REJECTED))
-    assert attempt_words(refused)["judged"] == [first, second, *others]
-    assert judged_words(attempt_fields(went_live())) == []
+    assert words_of(refused)["judged"] == [first, second, *others]
+    assert words_of(attempt_fields(went_live()))["judged"] == []
 
 
 def test_an_attempt_in_the_history_has_its_words() -> None:
@@ -260,7 +263,7 @@ def test_an_attempt_in_the_history_has_its_words() -> None:
     fields = attempt_fields(back) | {
         "replaced": {"generation": 3, "revision": Revision("c" * 40).id, "label": "step-9"}
     }
-    assert attempt_words(fields) == {
+    assert words_of(fields) == {
         "outcome": "rolled back",
         "tone": "good",
         "took": "1.8 s",

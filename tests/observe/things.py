@@ -1,7 +1,7 @@
 """Events to observe, and those who tell of them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.events import Event
 from hotreload.features.bake.judgement import Bake
 from hotreload.features.bake.report import BakeReport
+from hotreload.features.command.report import CommandReport
 from hotreload.features.compare.hearing import HearingNow
 from hotreload.features.compare.report import CompareReport
 from hotreload.features.pause.report import PauseReport
@@ -17,7 +18,7 @@ from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
-from tests.evidence import REASONS, judged
+from tests.evidence import REASONS, WORD, judged
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -87,18 +88,22 @@ class Heard:
 
 
 def reports(
-    history: Iterable[Attempt] = (), wall: Callable[[], float] = time.time, **read: Any
+    ledger: Ledger | None = None, clock: Callable[[], float] | None = None, **read: Any
 ) -> list[FeatureReport]:
     """Those of all features."""
-    reads = Read(**read)
-    paused = PauseReport(reads.paused, wall)
-    return [paused, BakeReport(reads), CompareReport(Heard(reads), history)]
+    reads, ledger = Read(**read), ledger or Ledger()
+    return [
+        PauseReport(reads.paused, clock or time.time),
+        BakeReport(reads),
+        CompareReport(Heard(reads), ledger.history),
+        CommandReport(ledger, clock or time.monotonic),
+    ]
 
 
 def picture_of(ledger: Ledger | None = None, **how: Any) -> Picture:
     """A daemon's picture, with the reports of all features."""
     ledger = ledger or Ledger()
-    return Picture(ledger, **{"reports": reports(ledger.history), **how})
+    return Picture(ledger, **{"reports": reports(ledger, how.get("clock")), "word": WORD, **how})
 
 
 class Told(Status):

@@ -17,7 +17,6 @@ from hotreload.core.ledger import Overrule
 from hotreload.errors import BadRequest
 from hotreload.events import (
     AttemptFinished,
-    CommandBegan,
     FoldersPassedOver,
     GenerationEnded,
     GenerationLive,
@@ -32,6 +31,7 @@ from hotreload.events import (
     TroubleTold,
     Waiting,
 )
+from hotreload.features.command.events import CommandBegan
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.status_page import FOLDER

@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.bake.evidence import BAKE, BLANK
+from hotreload.features.bake.evidence import BAKE, BLANK, words_of_bake
 from hotreload.features.bake.settings import BakeSettings
 
 if TYPE_CHECKING:
@@ -31,4 +31,11 @@ def _begin(given: "Given") -> "FeatureParts":
     )
 
 
-BAKE_FEATURE = Feature(name=BAKE, settings=BakeSettings, blank=BLANK, reasons=(BAKE,), begin=_begin)
+BAKE_FEATURE = Feature(
+    name=BAKE,
+    settings=BakeSettings,
+    blank=BLANK,
+    words=words_of_bake,
+    reasons=(BAKE,),
+    begin=_begin,
+)

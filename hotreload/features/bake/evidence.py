@@ -1,4 +1,4 @@
-"""The evidence of a bake, and its fields in JSON."""
+"""The evidence of a bake: its fields in JSON, and words for them."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,6 +6,7 @@ from typing import Any
 
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.json_fields import Fields, iso
+from hotreload.picture.words import AttemptWords, plain
 from hotreload.types import Evidence
 
 BAKE = "bake"
@@ -58,6 +59,14 @@ def bake_of(facts: Mapping[str, Any]) -> Bake | None:
         )
     except (KeyError, TypeError, ValueError):  # another hotreload may have written it
         return None
+
+
+def words_of_bake(attempt: Fields, at_length: bool) -> AttemptWords:
+    """Say how a bake ended, and why."""
+    bake = attempt.get("bake")
+    if not bake or not bake["reason"]:
+        return AttemptWords()
+    return AttemptWords(notes=[f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"])
 
 
 def _count_of(told: Mapping[str, Any]) -> SignalCount:

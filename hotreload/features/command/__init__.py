@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.command.evidence import BLANK, COMMAND
+from hotreload.features.command.evidence import BLANK, COMMAND, words_of_command
 from hotreload.features.command.settings import CommandSettings
 
 if TYPE_CHECKING:
@@ -11,12 +11,19 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.command.report import CommandReport
     from hotreload.features.command.running import CommandRunner
     from hotreload.parts import FeatureParts
 
-    return FeatureParts(judges=CommandRunner(given).judges)
+    report = CommandReport(given.attempts.ledger)
+    return FeatureParts(judges=CommandRunner(given).judges, report=report)
 
 
 COMMAND_FEATURE = Feature(
-    name=COMMAND, settings=CommandSettings, blank=BLANK, reasons=(COMMAND,), begin=_begin
+    name=COMMAND,
+    settings=CommandSettings,
+    blank=BLANK,
+    words=words_of_command,
+    reasons=(COMMAND,),
+    begin=_begin,
 )

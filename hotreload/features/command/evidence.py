@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hotreload.picture.words import AttemptWords, Fields, plain
 from hotreload.types import Evidence
 
 COMMAND = "command"
@@ -9,7 +10,7 @@ COMMAND = "command"
 BLANK = Evidence(COMMAND, facts={"command_said": []})
 """The evidence of a command that was not asked."""
 LINES_IN_WORDS = 3
-"""So many lines of a command its evidence tells of in words."""
+"""So many lines of a command words tell of."""
 COULD_NOT_JUDGE = {
     75: "which asks to be tried again later",
     126: "which says that it may not be run",
@@ -28,6 +29,13 @@ class CommandEnd:
     """The last lines that it wrote."""
     why: str = ""
     """The reason why it gave no exit code."""
+
+
+def words_of_command(attempt: Fields, at_length: bool) -> AttemptWords:
+    """Say what it said last."""
+    said = attempt.get("command_said")
+    words = said and f"the command said: {plain(' / '.join(said[-LINES_IN_WORDS:]))}"
+    return AttemptWords(lines=[words] if words else [])
 
 
 def evidence_of(end: CommandEnd) -> Evidence:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotreload.core.judge import Judge
 from hotreload.errors import ConfigError
-from hotreload.events import CommandBegan
+from hotreload.features.command.events import CommandBegan
 from hotreload.features.command.evidence import CommandEnd
 from hotreload.features.command.judge import CommandJudge
 from hotreload.features.command.process import Rights, rights_of, run_command

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hotreload.feature import Feature
 from hotreload.features.compare.evidence import BEHAVIOUR, BLANK
 from hotreload.features.compare.settings import CompareSettings
+from hotreload.features.compare.words import words_of_comparison
 
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge
@@ -39,5 +40,10 @@ def _begin(given: "Given") -> "FeatureParts":
 
 
 COMPARE_FEATURE = Feature(
-    name="compare", settings=CompareSettings, blank=BLANK, reasons=(BEHAVIOUR,), begin=_begin
+    name="compare",
+    settings=CompareSettings,
+    blank=BLANK,
+    words=words_of_comparison,
+    reasons=(BEHAVIOUR,),
+    begin=_begin,
 )

@@ -23,8 +23,8 @@ from hotreload.features.compare.evidence import BLANK
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
+from hotreload.features.compare.words import behaviour_text
 from hotreload.json_fields import attempt_fields
-from hotreload.picture.words import behaviour_text
 from hotreload.settings.kinds import NamedFile
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged
 from tests.core.overlapping import Overlapping
