@@ -18,7 +18,6 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.events import AttemptFinished, Event, GenerationLive, WorkerMoved
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
-from hotreload.features.compare import COMPARE_FEATURE
 from hotreload.settings.load import Settings, load
 from hotreload.tiny import write_tiny
 from hotreload.types import Attempt, GateState, Generation
@@ -86,7 +85,7 @@ class Running(Witness):
             "engine.staging_priority=normal",  # others' tests leave nothing over
             "engine.warm_batches=0",
             # Who is about it says so: it compiles more.
-            *(["compare.report=false"] if COMPARE_FEATURE in features else []),
+            *["compare.report=false" for each in features if each.name == "compare"],
             "server.workers=0",  # whatever the machine has; who is about them says so
             f"source.path={self.checkpoints}",
             "source.settle=0",
