@@ -37,7 +37,7 @@ DEFAULTS = {"core.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
-RECORDS = {"core.ledger", "core.progress"}
+RECORDS = {"core.ledger", "core.deciding", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
 """How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
@@ -95,9 +95,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "feature": {"parts", "picture.words", "types"},
     "parts": {"picture", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
-    **{record: {"threads", *VOCABULARY} for record in RECORDS},
+    **{record: {"threads", "core.ledger", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
-    "picture": {*PICTURE, "core.ledger", "threads", *VOCABULARY},
+    "picture": {*PICTURE, "core.ledger", "core.deciding", "threads", *VOCABULARY},
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},

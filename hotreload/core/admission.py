@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from hotreload.core.gate import Exactly, Gate
+from hotreload.core.exactly import Exactly
+from hotreload.core.gate import Gate
 from hotreload.types import Lease
 
 

@@ -17,7 +17,9 @@ from functools import partial
 from typing import Any
 
 from hotreload.core.admission import UNCONDITIONAL, Admission, Conditions
-from hotreload.core.gate import AnsweredElsewhere, Bell, Exactly, Gate
+from hotreload.core.bell import Bell
+from hotreload.core.exactly import Exactly
+from hotreload.core.gate import AnsweredElsewhere, Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
 from hotreload.types import Answering, GateState, Generation, Lease

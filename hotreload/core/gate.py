@@ -8,58 +8,19 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hotreload.core.bell import Bell
+from hotreload.core.exactly import Exactly
 from hotreload.errors import (
     DrainTimedOut,
     EngineLost,
     GenerationGone,
     NotNewEnough,
     NotServing,
-    cut,
 )
 from hotreload.events import GateChanged, Publish
 from hotreload.types import Answering, GateState, Generation, Lease, Staged
-
-
-@dataclass(frozen=True, slots=True)
-class Exactly:
-    """The weights that a request wants to be answered by, as one of its words for them says."""
-
-    number: int | None = None
-    fingerprint: str | None = None
-    weight_version: str | None = None
-
-    def fits(self, generation: Generation) -> bool:
-        """True if it is this generation."""
-        return (
-            self.number in (None, generation.number)
-            and self.fingerprint in (None, generation.fingerprint)
-            and self.weight_version in (None, generation.weight_version)
-        )
-
-    def __str__(self) -> str:
-        words = {"generation": self.number, "fingerprint": self.fingerprint}
-        words["weight_version"] = self.weight_version
-        return ", ".join(
-            f"{name} {cut(str(word))}" for name, word in words.items() if word is not None
-        )
-
-
-class Bell:
-    """Wakes all who wait for it; each looks again at what he waits for."""
-
-    def __init__(self) -> None:
-        self._rung = asyncio.Event()
-
-    def ring(self) -> None:
-        """Wake all that wait now."""
-        self._rung.set()
-        self._rung = asyncio.Event()
-
-    async def wait(self) -> None:
-        """Wait until it rings."""
-        await self._rung.wait()
 
 
 class AnsweredElsewhere(Exception):

@@ -1,11 +1,10 @@
-"""Record of what was tried and what came of it; from that, what to try next.
+"""Record of what was tried and what came of it.
 
-`decide` only reads a ledger, so the same ledger and time give the same answer. What of it survives
-a restart, and how it is written down, is not known here.
+What of it survives a restart, and how it is written down, is not known here.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
@@ -28,21 +27,6 @@ KEPT_REFUSALS = 500
 KEPT_PINS = 50
 LEFT_BY_HAND = "rolled_back"
 """The code of a refusal of what an operator rolled back from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Try:
-    """Attempt this revision now."""
-
-    revision: Revision
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Nothing to do until `until` (None: until something changes); `why` in words."""
-
-    until: float | None
-    why: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,52 +348,3 @@ class Ledger:
         if self.crashes[died_on.id] >= 2:
             reason = Reason("crashed", "the process died twice while this revision was tried")
             self.refuse(died_on, reason, at)
-
-
-def refused_since(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
-    """The refusals of what is newer than all that went live, the newest first.
-
-    `named` is what the source saw last, the newest first; of what is not there the time decides.
-    What an operator left counts as good, and so ends a row.
-    """
-    at = {id: place for place, id in enumerate(named)}
-    refused = [each for each in ledger.refused.values() if each.reason.code != LEFT_BY_HAND]
-    bad = {each.revision.id for each in refused}
-    began: dict[str, float] = {}
-    for place in ledger.generations:
-        if not place.revision.is_noise and place.revision.id not in bad:
-            began.setdefault(place.revision.id, place.since)
-    newest = min((at[id] for id in began if id in at), default=len(at))
-    last = max((since for id, since in began.items()), default=0.0)
-    last_unseen = max((since for id, since in began.items() if id not in at), default=0.0)
-
-    def is_newer(each: Refusal) -> bool:
-        if each.revision.id in at:
-            return at[each.revision.id] < newest and each.at >= last_unseen
-        return each.at >= last
-
-    newer = sorted(filter(is_newer, refused), key=lambda each: -each.at)
-    if newer and newer[0].revision.id in at:  # the one refused last may not be the newest there
-        newer.sort(key=lambda each: at.get(each.revision.id, len(at)))
-    return newer
-
-
-def decide(ledger: Ledger, now: float) -> Try | Sleep:
-    """Decide what to do now about what is wanted."""
-    wanted = ledger.wanted
-    if wanted is None:
-        return Sleep(None, None)
-    if ledger.live is not None and wanted == ledger.live.revision:
-        return Sleep(None, None)
-    if ledger.pinned:
-        return Sleep(None, f"{wanted} is wanted, and {ledger.held_by} holds {_name(ledger.live)}")
-    if refusal := ledger.refused.get(wanted.id):
-        return Sleep(None, f"{wanted} is refused ({refusal.reason.code}); waiting for another")
-    earliest = max(ledger.rest_until, ledger.not_before.get(wanted.id, 0.0))
-    if now < earliest:
-        return Sleep(earliest, f"{wanted} is tried again in {earliest - now:.0f} s")
-    return Try(wanted)
-
-
-def _name(live: Generation | None) -> str:
-    return f"generation {live.number}" if live else "what is live"

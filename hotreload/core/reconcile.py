@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
+from hotreload.core.deciding import Sleep, Try, decide
 from hotreload.core.judge import MakeJudges, no_judges
-from hotreload.core.ledger import Sleep, Try, decide
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
 from hotreload.core.progress import StillWanted

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hotreload.core.ledger import Ledger, PastGeneration, Sleep, decide
+from hotreload.core.deciding import Sleep, decide
+from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import cut
 from hotreload.json_fields import Fields, iso
 from hotreload.listed import Listed, Standing

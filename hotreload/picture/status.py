@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from hotreload.core.ledger import Overrule, refused_since
+from hotreload.core.deciding import refused_since
+from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,

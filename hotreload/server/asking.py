@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hotreload.core.admission import Conditions
-from hotreload.core.gate import Exactly
+from hotreload.core.exactly import Exactly
 from hotreload.core.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields

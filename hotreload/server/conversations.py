@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from starlette.datastructures import Headers
 
-from hotreload.core.gate import Exactly
+from hotreload.core.exactly import Exactly
 from hotreload.errors import BadRequest, shown
 from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from hotreload.core.deciding import Sleep
 from hotreload.core.entrance import Entrance
 from hotreload.core.judge import MakeJudges, no_judges
-from hotreload.core.ledger import Ledger, Sleep
+from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts

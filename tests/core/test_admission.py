@@ -9,7 +9,8 @@ import pytest
 
 from hotreload.core.admission import Admission, Conditions
 from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Exactly, Gate
+from hotreload.core.exactly import Exactly
+from hotreload.core.gate import Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.types import Generation, Lease, Revision, Staged
 from tests.waiting import turn_until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotreload.core.ledger import Sleep
+from hotreload.core.deciding import Sleep
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.core.admission import Admission, Conditions
-from hotreload.core.gate import Exactly, Gate
+from hotreload.core.exactly import Exactly
+from hotreload.core.gate import Gate
 from hotreload.types import Lease
 
 MOST_SESSIONS = 65_536

@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.core.admission import Conditions
 from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Exactly
+from hotreload.core.exactly import Exactly
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import GenerationGone
 from hotreload.features.sessions import sessions as module
