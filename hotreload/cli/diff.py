@@ -207,6 +207,6 @@ def _behaviour_fields(found: "Compared") -> Fields:
 
 
 def _behaviour_text(found: "Compared") -> str:
-    from hotreload.features.compare.words import behaviour_text
+    from hotreload.features.compare.evidence import behaviour_text
 
     return behaviour_text(_behaviour_fields(found))

@@ -69,26 +69,7 @@ _ATTEMPT: Mapping[str, Schema] = {
     "by": MAYBE_BY,
     "dry_run": A_BOOLEAN,
     "unproven": MAYBE_TEXT,
-    "bake": either(named("Bake"), {"type": "null"}),
-    "behaviour": either(named("Behaviour"), {"type": "null"}),
-    "not_compared": MAYBE_TEXT,
-    "command_said": a_list(PLAIN_TEXT),
 }
-_SIGNS = ("empty", "endless", "repeating")
-_COUNTS = (
-    "questions",
-    "tokens",
-    "heard",
-    "heard_tokens",
-    *_SIGNS,
-    *(f"live_{sign}" for sign in _SIGNS),
-)
-_MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
-_DIVERGENCES = (
-    *("mean_kl", "p99_kl", "same_top", "noise_kl", "noise_same_top"),
-    *("perplexity_ratio", "entropy", "live_entropy"),
-    *("heard_kl", "heard_noise_kl", "heard_same_top", "heard_perplexity_ratio"),
-)
 _SERVED: Mapping[str, Schema] = {
     "model_path": PLAIN_TEXT,
     "served_model_name": PLAIN_TEXT,
@@ -165,11 +146,6 @@ SHAPES: Mapping[str, Schema] = {
         passed_over=a_list(an_object(label=PLAIN_TEXT, code=PLAIN_TEXT, reason=PLAIN_TEXT)),
         passed_over_total=AN_INTEGER,
         gate=_GATE,
-        pause=either(named("Pause"), {"type": "null"}),
-        heard=either(
-            an_object(mirror=A_NUMBER, replay=AN_INTEGER, kept=AN_INTEGER, mirrored=AN_INTEGER),
-            {"type": "null"},
-        ),
         pinned=A_BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
@@ -196,42 +172,8 @@ SHAPES: Mapping[str, Schema] = {
         total=MAYBE_INTEGER,
         unit=MAYBE_TEXT,
     ),
-    "Pause": an_object(
-        since=PLAIN_TEXT,
-        until=PLAIN_TEXT,
-        limit=A_NUMBER,
-        mode=PLAIN_TEXT,
-        running=PLAIN_TEXT,
-        held=AN_INTEGER,
-        by=named("By"),
-    ),
     "Loading": an_object(_LOADING),
     "Attempt": an_object(_ATTEMPT),
-    "Bake": an_object(
-        outcome=PLAIN_TEXT,
-        since=PLAIN_TEXT,
-        until=PLAIN_TEXT,
-        answers=AN_INTEGER,
-        against=MAYBE_INTEGER,
-        old_answers=AN_INTEGER,
-        reason=MAYBE_TEXT,
-        signals=a_list(ANY_OBJECT),
-    ),
-    "Behaviour": an_object(
-        dict.fromkeys(_COUNTS, AN_INTEGER),
-        **dict.fromkeys(("agreement", "same_first", "seconds"), A_NUMBER),
-        **dict.fromkeys(("length_ratio", *_DIVERGENCES), _MAYBE_NUMBER),
-        first_difference=MAYBE_INTEGER,
-        worst=a_list(named("BothAnswers")),
-        right_answers=either(named("RightAnswers"), {"type": "null"}),
-    ),
-    "BothAnswers": an_object(dict.fromkeys(("prompt", "live", "new", "why"), PLAIN_TEXT)),
-    "RightAnswers": an_object(
-        dict.fromkeys(("expected", "right", "live_right", "better", "worse"), AN_INTEGER),
-        p_worse=A_NUMBER,
-        smallest_drop=_MAYBE_NUMBER,
-        lost=a_list(PLAIN_TEXT),
-    ),
     "Verdict": an_object(
         {"pass": A_BOOLEAN},
         verdict=PLAIN_TEXT,
@@ -240,7 +182,6 @@ SHAPES: Mapping[str, Schema] = {
         wanted_label=MAYBE_TEXT,
         live=either(ANY_OBJECT, {"type": "null"}),
         attempt=either(named("PastAttempt"), {"type": "null"}),
-        bake=either(named("Bake"), {"type": "null"}),
     ),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(

@@ -25,7 +25,7 @@ from hotreload.server.operation import (
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.problems import OPENAI_PATHS, Json
 from hotreload.server.request_body import Kind
-from hotreload.server.schema_parts import Schema, named
+from hotreload.server.schema_parts import Schema, extended, named
 
 ANY = (400, 401, 413, 421, 431, 500)
 """Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a
@@ -47,6 +47,7 @@ def schema_routes(of_features: Sequence[Routes]) -> APIRouter:
     for each in of_features:
         operations |= each.operations
         shapes |= each.shapes
+        shapes |= {name: extended(shapes[name], more) for name, more in each.adds.items()}
 
     @router.get("/openapi.json")
     async def openapi(request: Request) -> Response:

@@ -19,6 +19,11 @@ def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema)
     return {"type": "object", "required": sorted(known), "properties": known}
 
 
+def extended(known: Schema, more: Mapping[str, Schema]) -> Schema:
+    """An object that has more."""
+    return an_object({**known["properties"], **more})
+
+
 def a_list(of: Schema) -> Schema:
     """A list of these."""
     return {"type": "array", "items": of}

@@ -27,8 +27,7 @@ from hotreload.events import (
     Waiting,
 )
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers, RightAnswers
-from hotreload.features.compare.evidence import behaviour_fields
-from hotreload.features.compare.words import behaviour_text
+from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
 from hotreload.figures import size
 from hotreload.json_fields import attempt_fields
 from hotreload.picture.history import History

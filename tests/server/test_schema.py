@@ -1,6 +1,7 @@
 """GET /openapi.json: every route is in it, and every answer is described."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import httpx
 import pytest
 from starlette.routing import Route
 
+from hotreload.features.bake.shapes import BAKE_SHAPES
+from hotreload.features.command.shapes import COMMAND_SHAPES
+from hotreload.features.compare.shapes import COMPARE_SHAPES
+from hotreload.features.pause.pause import Pause
+from hotreload.features.pause.routes import pause_routes
+from hotreload.server.answer_schemas import SHAPES
 from hotreload.server.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits
@@ -125,3 +132,12 @@ async def test_schemathesis_finds_the_webhook_as_it_is_described(
         seen = await asyncio.to_thread(fuzz, world.path, examples=20, only=only, headers=headers)
         assert bool(world.woken) == (202 in statuses)
     assert seen == {"POST /webhook/huggingface": statuses}
+
+
+def test_without_features_no_schema_names_what_they_add() -> None:
+    pauses = pause_routes(Pause(print, look_again=print))
+    known = json.dumps(SHAPES)
+    for each in (pauses, BAKE_SHAPES, COMPARE_SHAPES, COMMAND_SHAPES):
+        fields = {name for added in each.adds.values() for name in added}
+        assert fields, "a feature adds a field"
+        assert [name for name in {*each.shapes, *fields} if f'"{name}"' in known] == []

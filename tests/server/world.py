@@ -17,7 +17,10 @@ from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
 from hotreload.features.bake.conduct import Conducts
+from hotreload.features.bake.shapes import BAKE_SHAPES
+from hotreload.features.command.shapes import COMMAND_SHAPES
 from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.shapes import COMPARE_SHAPES
 from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.routes import OF_PAUSES, pause_routes
 from hotreload.features.sessions.sessions import Sessions
@@ -266,7 +269,7 @@ class World:
             events=self.events,
             metrics=self.metrics,
             listeners=(self.conducts, self.hearing),
-            routes=[pause_routes(self.pause)],
+            routes=[pause_routes(self.pause), BAKE_SHAPES, COMPARE_SHAPES, COMMAND_SHAPES],
             limits=limits,
             admin_group=admin_group,
             replay=replay,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.bake.baking import Baking
     from hotreload.features.bake.report import BakeReport
+    from hotreload.features.bake.shapes import BAKE_SHAPES
     from hotreload.parts import FeatureParts
 
     baking = Baking(given.attempts, given.settings().of(BakeSettings))
@@ -27,6 +28,7 @@ def _begin(given: "Given") -> "FeatureParts":
         tasks={"bake": partial(baking.run, given.leave)},
         observe=baking.observe,
         report=BakeReport(baking),
+        routes=BAKE_SHAPES,
         prepare=prepare,
     )
 

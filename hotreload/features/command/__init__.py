@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.command.report import CommandReport
     from hotreload.features.command.running import CommandRunner
+    from hotreload.features.command.shapes import COMMAND_SHAPES
     from hotreload.parts import FeatureParts
 
     report = CommandReport(given.attempts.ledger)
-    return FeatureParts(judges=CommandRunner(given).judges, report=report)
+    return FeatureParts(judges=CommandRunner(given).judges, report=report, routes=COMMAND_SHAPES)
 
 
 COMMAND_FEATURE = Feature(

@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.compare.evidence import BEHAVIOUR, BLANK
+from hotreload.features.compare.evidence import BEHAVIOUR, BLANK, words_of_comparison
 from hotreload.features.compare.settings import CompareSettings
-from hotreload.features.compare.words import words_of_comparison
 
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge
@@ -17,6 +16,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.compare.hearing import Hearing
     from hotreload.features.compare.judge import CompareJudge
     from hotreload.features.compare.report import CompareReport
+    from hotreload.features.compare.shapes import COMPARE_SHAPES
     from hotreload.parts import FeatureParts, nothing_to_apply
 
     hearing = Hearing(given.settings().of(CompareSettings))
@@ -35,6 +35,7 @@ def _begin(given: "Given") -> "FeatureParts":
         judges=judges,
         listeners=(hearing,),
         report=CompareReport(hearing, given.attempts.ledger.history),
+        routes=COMPARE_SHAPES,
         prepare=prepare,
     )
 

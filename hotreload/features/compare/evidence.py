@@ -1,11 +1,15 @@
-"""The evidence of a comparison, and its fields in JSON."""
+"""The evidence of a comparison: its fields in JSON, and words for them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.json_fields import Fields, rounded
+from hotreload.picture.words import AttemptWords, counted, plain
 from hotreload.types import Evidence
 
+ALL_PAIRS = 3
+"""So many answers that differ words tell of, at length; in short, of one."""
 BEHAVIOUR = "behaviour"
 """The code of a refusal of weights that answer too differently from those that are live."""
 
@@ -27,3 +31,52 @@ def evidence_of(found: Behaviour | None, cut_short: str = "") -> Evidence:
 
 BLANK = evidence_of(None)
 """The evidence where nothing was compared."""
+
+
+def words_of_comparison(attempt: Fields, at_length: bool) -> AttemptWords:
+    """Say how the weights differ from those before them, and which answers differ most."""
+    found = attempt.get("behaviour")
+    lines = _differing(found["worst"])[: ALL_PAIRS if at_length else 1] if found else []
+    if attempt.get("not_compared"):
+        lines.append(f"comparison {plain(attempt['not_compared'])}")
+    return AttemptWords(told={"behaviour": found and behaviour_text(found)}, lines=lines)
+
+
+def _differing(worst: Sequence[Fields]) -> list[str]:
+    return [
+        f"answers differ: {each['prompt']!r}: live {each['live']!r}, new {each['new']!r}"
+        for each in worst
+        if each["live"] != each["new"]
+    ]
+
+
+def behaviour_text(found: Fields) -> str:
+    """Say how weights that came differ from those before them."""
+    longer, longer_than_none = found["length_ratio"], "something where there was nothing"
+    times = longer_than_none if longer is None else f"{longer:.2f} times as long"
+    words = f"answers agree {found['agreement']:.0%}, {times}"
+    if found["mean_kl"] is not None:
+        words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
+    elif not found["tokens"]:
+        words += ", no KL: the live answers hold nothing to be led along"
+    if found["same_top"] is not None:
+        words += f", same top {found['same_top']:.0%}"
+    if found["perplexity_ratio"] is not None:
+        words += f", perplexity {found['perplexity_ratio']:.3g} times"
+    if right := found.get("right_answers"):
+        words += f", {_right_answers(right)}"
+    if found.get("heard") and found["heard_same_top"] is not None:
+        requests = counted(found["heard"], "heard request")
+        words += f", {found['heard_same_top']:.0%} along {requests}"
+    bad = {name: found[name] for name in ("empty", "endless", "repeating")}
+    more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
+    return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
+
+
+def _right_answers(right: Fields) -> str:
+    """Say how many are, beside the live weights', and whether that can be chance."""
+    counts = f"{right['right']} of {right['expected']} answers right (before {right['live_right']}"
+    changed = f"{right['worse']} worse, {right['better']} better, p {right['p_worse']:.2g}"
+    drop = right["smallest_drop"]
+    seen = "no loss could be seen" if drop is None else f"a loss of {drop:.1%} could be seen"
+    return f"{counts}; {changed}; {seen})"

@@ -30,7 +30,16 @@ from hotreload.server.ordering import asker
 from hotreload.server.ports import Gate
 from hotreload.server.problems import Json
 from hotreload.server.request_body import BOOLEAN, Kind, check_kinds, read_fields
-from hotreload.server.schema_parts import A_BOOLEAN, PLAIN_TEXT, Schema, an_object, named
+from hotreload.server.schema_parts import (
+    A_BOOLEAN,
+    A_NUMBER,
+    AN_INTEGER,
+    PLAIN_TEXT,
+    Schema,
+    an_object,
+    either,
+    named,
+)
 from hotreload.server.sglang.bodies import EVERY_CONTROL
 
 USUAL = "abort"
@@ -48,12 +57,22 @@ PAUSE: Mapping[str, Kind] = {**EVERY_CONTROL, "mode": _one_of("abort", "retract"
 VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
 CONTINUE: Mapping[str, Kind] = {**EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
 _SHAPES: Mapping[str, Schema] = {
+    "Pause": an_object(
+        since=PLAIN_TEXT,
+        until=PLAIN_TEXT,
+        limit=A_NUMBER,
+        mode=PLAIN_TEXT,
+        running=PLAIN_TEXT,
+        held=AN_INTEGER,
+        by=named("By"),
+    ),
     "Paused": an_object(
         status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
     ),
     "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
     "IsPaused": an_object(is_paused=A_BOOLEAN),
 }
+_ADDS = {"Status": {"pause": either(named("Pause"), {"type": "null"})}}
 _MODE_PARAMETER = Parameter(
     "mode", "query", VLLM_PAUSE_MODE, "What becomes of those that run; abort."
 )
@@ -86,7 +105,7 @@ OF_PAUSES: Operations = {
 
 def pause_routes(pause: Pause) -> Routes:
     """Return the routes by which this pause is asked for, and ended."""
-    return Routes(partial(_make_routes, pause), OF_PAUSES, _SHAPES)
+    return Routes(partial(_make_routes, pause), OF_PAUSES, _SHAPES, _ADDS)
 
 
 def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:

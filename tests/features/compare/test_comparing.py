@@ -19,11 +19,10 @@ from hotreload.features.compare import settings as compare_settings
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.comparing import breaches
 from hotreload.features.compare.differences import BothRead, Pair, report_of
-from hotreload.features.compare.evidence import BLANK
+from hotreload.features.compare.evidence import BLANK, behaviour_text
 from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
-from hotreload.features.compare.words import behaviour_text
 from hotreload.json_fields import attempt_fields
 from hotreload.settings.kinds import NamedFile
 from hotreload.types import Attempt, Outcome, Phase, Revision, Staged

@@ -1,0 +1,32 @@
+"""Schemas of what a bake adds to answers."""
+
+from hotreload.server.feature_routes import Routes, to_attempts
+from hotreload.server.schema_parts import (
+    AN_INTEGER,
+    ANY_OBJECT,
+    MAYBE_INTEGER,
+    MAYBE_TEXT,
+    PLAIN_TEXT,
+    a_list,
+    an_object,
+    either,
+    named,
+)
+
+MAYBE_BAKE = either(named("Bake"), {"type": "null"})
+BAKE_SHAPES = Routes(
+    shapes={
+        "Bake": an_object(
+            outcome=PLAIN_TEXT,
+            since=PLAIN_TEXT,
+            until=PLAIN_TEXT,
+            answers=AN_INTEGER,
+            against=MAYBE_INTEGER,
+            old_answers=AN_INTEGER,
+            reason=MAYBE_TEXT,
+            signals=a_list(ANY_OBJECT),
+        ),
+    },
+    adds={**to_attempts(bake=MAYBE_BAKE), "Verdict": {"bake": MAYBE_BAKE}},
+)
+"""It adds no route."""
