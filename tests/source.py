@@ -4,12 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "hotreload"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-
-EACH_MODULE = pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(PACKAGE)))
 
 
 @cache

@@ -2,9 +2,8 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
-from tests.source import EACH_MODULE, tree_of
+from tests.source import MODULES, PACKAGE, tree_of
 
 QUESTIONS = frozenset({"What", "Whether", "How", "Who", "Whoever", "Why", "Where", "Nobody"})
 """A sentence that begins so must be read to its end before one knows what it is about."""
@@ -24,11 +23,14 @@ def first_word(words: str) -> str:
     return words.split(maxsplit=1)[0].rstrip(",:;.?") if words.strip() else ""
 
 
-@EACH_MODULE
-def test_a_docstring_begins_with_a_verb_or_a_noun(module: Path) -> None:
-    told = docstrings_of(tree_of(module))
-    questions = {line: words for line, words in told if first_word(words) in QUESTIONS}
-    assert questions == {}
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    questions = [
+        f"{module.relative_to(PACKAGE)}:{line}: {words}"
+        for module in MODULES
+        for line, words in docstrings_of(tree_of(module))
+        if first_word(words) in QUESTIONS
+    ]
+    assert questions == []
 
 
 def test_every_kind_of_docstring_is_looked_at() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source import EACH_MODULE, MODULES, PACKAGE, nodes_of, tree_of
+from tests.source import MODULES, PACKAGE, nodes_of, tree_of
 
 FACTS = {
     "checkpoint.file_names",
@@ -248,15 +248,23 @@ def known_names() -> Set[str]:
     return {name_of(module) for module in MODULES} - {"hotreload"}
 
 
-@EACH_MODULE
-def test_arrows_only_go_right(module: Path) -> None:
-    layer = layer_of(module)
-    assert layer in MAY_IMPORT, "say in MAY_IMPORT what it may import"
-    assert layers_imported_by(module) <= MAY_IMPORT[layer]
-    for name in imports_of(module):
-        root, *_ = name.split(".")
+def test_arrows_only_go_right() -> None:
+    assert [fault for module in MODULES for fault in wrong_arrows_of(module)] == []
+
+
+def wrong_arrows_of(module: Path) -> Iterator[str]:
+    """What it imports and may not, and what nobody has said of it."""
+    layer, name = layer_of(module), name_of(module)
+    if layer not in MAY_IMPORT:
+        yield f"{name}: say in MAY_IMPORT what {layer} may import"
+    else:
+        forbidden = layers_imported_by(module) - MAY_IMPORT[layer]
+        yield from (f"{name}: {layer} may not import {each}" for each in sorted(forbidden))
+    for imported in imports_of(module):
+        root, *_ = imported.split(".")
         allowed = ONLY_IN.get(root)
-        assert allowed is None or is_within(layer, allowed), f"{root} is imported in {layer}"
+        if allowed is not None and not is_within(layer, allowed):
+            yield f"{name}: {root} is imported in {layer}"
 
 
 def test_nothing_is_allowed_that_is_gone() -> None:
@@ -275,18 +283,24 @@ def test_a_step_of_an_attempt_knows_nothing_of_the_attempt(step: str) -> None:
     assert imported & WHO_TAKES_THEM == set()
 
 
-@EACH_MODULE
-def test_settings_are_read_where_parts_are_made_and_by_the_command_line_alone(module: Path) -> None:
-    reads_settings = "settings" in layers_imported_by(module)
-    assert not reads_settings or layer_of(module) in READ_SETTINGS
+def test_settings_are_read_where_parts_are_made_and_by_the_command_line_alone() -> None:
+    readers = {name_of(each): layer_of(each) for each in MODULES if reads_settings(each)}
+    assert {name: layer for name, layer in readers.items() if layer not in READ_SETTINGS} == {}
 
 
-@EACH_MODULE
-def test_who_alone_makes_a_value_makes_it_alone(module: Path) -> None:
-    for node in nodes_of(module):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            made_in = MADE_IN.get(node.func.id)
-            assert made_in is None or is_within(layer_of(module), made_in), ast.unparse(node)
+def reads_settings(module: Path) -> bool:
+    return "settings" in layers_imported_by(module)
+
+
+def test_who_alone_makes_a_value_makes_it_alone() -> None:
+    made = []
+    for module in MODULES:
+        for node in nodes_of(module):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                made_in = MADE_IN.get(node.func.id)
+                if made_in is not None and not is_within(layer_of(module), made_in):
+                    made.append(f"{name_of(module)}: {ast.unparse(node)}")
+    assert made == []
 
 
 # --- circles ---------------------------------------------------------------------------------
