@@ -17,8 +17,6 @@ STATE_DAMAGED = "state_damaged"
 STATE_MOVED = "state_moved"
 SETTINGS_REFUSED = "settings_refused"
 SOCKET_GONE = "socket_gone"
-PAUSE_LAPSED = "pause_lapsed"
-CONVICTED_ANSWERS = "convicted_answers"
 
 TROUBLES = (
     WAITS_FOR_FILES,
@@ -30,10 +28,8 @@ TROUBLES = (
     STATE_MOVED,
     SETTINGS_REFUSED,
     SOCKET_GONE,
-    PAUSE_LAPSED,
-    CONVICTED_ANSWERS,
 )
-"""Every code; metrics export each from the start at 0."""
+"""Every code of the kernel; metrics export each from the start at 0."""
 
 
 class Trouble:

@@ -5,21 +5,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hotreload import troubles
 from hotreload.core.probing import not_probed
 from hotreload.errors import REJECTIONS
 from hotreload.features import FEATURES
 from hotreload.features.bake import evidence as bake
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.judgement import Bake
+from hotreload.features.bake.report import BakeReport
 from hotreload.features.command import evidence as command
 from hotreload.features.compare import evidence as compare
 from hotreload.features.compare.behaviour import Behaviour
+from hotreload.features.pause.report import PauseReport
 from hotreload.types import NOT_PROBED, Attempt
 
 BLANK = (bake.BLANK, compare.BLANK, command.BLANK)
 REASONS = (*REJECTIONS, *(code for each in FEATURES for code in each.reasons))
 """Every reason that a daemon refuses a revision for."""
 
+TROUBLES = (*troubles.TROUBLES, *PauseReport.troubles, *BakeReport.troubles)
+"""Every code of a trouble."""
 WORD = {each.blank.name: each.words for each in FEATURES if each.blank and each.words}
 
 

@@ -223,7 +223,7 @@ class TroubleTold(Event):
     """Something is wrong and stays so until somebody mends it; no message when it is over."""
 
     code: str
-    """One of `troubles.TROUBLES`."""
+    """One of `troubles.TROUBLES`, or of a feature."""
     message: str | None
     todo: str = ""
     """Advice on what to do about it."""

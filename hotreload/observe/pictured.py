@@ -1,6 +1,6 @@
 """The metrics of what the picture holds: engines, weights, folders, troubles, names, hosts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -32,7 +32,8 @@ class PictureMetrics(Collector):
         yield from _workers(self._picture.workers)
         yield from _passed_over(self._picture.passed_over)
         yield from _integrity(self._picture.integrity)
-        yield from _troubles(self._picture.troubles)
+        of_features = (code for each in self._picture.reports for code in each.troubles)
+        yield from _troubles(self._picture.troubles, (*TROUBLES, *of_features))
         for report in self._picture.reports:
             yield from map(_family, report.families())
 
@@ -129,14 +130,14 @@ def _passed_over(folders: PassedOverNow) -> Iterator[Metric]:
     yield info
 
 
-def _troubles(troubles: TroublesNow) -> Iterator[Metric]:
+def _troubles(troubles: TroublesNow, codes: Sequence[str]) -> Iterator[Metric]:
     standing = troubles.standing
     gauge = GaugeMetricFamily(
         "hotreload_trouble",
         "1 while something is wrong that somebody must mend, by its code; else 0.",
         labels=["code"],
     )
-    for code in TROUBLES:
+    for code in codes:
         gauge.add_metric([code], code in standing)
     yield gauge
     info = GaugeMetricFamily(

@@ -37,6 +37,9 @@ class FeatureReport:
     nothing.
     """
 
+    troubles: Sequence[str] = ()
+    """The codes of its troubles; metrics export each from the start at 0."""
+
     def observe(self, event: Event) -> None:
         """Take in what happened."""
 

@@ -8,12 +8,11 @@ from hotreload.cli import main
 from hotreload.cli.explain import TABLES, entries
 from hotreload.cli.shipped import shipped
 from hotreload.errors import PASSED_OVER
-from hotreload.troubles import TROUBLES
 from hotreload.types import Outcome
 from tests.cli.conftest import Command
 from tests.docs.pages import first_cells
 from tests.docs.test_tables import codes_in_source
-from tests.evidence import REASONS
+from tests.evidence import REASONS, TROUBLES
 from tests.monitoring.rules import ALERTS
 
 Caught = pytest.CaptureFixture[str]

@@ -19,12 +19,11 @@ from hotreload.server.app import create_app
 from hotreload.server.exchange import generation_header
 from hotreload.server.operations import OPERATIONS
 from hotreload.sources.passing import AFTER
-from hotreload.troubles import TROUBLES
 from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.engine.families import MODELS, ON_BOTH
-from tests.evidence import REASONS
+from tests.evidence import REASONS, TROUBLES
 from tests.monitoring.rules import ALERTS
 from tests.source import MODULES, nodes_of
 

@@ -41,7 +41,6 @@ from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.features.command.events import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
-from hotreload.troubles import TROUBLES
 from hotreload.types import (
     By,
     GateState,
@@ -52,7 +51,7 @@ from hotreload.types import (
     Reason,
     ReplicaState,
 )
-from tests.evidence import judged
+from tests.evidence import TROUBLES, judged
 from tests.golden.observed import Observed, Scene
 from tests.golden.scenes import (
     BUSY,

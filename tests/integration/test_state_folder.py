@@ -8,7 +8,7 @@ import httpx
 
 from hotreload.cli.exits import BAD_CONFIG as EXIT_BAD_CONFIG
 from hotreload.tiny import write_tiny
-from hotreload.troubles import TROUBLES
+from tests.evidence import TROUBLES
 from tests.integration.deaths import ledger_of
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import words

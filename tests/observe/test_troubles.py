@@ -2,8 +2,9 @@
 
 from hotreload.cli.status_text import status_text
 from hotreload.events import Event, TroubleTold
-from hotreload.troubles import FILES_GONE, TROUBLES, Trouble
+from hotreload.troubles import FILES_GONE, Trouble
 from tests.cli.test_top_frame import shown as top
+from tests.evidence import TROUBLES
 from tests.observe.test_log import logged
 from tests.observe.test_metrics import after as measured
 from tests.observe.test_metrics import value

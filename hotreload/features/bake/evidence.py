@@ -11,6 +11,8 @@ from hotreload.types import Evidence
 
 BAKE = "bake"
 """The name of its evidence, the verb of what it does, and the code of its refusals."""
+CONVICTED_ANSWERS = "convicted_answers"
+"""The trouble that convicted weights cannot be left."""
 BLANK = Evidence(BAKE, facts={"bake": None})
 """The evidence where none was begun."""
 

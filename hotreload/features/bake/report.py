@@ -5,7 +5,7 @@ from typing import Protocol
 
 from hotreload.events import Event
 from hotreload.features.bake.events import BakeTold
-from hotreload.features.bake.evidence import bake_fields
+from hotreload.features.bake.evidence import CONVICTED_ANSWERS, bake_fields
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields
@@ -31,6 +31,8 @@ class Baked(Protocol):
 
 class BakeReport(FeatureReport):
     """Tells of bakes."""
+
+    troubles = (CONVICTED_ANSWERS,)
 
     def __init__(self, baked: Baked) -> None:
         self._baked = baked

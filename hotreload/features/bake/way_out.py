@@ -7,8 +7,9 @@ from hotreload.core.lasting import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
 from hotreload.events import Publish
 from hotreload.features.bake.bake_words import refusal_of
+from hotreload.features.bake.evidence import CONVICTED_ANSWERS
 from hotreload.features.bake.judgement import Bake
-from hotreload.troubles import CONVICTED_ANSWERS, Trouble
+from hotreload.troubles import Trouble
 from hotreload.types import Generation, Reason
 
 log = logging.getLogger("hotreload.bake")

@@ -1,4 +1,4 @@
-"""The events of a pause."""
+"""The events of a pause, and its trouble."""
 
 from dataclasses import dataclass
 from logging import INFO, WARNING
@@ -6,6 +6,9 @@ from logging import INFO, WARNING
 from hotreload.events import Event
 from hotreload.json_fields import Fields, by_fields
 from hotreload.types import By
+
+PAUSE_LAPSED = "pause_lapsed"
+"""The trouble that nobody ended one."""
 
 
 @dataclass(frozen=True, slots=True)

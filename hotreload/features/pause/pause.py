@@ -12,11 +12,11 @@ from enum import StrEnum
 from hotreload.core.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Publish
-from hotreload.features.pause.events import PauseBegan, PauseOver
+from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
 from hotreload.features.pause.settings import PAUSE_LIMIT
 from hotreload.figures import duration
 from hotreload.json_fields import iso
-from hotreload.troubles import PAUSE_LAPSED, Trouble
+from hotreload.troubles import Trouble
 from hotreload.types import By
 
 FORBIDDEN = (

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hotreload.events import Event
-from hotreload.features.pause.events import PauseBegan, PauseOver
+from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
 from hotreload.figures import duration
 from hotreload.json_fields import Fields, by_fields, iso
 from hotreload.picture.report import Family, FeatureReport
@@ -14,6 +14,8 @@ from hotreload.picture.words import counted, who
 
 class PauseReport(FeatureReport):
     """Tells of pauses."""
+
+    troubles = (PAUSE_LAPSED,)
 
     def __init__(self, held: Callable[[], int], wall: Callable[[], float] = time.time) -> None:
         """`held` counts the requests that wait for its end."""
