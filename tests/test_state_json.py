@@ -160,6 +160,7 @@ def test_evidence_of_a_judge_that_is_gone_is_kept_and_shown() -> None:
     (shown,) = History(again.history).snapshot()["attempts"]
     assert shown["seen"] == {"by": [1, None]}
     assert shown["told"]["notes"] == ["it forbids this"]
+    assert shown["told"]["notes"] == ["it forbids this"]
     assert "it forbids this" in history_text([shown])
 
 

@@ -132,7 +132,7 @@ class OverlappingSwitch(Switch):
                 async with self.replica.alone:
                     await self.replica.forget_previous()
             elif self.replica.fading:  # else the last one has ended while memory was looked at
-                self._turn_sessions_out()
+                self._turn_out_kept()
                 await self._until_fewer_fade(why)
 
     async def _why_no_room(self) -> str | None:
@@ -158,7 +158,7 @@ class OverlappingSwitch(Switch):
         is_there = self._rules.keep_previous is KeepPrevious.DEVICE
         return self.replica.previous if is_there else None
 
-    def _turn_sessions_out(self) -> None:
+    def _turn_out_kept(self) -> None:
         """Keep the oldest weights for no conversation: new ones need their room."""
         oldest = self.replica.fading[0]
         if turned_out := self.replica.gate.turn_out(oldest.weights):

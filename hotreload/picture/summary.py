@@ -43,7 +43,7 @@ def summed_up(status: Fields, said: OfFeatures = NO_FEATURES) -> Fields:
         *([nobody["words"]] if nobody else [_who(status, said.held), wish["words"]]),
         *_counted(others),
     ]
-    parts = [nobody or wish, *_paused(said.held), *findings]
+    parts = [nobody or wish, *_held_up(said.held), *findings]
     return {
         "words": "; ".join(filter(None, words)),
         "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
@@ -89,8 +89,8 @@ def _who(status: Fields, held: str | None) -> str:
     return f"{generation}, is paused" if held else f"{generation}, answers"
 
 
-def _paused(held: str | None) -> list[Fields]:
-    """A pause is nothing wrong, but those who come wait."""
+def _held_up(held: str | None) -> list[Fields]:
+    """Say that those who come wait, which is nothing wrong."""
     return [_part("", "wait")] if held else []
 
 
