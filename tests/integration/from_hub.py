@@ -43,6 +43,7 @@ class FromHub(Running):
         self.folder, self.hub = folder, hub
         self.socket = folder / "s"
         self.says: dict[str, str] = {}
+        self.features = FEATURES
         self.settings = load(None, [*hub_settings(folder, hub), *sets], {}, FEATURES).settings
 
     def push(self, number: int, damage: str | None = None) -> str:

@@ -15,11 +15,13 @@ import pytest_asyncio
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.errors import BadRequest
 from hotreload.events import Event, WorkerMoved
+from hotreload.features.pause.pause import Pause
 from hotreload.life import kept_worker
 from hotreload.server.asking import Encoded, Inquiry
 from hotreload.server.problems import problem_of
 from hotreload.types import Outcome
 from tests.children import sockets_of, workers_below
+from tests.features.admissions import admission_of
 from tests.integration.running import Load, Running, mixed, one_daemon, one_daemon_marks, serves
 from tests.waiting import turn_until
 
@@ -196,7 +198,7 @@ async def test_a_worker_that_is_lost_in_a_request_leaves_nothing_of_it(
 def has_begun(point: str, before: Mapping[int, int], gate: Any) -> bool:
     """True once the request has come as far as the point says."""
     if point == "while a pause holds it":
-        return bool(gate.pause.held)
+        return bool(admission_of(gate, Pause).held)
     if point == "in the middle of its answer":
         return bool(gate.inside)
     return any(sockets_of(pid) > count for pid, count in before.items())
