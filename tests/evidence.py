@@ -1,29 +1,29 @@
-"""Attempts with evidence of the features, as those of a daemon have it."""
+"""Attempts with evidence of the features, as those of a daemon have it.
+
+What is only some features' is imported when it is asked for: each of them can be deleted.
+"""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotreload import troubles
 from hotreload.core.probing import not_probed
 from hotreload.errors import REJECTIONS
 from hotreload.features import FEATURES
-from hotreload.features.bake import evidence as bake
-from hotreload.features.bake.events import BakeTold
-from hotreload.features.bake.judgement import Bake
-from hotreload.features.bake.report import BakeReport
-from hotreload.features.command import evidence as command
-from hotreload.features.compare import evidence as compare
-from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.pause.report import PauseReport
-from hotreload.types import NOT_PROBED, Attempt
+from hotreload.types import NOT_PROBED, Attempt, Evidence, noted
+from tests.features.given import report_of
 
-BLANK = (bake.BLANK, compare.BLANK, command.BLANK)
+if TYPE_CHECKING:
+    from hotreload.features.bake.judgement import Bake
+    from hotreload.features.compare.behaviour import Behaviour
+
+BLANK = tuple(each.blank for each in FEATURES if each.blank)
 REASONS = (*REJECTIONS, *(code for each in FEATURES for code in each.reasons))
 """Every reason that a daemon refuses a revision for."""
 
-TROUBLES = (*troubles.TROUBLES, *PauseReport.troubles, *BakeReport.troubles)
+TROUBLES = (*troubles.TROUBLES, *(code for each in FEATURES for code in report_of(each).troubles))
 """Every code of a trouble."""
 WORD = {each.blank.name: each.words for each in FEATURES if each.blank and each.words}
 
@@ -32,19 +32,28 @@ def judged(
     attempt: Attempt,
     *,
     unproven: str = "",
-    baked: Bake | None = None,
-    behaviour: Behaviour | None = None,
+    baked: "Bake | None" = None,
+    behaviour: "Behaviour | None" = None,
     not_compared: str = "",
     command_said: Sequence[str] = (),
 ) -> Attempt:
     """Return it with this evidence; what is not given was not asked."""
-    end = command.CommandEnd(0, tuple(command_said))
-    evidence = (
-        not_probed(unproven) if unproven else NOT_PROBED,
-        BakeTold(0, attempt.revision, baked).evidence if baked else bake.BLANK,
-        compare.evidence_of(behaviour, not_compared),
-        command.evidence_of(end) if command_said else command.BLANK,
-    )
+    evidence: tuple[Evidence, ...] = (NOT_PROBED, *BLANK)
+    if unproven:
+        evidence = noted(evidence, not_probed(unproven))
+    if baked:
+        from hotreload.features.bake.events import BakeTold
+
+        evidence = noted(evidence, BakeTold(0, attempt.revision, baked).evidence)
+    if behaviour or not_compared:
+        from hotreload.features.compare.evidence import evidence_of
+
+        evidence = noted(evidence, evidence_of(behaviour, not_compared))
+    if command_said:
+        from hotreload.features.command import evidence as command
+
+        end = command.CommandEnd(0, tuple(command_said))
+        evidence = noted(evidence, command.evidence_of(end))
     return replace(attempt, evidence=evidence)
 
 

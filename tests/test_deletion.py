@@ -28,6 +28,8 @@ TESTS = {
     "tests/core": "the kernel",
     "tests/contracts/test_engine_contract.py": "the contract of engines, of which some are fakes",
     "tests/words/test_daemon.py": "a whole daemon, whose engine is one of words",
+    "tests/server/test_view_routes.py": "the routes that look",
+    "tests/server/test_flip.py": "requests while weights change",
 }
 ASKS_IT = {"compare": "tests/contracts/test_engine_contract.py"}
 """The module of tests, by the feature, that asks an engine what only this feature asks it."""

@@ -30,7 +30,7 @@ from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeEngine, Steps
 from tests.features.admissions import admission_of
-from tests.features.given import baking_of
+from tests.features.bake.found import baking_of
 from tests.waiting import Witness
 
 ALL = class_with(FEATURES)

@@ -1,5 +1,6 @@
-"""Finds the admissions of an entrance."""
+"""Finds a feature's admission or listener among all of them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from hotreload.core.admission import Admission
@@ -9,3 +10,8 @@ from hotreload.core.entrance import Entrance
 def admission_of[A: Admission](entrance: Entrance[Any], kind: type[A]) -> A:
     """The one of this kind."""
     return next(each for each in entrance.admissions if isinstance(each, kind))
+
+
+def listener_of[L](listeners: Iterable[object], kind: type[L]) -> L:
+    """The one of this kind."""
+    return next(each for each in listeners if isinstance(each, kind))

@@ -6,12 +6,9 @@ from typing import Any
 from hotreload.core.entrance import Entrance
 from hotreload.core.ledger import Ledger
 from hotreload.core.recording import Attempts
-from hotreload.daemon import Daemon
 from hotreload.events import Event
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
-from hotreload.features.bake.baking import Baking
-from hotreload.features.compare.hearing import Hearing
 from hotreload.parts import FeatureParts, Given
 from hotreload.picture.report import FeatureReport
 from hotreload.server_limits import Limits
@@ -47,34 +44,24 @@ def given(
     )
 
 
-def baking_of(daemon: Daemon) -> Baking:
-    """Find what judges by clients' answers in a daemon."""
-    run: Any = daemon.features.tasks["bake"]
-    baking = run.func.__self__
-    assert isinstance(baking, Baking)
-    return baking
-
-
-def hearing_of(daemon: Daemon) -> Hearing:
-    """Find what hears clients' requests in a daemon."""
-    [hearing] = [each for each in daemon.features.listeners if isinstance(each, Hearing)]
-    return hearing
-
-
 def parts_of(feature: Feature) -> FeatureParts:
     """Begin a feature beside a daemon that serves nothing and has the default settings."""
     assert feature.begin is not None
     return feature.begin(given(load(None, [], {}, FEATURES).settings))
 
 
+def report_of(feature: Feature) -> FeatureReport:
+    """Its report; one that tells nothing where it has none."""
+    return parts_of(feature).report or FeatureReport()
+
+
 def fields_of(feature: Feature) -> set[str]:
     """The fields that it adds to documents."""
-    report = parts_of(feature).report or FeatureReport()
+    report = report_of(feature)
     facts = feature.blank.facts if feature.blank else {}
     return {*facts, *report.fields(), *report.gate_fields(None)}
 
 
 def metrics_of(feature: Feature) -> set[str]:
     """The names of its metrics."""
-    report = parts_of(feature).report or FeatureReport()
-    return {family.name for family in report.families()}
+    return {family.name for family in report_of(feature).families()}

@@ -24,7 +24,8 @@ from hotreload.life.acceptance import with_files
 from hotreload.settings.kinds import NamedFile
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
-from tests.features.given import baking_of, hearing_of
+from tests.features.bake.found import baking_of
+from tests.features.compare.found import hearing_of
 from tests.integration.running import (
     Load,
     Running,

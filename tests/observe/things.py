@@ -3,22 +3,21 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
-from hotreload.features.bake.judgement import Bake
-from hotreload.features.bake.report import BakeReport
-from hotreload.features.command.report import CommandReport
-from hotreload.features.compare.hearing import HearingNow
-from hotreload.features.compare.report import CompareReport
-from hotreload.features.pause.report import PauseReport
+from hotreload.features import FEATURES
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
 from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
 from tests.evidence import REASONS, WORD, judged
+
+if TYPE_CHECKING:
+    from hotreload.features.bake.judgement import Bake
+    from hotreload.features.compare.hearing import HearingNow
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -64,9 +63,9 @@ def refusal(revision: Revision = STEP_8, at: float = NOON) -> Refusal:
 class Read:
     """What reports read of their features, as it is at the moment of a question."""
 
-    bake: Callable[[], Bake | None] = lambda: None
-    left: Callable[[], Bake | None] = lambda: None
-    hearing: Callable[[], HearingNow | None] = lambda: None
+    bake: "Callable[[], Bake | None]" = lambda: None
+    left: "Callable[[], Bake | None]" = lambda: None
+    hearing: "Callable[[], HearingNow | None]" = lambda: None
     paused: Callable[[], int] = lambda: 0
 
     @property
@@ -74,7 +73,7 @@ class Read:
         return self.bake()
 
     @property
-    def condemned(self) -> Bake | None:
+    def condemned(self) -> "Bake | None":
         return self.left()
 
 
@@ -83,21 +82,37 @@ class Heard:
     read: Read
 
     @property
-    def now(self) -> HearingNow | None:
+    def now(self) -> "HearingNow | None":
         return self.read.hearing()
 
 
 def reports(
     ledger: Ledger | None = None, clock: Callable[[], float] | None = None, **read: Any
 ) -> list[FeatureReport]:
-    """Those of all features."""
+    """Those of all features; what is a feature's is imported only if there is that feature."""
     reads, ledger = Read(**read), ledger or Ledger()
-    return [
-        PauseReport(reads.paused, clock or time.time),
-        BakeReport(reads),
-        CompareReport(Heard(reads), ledger.history),
-        CommandReport(ledger, clock or time.monotonic),
-    ]
+
+    def report_of(name: str) -> FeatureReport:
+        match name:
+            case "pause":
+                from hotreload.features.pause.report import PauseReport
+
+                return PauseReport(reads.paused, clock or time.time)
+            case "bake":
+                from hotreload.features.bake.report import BakeReport
+
+                return BakeReport(reads)
+            case "compare":
+                from hotreload.features.compare.report import CompareReport
+
+                return CompareReport(Heard(reads), ledger.history)
+            case "command":
+                from hotreload.features.command.report import CommandReport
+
+                return CommandReport(ledger, clock or time.monotonic)
+        return FeatureReport()
+
+    return [report_of(each.name) for each in FEATURES]
 
 
 def picture_of(ledger: Ledger | None = None, **how: Any) -> Picture:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotreload.errors import AnswerNonfinite, EngineLost
-from hotreload.features.bake.conduct import Conduct
+from hotreload.features.bake.conduct import Conduct, Conducts
 from hotreload.features.bake.signals import Signal
 from hotreload.server_limits import Limits
 from tests.server.test_counted import ROUTES, WHOLE_OR_NOT
@@ -20,12 +20,12 @@ EACH_ROUTE = pytest.mark.parametrize("path", ALL)
 @pytest.fixture
 async def world(tmp_path: Path) -> Any:
     async with serving(tmp_path) as world:
-        world.conducts.is_counting = True
+        world.listener(Conducts).is_counting = True
         yield world
 
 
 def heard(world: World) -> Conduct:
-    return world.conducts.of(FIRST)
+    return world.listener(Conducts).of(FIRST)
 
 
 async def asked(world: World, path: str, *, stream: bool, **more: Any) -> None:
@@ -91,7 +91,7 @@ async def test_nor_is_one_whose_client_left(world: World, stream: bool) -> None:
 
 async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(request_seconds=0.5)) as world:
-        world.conducts.is_counting = True
+        world.listener(Conducts).is_counting = True
         world.engine.may_answer.clear()
         await asked(world, "/generate", stream=True)
         await world.until(lambda: bool(heard(world).recent))
@@ -101,13 +101,13 @@ async def test_one_that_ran_out_of_time_had_no_stop(tmp_path: Path) -> None:
 
 async def test_one_that_is_run_again_counts_once(tmp_path: Path) -> None:
     async with serving(tmp_path, replay=True) as world:
-        world.conducts.is_counting = True
+        world.listener(Conducts).is_counting = True
         world.engine.swaps_ahead = 1
         await asked(world, "/generate", stream=False)
         assert (len(heard(world).recent), heard(world).running) == (1, 0)
 
 
 async def test_nobody_counts_where_nobody_wants_to_know(world: World) -> None:
-    world.conducts.is_counting = False
+    world.listener(Conducts).is_counting = False
     await asyncio.gather(*(asked(world, "/generate", stream=each) for each in (True, False)))
     assert len(heard(world).recent) == 0

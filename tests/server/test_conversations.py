@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from hotreload.events import GenerationLive
+from hotreload.features.sessions.sessions import Sessions
 from hotreload.types import Lease, Staged
 from tests.server.test_openai import client_of
 from tests.server.world import FIRST, SECOND, World, serving
@@ -25,7 +26,7 @@ ASKS = [
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server whose engine overlaps, and that heeds conversations."""
     async with serving(tmp_path) as world:
-        world.sessions.keep = 60.0
+        world.admission(Sessions).keep = 60.0
         world.gate.open(overlapping(world, FIRST))
         yield world
 

@@ -11,6 +11,7 @@ import pytest
 import tests.server.world
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.errors import BadRequest, EngineLost, NotServing
+from hotreload.features.bake.conduct import Conducts
 from hotreload.server.workers import model
 from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, serving
@@ -131,13 +132,13 @@ async def events_of(client: Any, path: str, body: dict[str, Any]) -> list[dict[s
 
 
 async def test_prompts_and_copies_are_counted_as_before(world: World, encoder: FakeEncoder) -> None:
-    world.conducts.is_counting = True
+    world.listener(Conducts).is_counting = True
     async with world.client() as client:
         body = {"prompt": ["hi", "a"], "n": 3}
         choices = (await client.post("/v1/completions", json=body)).json()["choices"]
     assert len(choices) == 6
     assert world.engine.requests[0]["input_ids"] == [[104, 105], [97]]
-    assert len(world.conducts.of(FIRST).recent) == 2
+    assert len(world.listener(Conducts).of(FIRST).recent) == 2
 
 
 async def test_what_a_worker_leaves_to_the_engine_goes_there_as_it_came(

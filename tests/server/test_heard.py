@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.settings import CompareSettings
 from tests.server.test_answers_heard import ALL, EACH_ROUTE
 from tests.server.test_counted import WHOLE_OR_NOT
 from tests.server.world import World, serving
@@ -17,7 +16,7 @@ WORDS = tuple(map(ord, "sbs1"))
 
 @pytest.fixture
 async def world(tmp_path: Path) -> Any:
-    async with serving(tmp_path, hearing=Hearing(CompareSettings(replay=8))) as world:
+    async with serving(tmp_path, sets=["compare.replay=8"]) as world:
         world.engine.tells_ids = True
         yield world
 
@@ -30,7 +29,7 @@ async def asked(world: World, path: str, headers: dict[str, str], **more: Any) -
 
 
 def heard(world: World) -> list[tuple[int, ...]]:
-    return [each.answer for each in world.hearing.for_the_candidate()]
+    return [each.answer for each in world.listener(Hearing).for_the_candidate()]
 
 
 @EACH_ROUTE
@@ -52,7 +51,7 @@ async def test_who_forbids_it_is_not(world: World, path: str, stream: bool, valu
 async def test_each_prompt_is_heard_with_its_first_answer(world: World, stream: bool) -> None:
     more = {"text": ["a", "b"], "sampling_params": {"n": 3}}
     await asked(world, "/generate", {}, stream=stream, **more)
-    prompts = sorted(each.prompt for each in world.hearing.for_the_candidate())
+    prompts = sorted(each.prompt for each in world.listener(Hearing).for_the_candidate())
     assert prompts == [(ord("a"),), (ord("b"),)]
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -11,21 +11,16 @@ from typing import Any
 
 import httpx
 
+from hotreload.core.admission import Admission
 from hotreload.core.entrance import Entrance
 from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
-from hotreload.features.bake.conduct import Conducts
-from hotreload.features.bake.shapes import BAKE_SHAPES
-from hotreload.features.command.shapes import COMMAND_SHAPES
-from hotreload.features.compare.hearing import Hearing
-from hotreload.features.compare.shapes import COMPARE_SHAPES
-from hotreload.features.pause.pause import Pause
-from hotreload.features.pause.routes import OF_PAUSES, pause_routes
-from hotreload.features.sessions.sessions import Sessions
+from hotreload.features import FEATURES
 from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
+from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
@@ -37,6 +32,7 @@ from hotreload.server.listening import bind_tcp, bind_unix
 from hotreload.server.operations import OPERATIONS
 from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
+from hotreload.settings.load import load
 from hotreload.types import (
     Answering,
     Attempt,
@@ -52,6 +48,8 @@ from hotreload.types import (
 )
 from tests.evidence import judged
 from tests.fakes import FakeEngine, Steps
+from tests.features.admissions import admission_of, listener_of
+from tests.features.given import given, parts_of
 from tests.observe.things import picture_of
 from tests.server.workers import WorkerInLoop
 from tests.waiting import PATIENCE, turn_until
@@ -61,7 +59,15 @@ Fields = dict[str, Any]
 BY_A_WORKER = False
 """True while a worker answers what asks the model; tests/server/conftest.py says where."""
 
-DESCRIBED = {**OPERATIONS, **OF_PAUSES}
+DESCRIBED = {
+    **OPERATIONS,
+    **{
+        way: told
+        for each in FEATURES
+        if (routes := parts_of(each).routes)
+        for way, told in routes.operations.items()
+    },
+}
 """What is said of every route of a server."""
 LEAVES = {"lm_head": 11, "model.embed": 7}
 FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)
@@ -240,24 +246,24 @@ class World:
         *,
         webhook: str | None = None,
         view: View | None = None,
-        hearing: Hearing | None = None,
+        sets: Sequence[str] = (),
         **more: Any,
     ) -> None:
+        """`sets` are settings of features, such as "compare.replay=8"."""
         self.path = path
         self.server_limits = limits
         self.events = Events()
         self.entrance = Entrance[FakeEngine](self.events.publish, replicas=2)
-        self.pause = Pause(self.events.publish, look_again=self.entrance.look_again)
-        self.sessions = Sessions()
-        self.entrance.admissions = (self.pause, self.sessions)
+        settings = load(None, sets, {}, FEATURES).settings
+        to_each = given(settings, self.entrance, self.events.publish)
+        self.features = AllFeatures([each.begin(to_each) for each in FEATURES if each.begin])
+        self.entrance.admissions = self.features.admissions
         self.gate = self.entrance.gates[0]
         """That of the first engine; another one answers only where a test opens its gate."""
         self.engine = self.another_engine("served by step 1")
         self.control = FakeControl()
         self.view = view or View(self.events, self.gate)
         self.metrics = FakeMetrics()
-        self.conducts = Conducts()
-        self.hearing = hearing or Hearing()
         self.worker = WorkerInLoop() if BY_A_WORKER else None
         self.woken: list[str] = []
         """What woke the source."""
@@ -268,8 +274,8 @@ class World:
             documents=self.view.documents,
             events=self.events,
             metrics=self.metrics,
-            listeners=(self.conducts, self.hearing),
-            routes=[pause_routes(self.pause), BAKE_SHAPES, COMPARE_SHAPES, COMMAND_SHAPES],
+            listeners=self.features.listeners,
+            routes=self.features.routes,
             limits=limits,
             admin_group=admin_group,
             replay=replay,
@@ -288,6 +294,14 @@ class World:
         )
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
+
+    def admission[A: Admission](self, kind: type[A]) -> A:
+        """That of a feature."""
+        return admission_of(self.entrance, kind)
+
+    def listener[L](self, kind: type[L]) -> L:
+        """That of a feature."""
+        return listener_of(self.features.listeners, kind)
 
     def operator(self) -> Any:
         """Who takes orders."""
@@ -378,7 +392,7 @@ async def serving(
     """A server on a socket in `folder`, in this loop, until the block ends.
 
     `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`, what is to
-    be seen there in place of what happens here, and `hearing`.
+    be seen there in place of what happens here, and `sets`.
     """
     path = folder / "hotreload.sock"
     world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)
@@ -407,7 +421,7 @@ async def _with_its_worker(
     keys: ApiKeys | None = None,
     admin_keys: ApiKeys | None = None,
     view: View | None = None,
-    hearing: Hearing | None = None,
+    sets: Sequence[str] = (),
     **round_it: Any,
 ) -> AsyncIterator[None]:
     """Have its worker answer, if it has one, with the same round its routes."""

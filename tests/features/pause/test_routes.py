@@ -31,7 +31,7 @@ GOES_ON = {"message": "Generation continued successfully.", "status": "ok", "suc
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with serving(tmp_path) as world:
         yield world
-        world.pause.end(BY)
+        world.admission(Pause).end(BY)
 
 
 async def asked(world: World, method: str, path: str, body: Any = None) -> httpx.Response:
@@ -47,9 +47,9 @@ async def post(world: World, path: str, body: Any = None) -> Any:
 
 async def waits(world: World) -> asyncio.Task[httpx.Response]:
     """One who asks while it is paused."""
-    before = world.pause.held
+    before = world.admission(Pause).held
     asking = asyncio.create_task(asked(world, "POST", "/generate", {"text": "hi"}))
-    await world.until(lambda: world.pause.held == before + 1)
+    await world.until(lambda: world.admission(Pause).held == before + 1)
     return asking
 
 
@@ -97,7 +97,7 @@ async def test_to_abort_ends_those_that_run_and_answers_when_none_does(
 async def test_who_is_between_gate_and_engine_is_aborted_too(world: World) -> None:
     async with world.entrance.passing():
         pausing = asyncio.create_task(post(world, "/pause_generation", {}))
-        await world.until(lambda: world.pause.stands)
+        await world.until(lambda: world.admission(Pause).stands)
         await asyncio.sleep(0.05)
         assert not pausing.done()
     assert (await pausing)["success"]
@@ -143,7 +143,7 @@ async def test_by_vllms_names_it_is_the_same_pause(world: World) -> None:
 async def test_vllms_wait_answers_when_those_that_run_have_ended(world: World) -> None:
     running = await runs(world)
     pausing = asyncio.create_task(post(world, "/pause?mode=wait"))
-    await world.until(lambda: world.pause.stands)
+    await world.until(lambda: world.admission(Pause).stands)
     await asyncio.sleep(0.05)
     assert not pausing.done()
     world.engine.may_answer.set()
@@ -169,16 +169,16 @@ async def test_vllms_usual_mode_is_abort(world: World) -> None:
 async def test_what_it_cannot_do_is_named(world: World, path: str, body: Any, named: str) -> None:
     answer = await asked(world, "POST", path, body)
     assert (answer.status_code, named in answer.json()["detail"]) == (400, True)
-    assert not world.pause.stands
+    assert not world.admission(Pause).stands
 
 
 async def test_a_caller_that_leaves_leaves_the_pause(world: World) -> None:
     async with world.entrance.passing():
         pausing = asyncio.create_task(post(world, "/pause_generation", {}))
-        await world.until(lambda: world.pause.stands)
+        await world.until(lambda: world.admission(Pause).stands)
         pausing.cancel()
         await asyncio.wait({pausing})
-    assert world.pause.stands
+    assert world.admission(Pause).stands
 
 
 async def test_it_holds_all_engines_and_aborts_in_all(world: World) -> None:
@@ -219,14 +219,14 @@ async def test_health_and_looks_at_the_weights_are_answered_meanwhile(world: Wor
 
 
 async def test_who_waits_and_leaves_is_forgotten_and_too_many_are_refused(world: World) -> None:
-    world.pause.max_held = 1
+    world.admission(Pause).max_held = 1
     await post(world, "/pause_generation", {})
     asking = await waits(world)
     refused = await asked(world, "POST", "/generate", {"text": "hi"})
     assert (refused.status_code, refused.json()["code"]) == (503, "too_many_held")
     assert refused.headers["Retry-After"] == "1"
     asking.cancel()
-    await world.until(lambda: world.pause.held == 0)
+    await world.until(lambda: world.admission(Pause).held == 0)
 
 
 async def test_a_stop_refuses_those_held(world: World) -> None:
@@ -242,11 +242,11 @@ async def test_before_anything_answers_nothing_is_paused(tmp_path: Path) -> None
         for path in ("/pause_generation", "/pause"):
             answer = await asked(world, "POST", path, None)
             assert (answer.status_code, answer.json()["code"]) == (503, "booting")
-        assert not world.pause.stands
+        assert not world.admission(Pause).stands
 
 
 async def test_the_operator_may_forbid_it(world: World) -> None:
-    world.pause.limit = 0
+    world.admission(Pause).limit = 0
     answer = await asked(world, "POST", "/pause_generation", {})
     assert (answer.status_code, answer.json()["code"]) == (400, "pause_forbidden")
     assert "[pause] limit" in answer.json()["detail"]
