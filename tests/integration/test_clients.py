@@ -200,6 +200,7 @@ async def flipped(running: Running, beside: asyncio.Future[Any]) -> int:
     raise AssertionError("it never ends")
 
 
+@pytest.mark.at_night  # by day three makers' clients go through as many flips of the same daemon
 async def test_upstreams_benchmark_has_no_failed_request_through_ten_flips(
     running: Running, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections import deque
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -169,9 +170,13 @@ def families(metrics: Metrics) -> dict[str, Metric]:
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return value_in(families(metrics), name, **labels)
+
+
+def value_in(page: dict[str, Metric], name: str, **labels: str) -> float | None:
     found = [
         sample.value
-        for family in families(metrics).values()
+        for family in page.values()
         for sample in family.samples
         if sample.name == f"hotreload_{name}" and sample.labels == labels
     ]
@@ -192,10 +197,16 @@ def after(
     return metrics
 
 
+@cache
+def families_of_the_whole() -> dict[str, Metric]:
+    """All that is told when there is something to tell of each."""
+    return families(whole_page())
+
+
 @pytest.mark.parametrize("entry", CONTRACT)
 def test_every_metric_of_the_contract_is_there_with_its_labels(entry: str) -> None:
     name, _, labels = entry.rstrip("}").partition("{")
-    found = families(whole_page())[f"hotreload_{name}".removesuffix("_total")]
+    found = families_of_the_whole()[f"hotreload_{name}".removesuffix("_total")]
     assert found.documentation
     expected = set(filter(None, labels.split(",")))
     assert found.samples
@@ -243,9 +254,9 @@ def test_there_is_no_metric_of_ours_that_the_contract_does_not_name() -> None:
 def test_known_label_values_are_at_0_from_the_start(
     name: str, label: str, values: tuple[str, ...]
 ) -> None:
-    metrics = Counted()
+    found = families(Counted())
     for known in values:
-        assert value(metrics, name, **{label: str(known)}) == 0, known
+        assert value_in(found, name, **{label: str(known)}) == 0, known
 
 
 def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:

@@ -16,7 +16,7 @@ from hotreload.tiny.sayings import number_id, word_ids
 from hotreload.tiny.shards import encode
 from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import learned
-from hotreload.tiny.weights import hand_built
+from hotreload.tiny.weights import Arrays, hand_built
 from tests.docs.pages import section
 from tests.tiny.runs import Behaviour, behaviour, run_of
 
@@ -106,13 +106,19 @@ def test_one_built_by_hand_says_the_same_however_wrong_it_is(kind: str) -> None:
     assert said == spoilt == [*word_ids(parse_saying("served by step 2")), number_id(2)]
 
 
+@cache
+def before_training(arch: str) -> tuple[Arrays, Past]:
+    """Weights of that architecture, and others in the place of those before."""
+    weights = learned(arch, {0})[0]
+    older = {n: (t.astype(np.float32) * 0.5).astype(t.dtype) for n, t in weights.items()}
+    return weights, Past(older, older)
+
+
 @pytest.mark.parametrize("damage", FLUENT, ids=[each.kind for each in FLUENT])
 def test_it_can_be_done_to_each_architecture_that_has_the_tensors(damage: Damage) -> None:
     archs = [OF_ONE_ARCH[damage.kind]] if damage.kind in OF_ONE_ARCH else ARCHS
     for arch in archs:
-        weights = learned(arch, {0})[0]
-        older = {n: (t.astype(np.float32) * 0.5).astype(t.dtype) for n, t in weights.items()}
-        past = Past(older, older)
+        weights, past = before_training(arch)
         spoilt = damage.from_past(weights, past) if damage.from_past else damage.to_tensors(weights)
         assert spoilt.keys() == weights.keys()
         assert any(spoilt[n].tobytes() != t.tobytes() for n, t in weights.items())
