@@ -17,7 +17,7 @@ LENGTHS = (5, 5, 5, 20, 20, 60, 60, 120)
 LONGEST, EVERY = 300, 4
 """One client in so many asks for so many tokens at times: were it all, most would be at it."""
 ENGINE = (
-    "engine.args={max_total_tokens=4096,context_length=512,max_running_requests=16,"
+    "engine.args={max_total_tokens=3072,context_length=512,max_running_requests=16,"
     "chunked_prefill_size=128}"
 )
 
