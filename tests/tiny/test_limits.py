@@ -20,7 +20,7 @@ def test_the_page_has_each_damage_and_what_its_limits_say_of_the_figures() -> No
 def test_the_limits_on_the_page_are_those_of_the_table() -> None:
     (file,) = (tomllib.loads(each) for each in blocks("toml", PAGES[PAGE]))
     given = {name: each for name, each in asdict(LIMITS["qwen3"]).items() if each is not None}
-    assert file["behaviour"]["limits"] == given
+    assert file["compare"]["limits"] == given
 
 
 def test_the_page_names_those_that_no_limit_catches() -> None:
