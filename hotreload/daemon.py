@@ -15,9 +15,9 @@ from socket import socket
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.core.entrance import Entrance
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, Leaving
 from hotreload.feature import Feature
@@ -27,14 +27,14 @@ from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
 from hotreload.life.checking import Checking
 from hotreload.life.ending import Ending, ExitCode
-from hotreload.life.last_life import last_life
 from hotreload.life.observers import Observers
 from hotreload.life.rereading import Rereading, SecretFiles, digest_of_probes
 from hotreload.life.running import RunningEngine
+from hotreload.life.saved.last_life import last_life
+from hotreload.life.saved.state import StateFile
 from hotreload.life.serving import ServingLife
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start_troubles import FilesGone
-from hotreload.life.state import StateFile
+from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
@@ -42,9 +42,9 @@ from hotreload.observe.terminal import ReadyLine
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.server.configured import listening, make_app, passed_sockets
-from hotreload.server.doors import Doors
-from hotreload.server.http_server import HttpServer
-from hotreload.server.listening import turn_away
+from hotreload.server.http.doors import Doors
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.listening import turn_away
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.sources.configured import make_source

@@ -26,12 +26,12 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Publish
+from hotreload.facts.hub_names import names_a_repo
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import compared
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.started import Started, start
 from hotreload.hot.terms import HotTerms
-from hotreload.hub_names import names_a_repo
 from hotreload.json_fields import Fields
 from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.once import download

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.core.admission import Admission
-from hotreload.core.entrance import Entrance
+from hotreload.core.engines.lasting import Leave
 from hotreload.core.judge import Judge, MakeJudges, no_judges
-from hotreload.core.lasting import Leave
-from hotreload.core.listener import Listener
 from hotreload.core.recording import Attempts
+from hotreload.core.way_in.admission import Admission
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.listener import Listener
 from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
 from hotreload.server.feature_routes import Routes

@@ -13,12 +13,12 @@ from typing import Any
 
 import uvloop
 
-from hotreload.heap import give_back
+from hotreload.facts.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.configured import make_worker_app
+from hotreload.server.http.shared_numbers import NumbersInMemory
 from hotreload.server.ports import Encoder
-from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers.worker import Worker
 
 log = logging.getLogger("hotreload.worker")

@@ -26,7 +26,7 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.types import (
     Checkpoint,
     EngineLoad,

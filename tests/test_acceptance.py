@@ -20,7 +20,7 @@ from hotreload.features.compare import settings as compare
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.life import acceptance
 from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
-from hotreload.life.start_engine import engine_options
+from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from tests.test_rereading import living

@@ -26,14 +26,15 @@ from hotreload.errors import (
     ProbeFailed,
 )
 from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting, Warming
-from hotreload.life import boot, first_switch, mounts
-from hotreload.life.boot import Start
-from hotreload.life.first_switch import FirstSwitch
-from hotreload.life.model_files import keep_model
+from hotreload.life import mounts
 from hotreload.life.running import RunningEngine
-from hotreload.life.served_by import UNFIT_MODEL, served_from
-from hotreload.life.start_troubles import Doubt, Gone
-from hotreload.life.state_json import from_json, to_json
+from hotreload.life.saved.state_json import from_json, to_json
+from hotreload.life.start import boot, first_switch
+from hotreload.life.start.boot import Start
+from hotreload.life.start.first_switch import FirstSwitch
+from hotreload.life.start.model_files import keep_model
+from hotreload.life.start.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from hotreload.troubles import OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
@@ -341,7 +342,7 @@ async def test_a_fault_of_ours_at_the_model_itself_names_it(
     def fail(folder: Path) -> Served:
         raise TypeError("'int' object is not iterable")
 
-    monkeypatch.setattr("hotreload.life.served_by.fit.served_by", fail)
+    monkeypatch.setattr("hotreload.life.start.served_by.fit.served_by", fail)
     with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
         await served_from(machine.model)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from hotreload.cli import check_config
+from hotreload.cli.ops import check_config
 from hotreload.errors import ConfigError
 from hotreload.feature import Feature
 from hotreload.features import FEATURES

@@ -19,7 +19,7 @@ NAMES = [each.name for each in FEATURES]
 BY_DAY = {"bake", "pause"}
 NEEDED_BY: dict[str, dict[str, str]] = {
     "compare": {
-        "hotreload.cli.diff": "a verb that compares two checkpoints, without a daemon",
+        "hotreload.cli.trial.diff": "a verb that compares two checkpoints, without a daemon",
         "hotreload.library": "its `compare` does the same in somebody's own program",
     }
 }

@@ -10,7 +10,7 @@ import pytest
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
 from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold, Warming
-from hotreload.life.start_troubles import Doubt
+from hotreload.life.start.start_troubles import Doubt
 from hotreload.types import Attempt, Outcome, Revision
 from tests.fakes import HANG, FakeEngine, Steps
 from tests.waiting import turn_until

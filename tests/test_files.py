@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload import files
-from hotreload.files import locked, put_folder, replace
+from hotreload.facts import files
+from hotreload.facts.files import locked, put_folder, replace
 
 
 @pytest.fixture

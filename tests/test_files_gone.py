@@ -8,8 +8,8 @@ import pytest
 
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.events import Event, SettingsRead, TroubleTold
-from hotreload.life import whereabouts
-from hotreload.life.start_troubles import FilesGone
+from hotreload.life.start import whereabouts
+from hotreload.life.start.start_troubles import FilesGone
 from hotreload.types import Generation, Revision
 from tests.fakes import FakeSource, Steps
 from tests.waiting import turn_until
@@ -107,7 +107,7 @@ async def test_a_disk_that_does_not_answer_is_told_and_the_source_is_not_asked(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whereabouts, "left_behind", lambda: "a read of /mnt")
-    monkeypatch.setattr("hotreload.life.start_troubles.left_behind", lambda: "a read of /mnt")
+    monkeypatch.setattr("hotreload.life.start.start_troubles.left_behind", lambda: "a read of /mnt")
     world.source.known["step_2"] = Revision("id 2", "step_2")
     assert "a read of /mnt still hangs" in str(await world.look())
 

@@ -10,7 +10,7 @@ import pytest
 from hotreload import cli
 from hotreload.engine.upstream import frozen
 from hotreload.errors import ConfigError
-from hotreload.heap import SELDOM, STARTING, collect_seldom, keep_what_is_there
+from hotreload.facts.heap import SELDOM, STARTING, collect_seldom, keep_what_is_there
 from tests.integration.running import Running
 from tests.waiting import turn_until
 from tests.words.engine import starting_engines_of_words

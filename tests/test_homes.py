@@ -18,12 +18,12 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
-from hotreload.mount_table import MOUNTINFO
+from hotreload.facts.mount_table import MOUNTINFO
+from hotreload.facts.owned_args import OWNED_ARGS
 from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES
-from hotreload.owned_args import OWNED_ARGS
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
-from hotreload.server.operations import OPERATIONS
+from hotreload.server.described.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.described.operations import OPERATIONS
 from hotreload.server_limits import Limits
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings
@@ -89,7 +89,7 @@ def test_a_name_is_written_in_one_module(name: str) -> None:
 @pytest.mark.parametrize("call", ["flock", "fsync"])
 def test_one_module_locks_files_and_flushes_them(call: str) -> None:
     found = [module for module in MODULES if call in attributes_of(module)]
-    assert found == [PACKAGE / "files.py"]
+    assert found == [PACKAGE / "facts" / "files.py"]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
 from hotreload.life.running import RunningEngine

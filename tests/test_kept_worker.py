@@ -15,7 +15,7 @@ from hotreload.features import FEATURES
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.shared_numbers import NumbersInMemory
+from hotreload.server.http.shared_numbers import NumbersInMemory
 from hotreload.server.workers.words import Word
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.life.model_files import copy_side_files, keep_model, kept_model
+from hotreload.life.start.model_files import copy_side_files, keep_model, kept_model
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.gate import Gate
-from hotreload.core.replica import Replica
+from hotreload.core.engines.replica import Replica
 from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.way_in.gate import Gate
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen

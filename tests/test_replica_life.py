@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.entrance import Entrance
-from hotreload.core.replica import Replica, Replicas
+from hotreload.core.engines.replica import Replica, Replicas
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, EngineLost, NotServing, ProbeFailed
 from hotreload.events import GenerationLive, ReplicaMoved
 from hotreload.life import replica_life

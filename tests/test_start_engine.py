@@ -23,8 +23,8 @@ from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.trust import note, noted
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
-from hotreload.life import start_engine as starting
-from hotreload.life.start_engine import TRUST, engine_options, start_engine
+from hotreload.life.start import start_engine as starting
+from hotreload.life.start.start_engine import TRUST, engine_options, start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, HowFar, Phase, Revision
@@ -73,7 +73,7 @@ async def test_a_disk_that_fills_up_with_the_models_files_says_so(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     model, weights = served(tmp_path)
-    monkeypatch.setattr("hotreload.life.private_copies.copy_side_files", full)
+    monkeypatch.setattr("hotreload.life.start.private_copies.copy_side_files", full)
     with pytest.raises(ConfigError, match="cannot be written: No space left"):
         await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
@@ -148,7 +148,7 @@ async def test_a_start_tells_how_much_is_copied_and_that_the_engine_is_built(
         return Started()
 
     monkeypatch.setattr(SglangEngine, "start", start)
-    monkeypatch.setattr("hotreload.life.private_copies.copy_side_files", assembled)
+    monkeypatch.setattr("hotreload.life.start.private_copies.copy_side_files", assembled)
     await start_engine(settings_with(tmp_path / "state", model), model, weights, begun(note))
     phases = [each.phase for each in told if isinstance(each, PhaseEntered)]
     assert phases == [Phase.STAGING, Phase.BUILDING]

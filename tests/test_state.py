@@ -6,8 +6,8 @@ import pytest
 
 from hotreload.core.ledger import Ledger, Overrule
 from hotreload.events import Event, StateSaved, TroubleTold
-from hotreload.life.state import StateFile
-from hotreload.life.state_json import VERSION
+from hotreload.life.saved.state import StateFile
+from hotreload.life.saved.state_json import VERSION
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED
 from hotreload.types import By, Generation, Phase, Revision
 from tests.waiting import PATIENCE

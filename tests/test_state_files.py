@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Ledger
-from hotreload.life.state_files import FORMER, NEWEST, NUMBER, keep_aside, read, write
-from hotreload.life.state_json import to_json
+from hotreload.life.saved.state_files import FORMER, NEWEST, NUMBER, keep_aside, read, write
+from hotreload.life.saved.state_json import to_json
 from hotreload.types import (
     Attempt,
     By,

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from hotreload.cli.attempts_text import history_text
+from hotreload.cli.client.attempts_text import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.features.bake.evidence import bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.evidence import behaviour_fields
-from hotreload.life.state_json import VERSION, Memory, NewerState, from_json, to_json
+from hotreload.life.saved.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.picture.history import History
 from hotreload.types import (
     NOT_PROBED,

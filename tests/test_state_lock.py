@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.life.state_lock import LOCK, StateFolder, user_of
+from hotreload.life.saved.state_lock import LOCK, StateFolder, user_of
 
 FIRST, SECOND = Path("/run/first.sock"), Path("/run/second.sock")
 

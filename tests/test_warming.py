@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.gate import Gate
+from hotreload.core.engines.replica import Replica
 from hotreload.core.progress import AttemptProgress
-from hotreload.core.replica import Replica
+from hotreload.core.way_in.gate import Gate
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import Event, PhaseEntered, Progress
 from hotreload.events import Warming as Told
-from hotreload.heap import SELDOM
+from hotreload.facts.heap import SELDOM
 from hotreload.life.running import RunningEngine
-from hotreload.life.warming import Batch, batches, compile_behind, warm
+from hotreload.life.start.warming import Batch, batches, compile_behind, warm
 from hotreload.types import Generation, Phase, Revision
 from tests.fakes import HANG, FakeEngine, Steps
 from tests.waiting import turn_until

@@ -12,26 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload import __version__
-from hotreload.cli import (
-    ask,
-    change,
-    check,
-    check_config,
-    completion,
-    demo,
-    diff,
-    doctor,
-    explain,
-    install_unit,
-    log,
-    look,
-    ls,
-    serve,
-    swap,
-    tiny,
-    top,
-)
+from hotreload.cli import serve
+from hotreload.cli.client import ask, change, explain, log, look, ls, top
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
+from hotreload.cli.ops import check, check_config, completion, doctor, install_unit
+from hotreload.cli.trial import demo, diff, swap, tiny
 from hotreload.errors import HotReloadError, did_you_mean
 
 MODULES: tuple[Any, ...] = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 if TYPE_CHECKING:
-    from hotreload.cli.daemon_client import DaemonClient
+    from hotreload.cli.client.daemon_client import DaemonClient
 
 HELP_WIDTH = 96
 EPILOG = """\
@@ -78,6 +78,9 @@ def add_client_verb(
 
 def daemon_of(args: argparse.Namespace) -> "DaemonClient":
     """Return the daemon that the arguments name."""
-    from hotreload.cli.daemon_client import DaemonClient, find_socket  # not every verb asks one
+    from hotreload.cli.client.daemon_client import (  # not every verb asks one
+        DaemonClient,
+        find_socket,
+    )
 
     return DaemonClient(find_socket(args))

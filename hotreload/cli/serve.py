@@ -66,7 +66,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped; the exit code says why it ended."""
-    from hotreload.heap import STARTING, collect_seldom, keep_what_is_there
+    from hotreload.facts.heap import STARTING, collect_seldom, keep_what_is_there
 
     collect_seldom(STARTING)  # first: what is imported from here on makes most of what stays
     from hotreload.errors import ConfigError
@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
     import uvloop
 
     from hotreload import failpoints
-    from hotreload.cli.xla_log import keep_remarks_out
+    from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features import FEATURES
     from hotreload.life.acceptance import accepted
     from hotreload.observe.log import configure
@@ -137,7 +137,7 @@ def _turn_away(fault: "ConfigError") -> None:
     from contextlib import suppress
 
     from hotreload.errors import ConfigError
-    from hotreload.server.listening import take_over, turn_away
+    from hotreload.server.http.listening import take_over, turn_away
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)

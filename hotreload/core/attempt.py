@@ -11,15 +11,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hotreload.core.everywhere import EngineChange, change_in_turn, change_together, take_back
+from hotreload.core.engines.everywhere import (
+    EngineChange,
+    change_in_turn,
+    change_together,
+    take_back,
+)
+from hotreload.core.engines.replica import Replicas
+from hotreload.core.engines.rollout import Rollout
 from hotreload.core.judge import Judge, watched_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import not_probed
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replicas
-from hotreload.core.rollout import Rollout
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.threads import uninterrupted, wait_for_left_behind

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from hotreload.core.engines.replica import Replica
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress
-from hotreload.core.replica import Replica
 from hotreload.errors import CheckpointRejected, NotJudged
 from hotreload.types import Staged
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hotreload.core import way_back
+from hotreload.core.engines.replica import Replicas
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replicas
 from hotreload.errors import (
     MOST_WORDS,
     BadRequest,

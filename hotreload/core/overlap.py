@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import override
 
+from hotreload.core.engines.replica import Fading
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.replica import Fading
 from hotreload.core.rules import BY_MEMORY, KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hotreload.behaviour.asked import Answered, Question
-from hotreload.listed import Listed
+from hotreload.facts.listed import Listed
 from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 
 

@@ -14,12 +14,12 @@ from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
 from hotreload.core.deciding import Sleep, Try, decide
+from hotreload.core.engines.replica import Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
 from hotreload.core.progress import StillWanted
 from hotreload.core.recording import AttemptPolicy, Attempts
-from hotreload.core.replica import Replicas
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved
 from hotreload.events import GenerationNamed, RevisionWanted, Waiting

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from hotreload.core.engines.replica import Replica
 from hotreload.core.judge import Case, Judge, judged_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import ASKED, PASSED, as_verdict, probed, probes_within
 from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
-from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
 from hotreload.types import Generation, HowFar, Phase, Staged

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, overload
 
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.gate import Gate
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import BadRequest, EngineLost, NotServing

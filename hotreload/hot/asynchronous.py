@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hotreload.core.gate import Gate
+from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import Ledger
 from hotreload.core.probing import probes_within
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
+from hotreload.core.way_in.gate import Gate
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import DrainTimedOut, EngineLost

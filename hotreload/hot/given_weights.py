@@ -13,8 +13,8 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.errors import BadRequest, SourceUnavailable
+from hotreload.facts.hub_names import how_to_have
 from hotreload.hot.asking import check_text
-from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
 

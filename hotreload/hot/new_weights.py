@@ -6,8 +6,8 @@ from contextlib import suppress
 from functools import partial
 
 from hotreload.checkpoint.in_memory import never_change
+from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.replica import Replica
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.from_arrays import InDoubt

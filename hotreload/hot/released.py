@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from hotreload.core.replica import Replica
+from hotreload.core.engines.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import BadRequest, DrainTimedOut, NotServing

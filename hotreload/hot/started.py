@@ -12,22 +12,22 @@ from typing import Any, Literal, NoReturn, get_args
 from hotreload.behaviour.asked import Question
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
-from hotreload.core.lasting import (
+from hotreload.core.engines.lasting import (
     close_drained_generations,
     react_to_nonfinite_answers,
     tell_of_distrust,
 )
+from hotreload.core.engines.replica import Replica
 from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
-from hotreload.core.replica import Replica
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, EngineLost, shown
 from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
+from hotreload.facts.hub_names import how_to_have
 from hotreload.hot.given_weights import GivenChecks
 from hotreload.hot.terms import HotTerms
-from hotreload.hub_names import how_to_have
 from hotreload.threads import in_thread, uninterrupted
 
 Boot = Literal["checkpoint", "random"]

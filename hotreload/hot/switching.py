@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.core import way_back
+from hotreload.core.engines.replica import Replica
+from hotreload.core.engines.rollout import SWITCHES
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica
-from hotreload.core.rollout import SWITCHES
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import (

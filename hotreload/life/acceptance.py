@@ -14,8 +14,9 @@ from pathlib import Path
 from hotreload.engine.model_folder import context_of, tokens_of, unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
-from hotreload.life.model_files import KEPT_MODEL
-from hotreload.server.listening import group_id
+from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.life.start.model_files import KEPT_MODEL
+from hotreload.server.http.listening import group_id
 from hotreload.settings.credentials import (
     ADMIN_KEYS,
     KEYS,
@@ -28,7 +29,6 @@ from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.settings.tables import HasSettings, changed
-from hotreload.socket_names import LONGEST_SOCKET_PATH
 from hotreload.threads import deadline, in_thread
 
 log = logging.getLogger("hotreload.boot")

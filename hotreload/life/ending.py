@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Any
 
-from hotreload.core.entrance import Entrance
 from hotreload.core.ledger import Ledger
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import EngineLost, RankLeft, first_of
 
 log = logging.getLogger("hotreload")

@@ -17,8 +17,8 @@ from typing import Any
 from hotreload.events import Publish, WorkerMoved
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.asking import Model
+from hotreload.server.http.shared_numbers import SharedNumbers
 from hotreload.server.ports import Metrics
-from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.workers.asked import AskedByWorker
 from hotreload.server.workers.handing import Handing, Taken
 from hotreload.server.workers.wire import Message, Wire

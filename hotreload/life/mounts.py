@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from hotreload.life.whereabouts import reading
-from hotreload.mount_table import MOUNTINFO, mounts, unescaped
+from hotreload.facts.mount_table import MOUNTINFO, mounts, unescaped
+from hotreload.life.start.whereabouts import reading
 from hotreload.observe.systemd import Notifier, extension
 
 log = logging.getLogger("hotreload.boot")

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hotreload.core.entrance import Entrance
+from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
-from hotreload.core.replica import Replica, Replicas
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
 from hotreload.life.running import RunningEngine

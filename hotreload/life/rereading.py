@@ -12,16 +12,16 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NoReturn
 
-from hotreload.core.entrance import Entrance
+from hotreload.core.engines.replica import Replicas
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.replica import Replicas
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.running import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.parts import AllFeatures
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
 from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.load import Settings

@@ -9,33 +9,33 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
-from hotreload.core.lasting import (
+from hotreload.core.engines.lasting import (
     Leave,
     close_drained_generations,
     react_to_nonfinite_answers,
     tell_of_distrust,
     verify_live,
 )
+from hotreload.core.engines.replica import Replica, Replicas, chosen_mode
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica, Replicas, chosen_mode
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
-from hotreload.heap import STARTING, keep_what_is_there
-from hotreload.life.boot import Start
+from hotreload.facts.heap import STARTING, keep_what_is_there
 from hotreload.life.checking import Checking
-from hotreload.life.first_switch import FirstSwitch
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
-from hotreload.life.served_by import served_by_now
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start_engine import Engines, MakeEngine, importing_meanwhile
-from hotreload.life.start_troubles import Doubt, Gone
-from hotreload.life.warming import compile_behind
+from hotreload.life.start.boot import Start
+from hotreload.life.start.first_switch import FirstSwitch
+from hotreload.life.start.served_by import served_by_now
+from hotreload.life.start.start_engine import Engines, MakeEngine, importing_meanwhile
+from hotreload.life.start.start_troubles import Doubt, Gone
+from hotreload.life.start.warming import compile_behind
 from hotreload.parts import AllFeatures
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings

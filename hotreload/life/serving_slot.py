@@ -5,12 +5,12 @@ import os
 import time
 from dataclasses import replace
 
-from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
-from hotreload.core.lasting import Leave
+from hotreload.core.engines.lasting import Leave
+from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.operator import Operator
-from hotreload.core.replica import Replica, Replicas
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
 from hotreload.life.running import RunningEngine
 from hotreload.picture.picture import ReplicaReading

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
 from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
 

@@ -19,9 +19,9 @@ from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.asking import Model
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
+from hotreload.server.http.shared_numbers import NumbersInMemory
 from hotreload.server.ports import Metrics
-from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers import words
 from hotreload.server.workers.whose import asks_the_model
 from hotreload.server.workers.wire import Message

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hotreload.errors import AddressTaken, ConfigError
-from hotreload.holders import who_has
+from hotreload.facts.holders import who_has
 
 log = logging.getLogger("hotreload.metrics")
 

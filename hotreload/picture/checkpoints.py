@@ -13,8 +13,8 @@ from enum import StrEnum
 from hotreload.core.deciding import Sleep, decide
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import cut
+from hotreload.facts.listed import Listed, Standing
 from hotreload.json_fields import Fields, iso
-from hotreload.listed import Listed, Standing
 from hotreload.picture.picture import Picture
 from hotreload.threads import in_thread
 from hotreload.types import Outcome, Revision

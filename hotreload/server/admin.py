@@ -16,23 +16,13 @@ from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import Status
-from hotreload.server.browsers import is_from_a_page
 from hotreload.server.conversations import WEIGHT_VERSION_HEADER
-from hotreload.server.exchange import generation_header, sender
-from hotreload.server.keys import KeyCheck
-from hotreload.server.ordering import (
-    PendingAttempt,
-    asker,
-    check_name,
-    ended,
-    heard,
-    outcome_of,
-    peer_named,
-)
-from hotreload.server.peers import Peer, overflow_id
-from hotreload.server.ports import Gate
-from hotreload.server.problems import RETRY_AFTER, Json, Refused
-from hotreload.server.request_body import (
+from hotreload.server.http.browsers import is_from_a_page
+from hotreload.server.http.exchange import generation_header, sender
+from hotreload.server.http.keys import KeyCheck
+from hotreload.server.http.peers import Peer, overflow_id
+from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
+from hotreload.server.http.request_body import (
     BOOLEAN,
     INTEGER,
     NAME_OF_WEIGHTS,
@@ -43,6 +33,16 @@ from hotreload.server.request_body import (
     read_fields,
     whole_number,
 )
+from hotreload.server.ordering import (
+    PendingAttempt,
+    asker,
+    check_name,
+    ended,
+    heard,
+    outcome_of,
+    peer_named,
+)
+from hotreload.server.ports import Gate
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")

@@ -26,18 +26,18 @@ from hotreload.server.asking import (
     tokens_of,
 )
 from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
-from hotreload.server.exchange import (
+from hotreload.server.http.exchange import (
     CUT_SHORT,
     ended_as,
     generation_header,
     note,
     while_connected,
 )
+from hotreload.server.http.problems import Json, Refused, status_of
+from hotreload.server.http.request_body import Kind, whole_number
+from hotreload.server.http.shared_numbers import SharedNumber
+from hotreload.server.http.sse import EventWriter
 from hotreload.server.ports import Metrics
-from hotreload.server.problems import Json, Refused, status_of
-from hotreload.server.request_body import Kind, whole_number
-from hotreload.server.shared_numbers import SharedNumber
-from hotreload.server.sse import EventWriter
 from hotreload.server_limits import Limits
 from hotreload.types import AS_ASKED, Generation
 

@@ -9,33 +9,33 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hotreload.core.listener import Listener
 from hotreload.core.operator import Operator
+from hotreload.core.way_in.listener import Listener
 from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.admin import AdminCheck, admin_routes
 from hotreload.server.answerer import Answerer
-from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
+from hotreload.server.described.openapi import schema_routes
 from hotreload.server.feature_routes import Routes
-from hotreload.server.keys import ApiKeys, KeyCheck, wanted_keys
-from hotreload.server.limits import Bodies
+from hotreload.server.http.around import put_around
+from hotreload.server.http.keys import ApiKeys, KeyCheck, wanted_keys
+from hotreload.server.http.limits import Bodies
+from hotreload.server.http.problems import problem_of
+from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.webhook import Webhook, webhook_route
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
-from hotreload.server.openapi import schema_routes
 from hotreload.server.ordering import TrainerOrders
 from hotreload.server.ports import Gate, Metrics
-from hotreload.server.problems import problem_of
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.orders import sglang_orders
 from hotreload.server.sglang.routes import sglang_routes
-from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.status_page import page_routes
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.vllm import vllm_routes
-from hotreload.server.webhook import Webhook, webhook_route
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.admission import Conditions
-from hotreload.core.exactly import Exactly
-from hotreload.core.listener import AnswerEnded, LetIn, Listener
+from hotreload.core.way_in.admission import Conditions
+from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
+from hotreload.server.http.request_body import is_integer
 from hotreload.server.ports import Metrics, WayIn
-from hotreload.server.request_body import is_integer
 from hotreload.server_limits import Limits
 from hotreload.types import FOR_A_SWAP, Generation
 

@@ -16,20 +16,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from hotreload.core.admission import UNCONDITIONAL, Conditions
+from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import NotServing
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
-from hotreload.server.around import put_around
 from hotreload.server.asking import ModelHere
-from hotreload.server.doors import Doors
-from hotreload.server.http_server import HttpServer
-from hotreload.server.keys import ApiKeys, KeyCheck
-from hotreload.server.limits import Bodies
-from hotreload.server.listening import bind_tcp
+from hotreload.server.http.around import put_around
+from hotreload.server.http.doors import Doors
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.keys import ApiKeys, KeyCheck
+from hotreload.server.http.limits import Bodies
+from hotreload.server.http.listening import bind_tcp
+from hotreload.server.http.problems import Json
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
-from hotreload.server.problems import Json
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import Feeds
 from hotreload.server_limits import Limits

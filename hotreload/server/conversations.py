@@ -6,9 +6,9 @@ from hashlib import sha256
 
 from starlette.datastructures import Headers
 
-from hotreload.core.exactly import Exactly
+from hotreload.core.way_in.exactly import Exactly
 from hotreload.errors import BadRequest, shown
-from hotreload.server.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
+from hotreload.server.http.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
 
 WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
 NO_REPLAY_HEADER = "X-Hotreload-No-Replay"

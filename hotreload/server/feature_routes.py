@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 
 from hotreload.server.admin import Admit
-from hotreload.server.operation import Operations
+from hotreload.server.described.operation import Operations
+from hotreload.server.described.schema_parts import Schema
 from hotreload.server.ports import Gate
-from hotreload.server.schema_parts import Schema
 
 
 def no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:

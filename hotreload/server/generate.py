@@ -8,10 +8,10 @@ from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import ModelRequest, check_batch, oldest_wanted
 from hotreload.server.asking import EngineAnswer, count_prompts
-from hotreload.server.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.described.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.http.problems import problem_fields
+from hotreload.server.http.request_body import read_object
 from hotreload.server.model_name import check_model
-from hotreload.server.problems import problem_fields
-from hotreload.server.request_body import read_object
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

@@ -1,7 +1,7 @@
 """The name by which clients know the one model there is."""
 
 from hotreload.errors import shown
-from hotreload.server.problems import Refused
+from hotreload.server.http.problems import Refused
 
 NO_NAME = frozenset({"", "default", "dummy", "tgi", "unknown"})
 """The model's name in requests of those who know no more than an address: SGLang's default, what

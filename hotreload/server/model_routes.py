@@ -6,9 +6,9 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload.server.answerer import Answerer, ModelRoute
 from hotreload.server.generate import read_generate
+from hotreload.server.http.problems import TEXT_GENERATION_PATH
+from hotreload.server.hugging_face.text_generation import text_generation_route
 from hotreload.server.openai.routes import DIALECTS, route_to_model
-from hotreload.server.problems import TEXT_GENERATION_PATH
-from hotreload.server.text_generation import text_generation_route
 
 GENERATE_PATH = "/generate"
 MODEL_PATHS = frozenset({GENERATE_PATH, TEXT_GENERATION_PATH, *DIALECTS})

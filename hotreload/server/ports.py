@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol
 
-from hotreload.core.admission import UNCONDITIONAL, Conditions
+from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.json_fields import Fields
 from hotreload.types import Lease, Staged
 

@@ -7,10 +7,10 @@ from starlette.responses import Response
 from hotreload.errors import BadRequest, shown
 from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
+from hotreload.server.http.problems import Json
+from hotreload.server.http.request_body import read_fields
 from hotreload.server.ordering import TrainerOrders, flush_all
 from hotreload.server.ports import Gate
-from hotreload.server.problems import Json
-from hotreload.server.request_body import read_fields
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from hotreload.owned_args import refused_args
+from hotreload.facts.owned_args import refused_args
 from hotreload.settings.kinds import (
     AtLeastOne,
     CompileCachePlace,

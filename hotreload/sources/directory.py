@@ -22,7 +22,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
-from hotreload.listed import Listed
+from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import Alarm
 from hotreload.sources.allowed import MORE_ROOTS, told_if_exchanged
 from hotreload.sources.emptied import EMPTIED_TODO, Emptied

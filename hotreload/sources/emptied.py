@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hotreload.core.ledger import PastGeneration
-from hotreload.mount_table import Mount, mount_of
+from hotreload.facts.mount_table import Mount, mount_of
 from hotreload.sources.look import Look
 
 EMPTIED_TODO = (

@@ -15,7 +15,7 @@ from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
-from hotreload.listed import Listed
+from hotreload.facts.listed import Listed
 from hotreload.sources.allowed import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Download, DownloadedBytes

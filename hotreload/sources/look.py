@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.sources.passing import Telling
 from hotreload.sources.place import Followed, Place, SortKey
 from hotreload.types import Revision

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
-from hotreload.listed import Listed
+from hotreload.facts.listed import Listed
 from hotreload.sources import passing
 from hotreload.sources.look import LastLook, Look, Sight, judged, listed, unmatched
 from hotreload.sources.options import FolderOptions

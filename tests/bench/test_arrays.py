@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hotreload import HotEngine, Probe
-from hotreload.heap import give_back
+from hotreload.facts.heap import give_back
 from tests.bench.checkpoints import HALF_A_GB, WEIGHTS, model
 from tests.bench.figures import median
 from tests.engine import real

@@ -23,7 +23,7 @@ from hotreload.checkpoint.findings import KEPT_OF_A_KIND, MOST_TELLING_FIRST, Fi
 from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.reading import Cancelled, Hashing, Identity, Opened
 from hotreload.checkpoint.survey import survey
-from hotreload.cli import check as verb
+from hotreload.cli.ops import check as verb
 from hotreload.errors import (
     REJECTIONS,
     CheckpointChanged,

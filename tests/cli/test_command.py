@@ -12,8 +12,8 @@ import pytest
 
 from hotreload import __version__
 from hotreload.cli import GROUPS, MODULES, build_parser, main
-from hotreload.cli.daemon_client import DEFAULT_SOCKET, find_socket
-from hotreload.cli.tiny import ARCH_NAMES, FLUENT_NAMES, UNSOUND_NAMES
+from hotreload.cli.client.daemon_client import DEFAULT_SOCKET, find_socket
+from hotreload.cli.trial.tiny import ARCH_NAMES, FLUENT_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
 from tests.cli.conftest import ROOT, Command
 
@@ -29,10 +29,11 @@ def where(
     return str(found.path), found.origin
 
 
-@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.daemon_client"])
+@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client.daemon_client"])
 def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
     code = (
-        f"import sys, json, {module}, hotreload.cli.status_text; print(json.dumps([*sys.modules]))"
+        f"import sys, json, {module}, hotreload.cli.client.status_text;"
+        " print(json.dumps([*sys.modules]))"
     )
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     loaded = {name.partition(".")[0] for name in json.loads(out)}

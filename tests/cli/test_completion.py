@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import GROUPS, build_parser
-from hotreload.cli.completion import EXPLAINED, PLACES, SHELLS, script
+from hotreload.cli.ops.completion import EXPLAINED, PLACES, SHELLS, script
 from tests.cli.conftest import ROOT
 
 NAMES = {name for _, names in GROUPS for name in names}

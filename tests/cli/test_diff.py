@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hotreload.cli.diff import Steps, fault_text, report_fields, report_text
+from hotreload.cli.trial.diff import Steps, fault_text, report_fields, report_text
 from hotreload.errors import CheckpointIncompatible, HotReloadError
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.comparing import check_limits

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotreload import holders
-from hotreload.cli import doctor, machine, main
+from hotreload.cli import main
 from hotreload.cli.doctor_checks import checkup
 from hotreload.cli.doctor_checks import places as check_places
 from hotreload.cli.doctor_checks import room as check_room
@@ -46,7 +45,8 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.cli.machine import (
+from hotreload.cli.ops import doctor, machine
+from hotreload.cli.ops.machine import (
     User,
     accelerators,
     unknown_groups,
@@ -54,9 +54,10 @@ from hotreload.cli.machine import (
 from hotreload.engine import versions
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
+from hotreload.facts import holders
+from hotreload.facts.holders import Process
 from hotreload.features import FEATURES
-from hotreload.holders import Process
-from hotreload.life.state_lock import StateFolder
+from hotreload.life.saved.state_lock import StateFolder
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 
@@ -588,7 +589,7 @@ def test_doctor_looks_at_the_settings_and_units_of_an_instance(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (world / "chat.toml").write_text("[state]\ndirectory = 'elsewhere'\n")
-    monkeypatch.setattr("hotreload.cli.units.DEFAULT_CONFIG", world / "hotreload.toml")
+    monkeypatch.setattr("hotreload.cli.ops.units.DEFAULT_CONFIG", world / "hotreload.toml")
     seen: list[Facts] = []
 
     def examine(facts: Facts) -> dict[str, Any]:

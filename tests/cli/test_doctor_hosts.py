@@ -16,7 +16,7 @@ from hotreload.cli.doctor_checks import checkup, hosts
 from hotreload.cli.doctor_checks.advice import Facts
 from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compared, meet
-from hotreload.cli.machine import User
+from hotreload.cli.ops.machine import User
 from hotreload.features import FEATURES
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.kinds import PORTS_AFTER

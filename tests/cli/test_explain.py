@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.explain import TABLES, entries
-from hotreload.cli.shipped import shipped
+from hotreload.cli.client.explain import TABLES, entries
+from hotreload.cli.ops.shipped import shipped
 from hotreload.errors import PASSED_OVER
 from hotreload.types import Outcome
 from tests.cli.conftest import Command
@@ -88,7 +88,7 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
         first, heading, then = page.read_text().partition("## Why an attempt was put off")
         (pages / f"a-{page.name}").write_text(heading + then)
         (pages / f"b-{page.name}").write_text(first)
-    monkeypatch.setattr("hotreload.cli.explain.shipped", tmp_path.joinpath)
+    monkeypatch.setattr("hotreload.cli.client.explain.shipped", tmp_path.joinpath)
     entries.cache_clear()
     try:
         assert {entry.codes for entry in entries()} == before

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import install_unit, machine, main, units
-from hotreload.cli.shipped import shipped
-from hotreload.cli.units import Installation, config_of, render
+from hotreload.cli import main
+from hotreload.cli.ops import install_unit, machine, units
+from hotreload.cli.ops.shipped import shipped
+from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
 from hotreload.settings.load import Settings
 

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from hotreload.cli.ls import listing_text, notes
-from hotreload.cli.show import now
+from hotreload.cli.client.ls import listing_text, notes
+from hotreload.cli.client.show import now
 from hotreload.events import SourceScanned
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.types import Reason, Revision
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, SECOND, World

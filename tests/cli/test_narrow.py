@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from hotreload.cli import show
-from hotreload.cli.show import columns, folded
+from hotreload.cli.client import show
+from hotreload.cli.client.show import columns, folded
 from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleTold
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.troubles import FILES_GONE
 from hotreload.types import By, Outcome, Reason, Refusal, Revision
 from tests.cli.conftest import Command

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.status_text import status_text
-from hotreload.cli.top_frame import frame, written
-from hotreload.cli.wait import until_ready
+from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.top_frame import frame, written
+from hotreload.cli.client.wait import until_ready
 from hotreload.events import ModeChosen, RevisionWanted, SourceScanned
 from hotreload.picture.picture import Rank
 from hotreload.types import Mode

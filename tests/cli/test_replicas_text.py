@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.show import ago, for_here
-from hotreload.cli.status_text import status_text
-from hotreload.cli.top_frame import frame, written
+from hotreload.cli.client.show import ago, for_here
+from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.top_frame import frame, written
 from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
 from hotreload.types import Phase, ReplicaState
 from tests.observe.test_replicas import BOTH, FIRST, OLD, lost, status

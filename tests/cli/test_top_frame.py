@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hotreload.cli.client.show import columns, cut, padded
+from hotreload.cli.client.top import AWAY, GLANCE_SECONDS, TopScreen
+from hotreload.cli.client.top_frame import frame, written
 from hotreload.cli.exits import TimedOut
-from hotreload.cli.show import columns, cut, padded
-from hotreload.cli.top import AWAY, GLANCE_SECONDS, TopScreen
-from hotreload.cli.top_frame import frame, written
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import xla_log
-from hotreload.cli.xla_log import XLA_LOG_LEVEL, keep_remarks_out
+from hotreload.cli.ops import xla_log
+from hotreload.cli.ops.xla_log import XLA_LOG_LEVEL, keep_remarks_out
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from hotreload.core.deciding import Sleep
-from hotreload.core.entrance import Entrance
+from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica, Replicas
 from hotreload.core.rules import Rules
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
-from hotreload.life.state_json import from_json, to_json
+from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Evidence, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps, unread
 from tests.waiting import PATIENCE, Witness

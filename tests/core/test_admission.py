@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.admission import Admission, Conditions
-from hotreload.core.entrance import Entrance
-from hotreload.core.exactly import Exactly
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.admission import Admission, Conditions
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.types import Generation, Lease, Revision, Staged
 from tests.waiting import turn_until

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from hotreload.core.admission import Conditions
-from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.admission import Conditions
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
 from hotreload.types import Answering, Generation, Lease, Revision
 from tests.waiting import turn_until

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import DrainTimedOut, NotServing
 from hotreload.events import Event, GateChanged
 from hotreload.types import Answering, GateState, Generation, Lease, Revision, Staged

@@ -2,7 +2,7 @@ import pytest
 
 from hotreload.core.deciding import Sleep, Try, decide, refused_since
 from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration
-from hotreload.life.state_json import from_json, to_json
+from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
 
 A, B = Revision("a", "step_1"), Revision("b", "step_2")

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotSaved
 from hotreload.events import OperatorAsked
 from hotreload.types import Generation, Noise, Outcome, Phase, Revision

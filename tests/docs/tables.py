@@ -12,10 +12,10 @@ from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
-from hotreload.server import known_fields
-from hotreload.server.known_fields import EMPTY, KnownFields
+from hotreload.server.described import known_fields
+from hotreload.server.described.known_fields import EMPTY, KnownFields
+from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
-from hotreload.server.text_generation_fields import PARAMETERS
 from hotreload.settings.load import to_toml
 from hotreload.settings.rereading import need_no_restart
 from hotreload.settings.sections import class_with

@@ -12,9 +12,9 @@ import pytest
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.demo_stage import ClientAnswer, Clients, sentence_of
-from hotreload.cli.demo_story import STORY, Chapter, DemoResult, print_closing
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, sentence_of
+from hotreload.cli.trial.demo_story import STORY, Chapter, DemoResult, print_closing
 from hotreload.features import FEATURES
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny

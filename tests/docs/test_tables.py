@@ -16,8 +16,8 @@ from hotreload.errors import PASSED_OVER
 from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app
-from hotreload.server.exchange import generation_header
-from hotreload.server.operations import OPERATIONS
+from hotreload.server.described.operations import OPERATIONS
+from hotreload.server.http.exchange import generation_header
 from hotreload.sources.passing import AFTER
 from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from hotreload.core.admission import Admission
-from hotreload.core.entrance import Entrance
+from hotreload.core.way_in.admission import Admission
+from hotreload.core.way_in.entrance import Entrance
 
 
 def admission_of[A: Admission](entrance: Entrance[Any], kind: type[A]) -> A:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from hotreload.core.entrance import Entrance
 from hotreload.core.ledger import Ledger
 from hotreload.core.recording import Attempts
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Event
 from hotreload.feature import Feature
 from hotreload.features import FEATURES

@@ -10,8 +10,8 @@ from typing import Any, override
 
 import pytest
 
+from hotreload.core.engines.lasting import close_drained_generations
 from hotreload.core.judge import Judge
-from hotreload.core.lasting import close_drained_generations
 from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
 from hotreload.features.command.evidence import CommandEnd

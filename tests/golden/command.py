@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from hotreload.cli import main
-from hotreload.cli.show import COLOURS
+from hotreload.cli.client.show import COLOURS
 from tests.golden.blanks import blanked
 
 NAMES = {str(code): name for name, code in COLOURS.items()}

@@ -7,10 +7,10 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
+from hotreload.facts.listed import Listed, Standing
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.hearing import HearingNow
-from hotreload.listed import Listed, Standing
 from hotreload.types import (
     NOISY,
     START,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import GROUPS
-from hotreload.cli.explain import entries
+from hotreload.cli.client.explain import entries
 from hotreload.errors import (
     Busy,
     ConfigError,

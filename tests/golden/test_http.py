@@ -20,7 +20,7 @@ from hotreload.errors import (
     NotServing,
     SourceUnavailable,
 )
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason
 from tests.golden.blanks import blanked

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.top import TopScreen
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.top import TopScreen
 from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked
 from tests.golden.command import named_colours, run

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from tests.histories.asking import Asking
 from tests.histories.record import Heard, Life, Record

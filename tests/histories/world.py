@@ -12,7 +12,7 @@ from typing import Any
 
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import survey
-from hotreload.life.state_json import from_json
+from hotreload.life.saved.state_json import from_json
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import OPENERS, SAID_NUMBERS
 from hotreload.types import Mode

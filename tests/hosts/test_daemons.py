@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from hotreload.errors import HotReloadError
-from hotreload.life.state_json import to_json
+from hotreload.life.saved.state_json import to_json
 from tests.hosts.daemons import LOST, Daemons
 from tests.integration.deaths import ledger_of
 from tests.integration.process import Process

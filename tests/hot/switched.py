@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotreload.core.gate import Gate
-from hotreload.core.lasting import close_drained_generations
+from hotreload.core.engines.lasting import close_drained_generations
+from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import Ledger
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica
 from hotreload.core.rules import Rules
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import EngineLost
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.switching import Switching

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
-from hotreload.life.state_json import from_json
+from hotreload.life.saved.state_json import from_json
 from tests.integration.process import OF_WORDS, REAL, Process
 from tests.integration.running import words
 from tests.waiting import PATIENCE

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.admission import Conditions
+from hotreload.core.way_in.admission import Conditions
 from hotreload.features.pause.pause import Pause
 from hotreload.features.sessions import sessions
 from hotreload.features.sessions.sessions import Sessions

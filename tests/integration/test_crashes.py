@@ -17,8 +17,8 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.failpoints import OVERLAP_ONLY, POINTS, START_ONLY
-from hotreload.life.state_json import to_json
-from hotreload.life.state_lock import user_of
+from hotreload.life.saved.state_json import to_json
+from hotreload.life.saved.state_lock import user_of
 from hotreload.types import Generation, Revision
 from tests.integration.deaths import (
     EXIT_SECONDS,

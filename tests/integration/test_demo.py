@@ -14,9 +14,9 @@ import pytest
 
 import hotreload
 from hotreload.cli import build_parser
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.demo_stage import ClientAnswer, Clients, repeated
-from hotreload.cli.demo_story import STORY, DemoResult, ending, print_closing
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, repeated
+from hotreload.cli.trial.demo_story import STORY, DemoResult, ending, print_closing
 from tests.integration.process import START_SECONDS
 from tests.waiting import PATIENCE, look_until
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload.events import Progress
-from hotreload.life.state_files import FORMER, NEWEST, NUMBER
+from hotreload.life.saved.state_files import FORMER, NEWEST, NUMBER
 from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.daemon_client import DEFAULT_SOCKET, DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DEFAULT_SOCKET, DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
 from hotreload.settings.sections import StateSettings
 from tests.integration.process import START_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.life.state_json import VERSION
+from hotreload.life.saved.state_json import VERSION
 from tests.integration.running import Running, words
 from tests.words.engine import starting_engines_of_words
 

@@ -19,7 +19,7 @@ import pytest
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start
 from hotreload.core.ledger import Ledger
@@ -27,10 +27,10 @@ from hotreload.engine.weights.spool import private_copy
 from hotreload.errors import TryAgain
 from hotreload.events import RevisionWanted, StateSaved
 from hotreload.features import FEATURES
-from hotreload.life.candidates import revision_of_model
-from hotreload.life.served_by import served_from
-from hotreload.life.state import StateFile
-from hotreload.life.state_lock import StateFolder
+from hotreload.life.saved.state import StateFile
+from hotreload.life.saved.state_lock import StateFolder
+from hotreload.life.start.candidates import revision_of_model
+from hotreload.life.start.served_by import served_from
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision

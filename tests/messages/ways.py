@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.status_text import status_text
+from hotreload.cli.client.status_text import status_text
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits
@@ -23,7 +23,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import BadRequest, ConfigError
-from hotreload.life.start_engine import start_engine
+from hotreload.life.start.start_engine import start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from tests.engine.real import checked

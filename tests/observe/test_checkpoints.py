@@ -8,8 +8,8 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, PhaseEntered, SourceScanned
+from hotreload.facts.listed import Listed, Standing
 from hotreload.json_fields import iso as iso_of
-from hotreload.listed import Listed, Standing
 from hotreload.picture.checkpoints import LONGEST_WHY, Checkpoints
 from hotreload.picture.picture import Picture
 from hotreload.types import (

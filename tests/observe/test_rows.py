@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.attempts_text import words_of, words_of_judges
-from hotreload.cli.show import ago, for_here
-from hotreload.cli.status_text import status_text
-from hotreload.cli.top_frame import frame, written
+from hotreload.cli.client.attempts_text import words_of, words_of_judges
+from hotreload.cli.client.show import ago, for_here
+from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.top_frame import frame, written
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,

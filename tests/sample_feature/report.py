@@ -9,10 +9,10 @@ from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
+from hotreload.server.described.operation import JSON_TYPE, Operation
+from hotreload.server.described.schema_parts import AN_INTEGER, PLAIN_TEXT, a_list, an_object, named
 from hotreload.server.feature_routes import Routes
-from hotreload.server.operation import JSON_TYPE, Operation
-from hotreload.server.problems import Json
-from hotreload.server.schema_parts import AN_INTEGER, PLAIN_TEXT, a_list, an_object, named
+from hotreload.server.http.problems import Json
 from tests.sample_feature import REASON
 
 OPERATIONS = {("GET", "/frozen"): Operation("The frozen fields.", {JSON_TYPE: named("Frozen")})}

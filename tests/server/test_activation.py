@@ -18,9 +18,9 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
-from hotreload.server import listening
-from hotreload.server.http_server import HttpServer
-from hotreload.server.listening import bind_unix, take_over, turn_away
+from hotreload.server.http import listening
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.listening import bind_unix, take_over, turn_away
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
@@ -101,7 +101,7 @@ def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> Non
     """As systemd does it: descriptor 3, and a pid that is known only after the fork."""
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
-        "from hotreload.server.listening import take_over\n"
+        "from hotreload.server.http.listening import take_over\n"
         "(taken,) = take_over()\n"
         "print(taken.getsockname(), taken.get_inheritable(), 'LISTEN_FDS' in os.environ)"
     )

@@ -27,7 +27,8 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import StateSaved
-from hotreload.server import admin, peers
+from hotreload.server import admin
+from hotreload.server.http import peers
 from hotreload.types import Outcome, Reason
 from tests.server.world import FIRST, World, attempt, serving
 
@@ -517,7 +518,7 @@ async def test_the_overflow_ids_are_those_of_this_kernel(
 
 
 async def test_the_kernel_says_who_connected() -> None:
-    from hotreload.server.peers import peer_of
+    from hotreload.server.http.peers import peer_of
 
     ours, theirs = socket.socketpair()
     with ours, theirs:

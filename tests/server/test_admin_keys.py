@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from hotreload.json_fields import by_fields
 from hotreload.picture.words import asked
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
 from hotreload.types import By
 from tests.server.test_sglang import GUARDED
 from tests.server.world import World, attempt, serving

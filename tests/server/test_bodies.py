@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.server.limits import FREE_BYTES
+from hotreload.server.http.limits import FREE_BYTES
 from hotreload.server_limits import Limits
 from tests.server.world import FIRST, World, answer_on, serving
 from tests.waiting import PATIENCE

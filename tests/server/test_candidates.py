@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from hotreload.core.entrance import Entrance
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Events
 from hotreload.server.candidates import answering_at, create_candidate_app
 from hotreload.server_limits import Limits

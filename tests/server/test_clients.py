@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.known_fields import (
+from hotreload.server.described.known_fields import (
     CHAT,
     COMPLETION,
     EMPTY,
@@ -20,9 +20,9 @@ from hotreload.server.known_fields import (
     KnownFields,
     asks_for_nothing,
 )
+from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.text_generation_fields import PARAMETERS
 from hotreload.server_limits import Limits
 from tests.server.world import World, serving
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.events import Event, SocketBoundAnew, TroubleTold
-from hotreload.server import doors
-from hotreload.server.listening import bind_unix
+from hotreload.server.http import doors
+from hotreload.server.http.listening import bind_unix
 from hotreload.troubles import SOCKET_GONE
 from tests.server.world import World, answer_on, serving
 from tests.waiting import Witness

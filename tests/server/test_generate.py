@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from hotreload.errors import BadRequest, EngineLost
-from hotreload.server import connections
+from hotreload.server.http import connections
 from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving

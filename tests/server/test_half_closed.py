@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.events import Leaving
-from hotreload.server.connections import PeerProtocol
+from hotreload.server.http.connections import PeerProtocol
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
 

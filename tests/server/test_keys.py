@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from hotreload.server.keys import FAILURES_TOLD_SECONDS as TELL_SECONDS
-from hotreload.server.keys import ApiKeys, Failures
+from hotreload.server.http.keys import FAILURES_TOLD_SECONDS as TELL_SECONDS
+from hotreload.server.http.keys import ApiKeys, Failures
 from tests.clock import Clock
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotNewEnough, NotServing
 from hotreload.server_limits import Limits
 from hotreload.types import Lease

@@ -8,7 +8,7 @@ from pathlib import Path
 import h11
 import pytest
 
-from hotreload.server.connections import PeerProtocol
+from hotreload.server.http.connections import PeerProtocol
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE
 

@@ -14,9 +14,9 @@ from hotreload.features.command.shapes import COMMAND_SHAPES
 from hotreload.features.compare.shapes import COMPARE_SHAPES
 from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.routes import pause_routes
-from hotreload.server.answer_schemas import SHAPES
-from hotreload.server.keys import OPEN_PATHS, ApiKeys
-from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server.described.answer_schemas import SHAPES
+from hotreload.server.http.keys import OPEN_PATHS, ApiKeys
+from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.problems import Refused
+from hotreload.server.http.problems import Refused
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.health import OneToken
 from hotreload.server_limits import Limits

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
 from tests.server.test_keys import GOOD, over_tcp
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE

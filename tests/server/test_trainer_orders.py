@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from hotreload.errors import BadRequest, Busy, NotServing
-from hotreload.server.keys import ApiKeys
+from hotreload.server.http.keys import ApiKeys
 from hotreload.server.sglang.not_served import NOT_SERVED
 from hotreload.types import Lease, Outcome, Reason
 from tests.fake_answers import FOR_EVER

@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
-from hotreload.listed import Listed, Standing
+from hotreload.facts.listed import Listed, Standing
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason, Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving

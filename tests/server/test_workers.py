@@ -27,8 +27,8 @@ from hotreload.errors import (
     NotServing,
 )
 from hotreload.server.asking import EncodedOtherwise
-from hotreload.server.problems import Refused, problem_of
-from hotreload.server.shared_numbers import NumbersInMemory
+from hotreload.server.http.problems import Refused, problem_of
+from hotreload.server.http.shared_numbers import NumbersInMemory
 from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
 from hotreload.server.workers.handing import LARGEST_INLINE, Handing
 from hotreload.server.workers.model import MOST_WAITING, _Answer

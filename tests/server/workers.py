@@ -10,9 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from hotreload.server.asking import Model
-from hotreload.server.http_server import HttpServer
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.shared_numbers import NumbersInMemory
 from hotreload.server.ports import Encoder, Metrics
-from hotreload.server.shared_numbers import NumbersInMemory
 from hotreload.server.workers import words
 from hotreload.server.workers.app import create_worker_app
 from hotreload.server.workers.asked import AskedByWorker

@@ -11,26 +11,26 @@ from typing import Any
 
 import httpx
 
-from hotreload.core.admission import Admission
-from hotreload.core.entrance import Entrance
-from hotreload.core.gate import Gate
 from hotreload.core.ledger import Ledger
+from hotreload.core.way_in.admission import Admission
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.gate import Gate
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
+from hotreload.facts.listed import Listed
 from hotreload.features import FEATURES
-from hotreload.listed import Listed
 from hotreload.observe.metrics_page import Fresh
 from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
 from hotreload.server.app import create_app
-from hotreload.server.doors import Doors
-from hotreload.server.http_server import HttpServer
-from hotreload.server.keys import ApiKeys, wanted_keys
-from hotreload.server.listening import bind_tcp, bind_unix
-from hotreload.server.operations import OPERATIONS
-from hotreload.server.webhook import Webhook
+from hotreload.server.described.operations import OPERATIONS
+from hotreload.server.http.doors import Doors
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.keys import ApiKeys, wanted_keys
+from hotreload.server.http.listening import bind_tcp, bind_unix
+from hotreload.server.http.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.types import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.checkpoint.survey import Roots, survey
-from hotreload.listed import Standing
+from hotreload.facts.listed import Standing
 from hotreload.sources import tree
 from tests.clock import Clock
 from tests.hub.local_hub import LocalHub, local_hub

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import Unreachable
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny

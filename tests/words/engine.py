@@ -23,7 +23,7 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spool import private_copy
-from hotreload.life import start_engine
+from hotreload.life.start import start_engine
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
 from tests.fake_answers import Fields

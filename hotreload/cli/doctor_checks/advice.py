@@ -7,9 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from hotreload import holders
 from hotreload.checkpoint.file_names import WEIGHTS
-from hotreload.cli import machine
+from hotreload.cli.ops import machine
+from hotreload.facts import holders
 from hotreload.settings.load import Settings
 from hotreload.sources.hub.snapshots import folder_of
 

@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hotreload import holders
-from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Check, Facts, not_configured
 from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.doctor_checks.places import (
@@ -36,9 +34,11 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
+from hotreload.cli.ops import machine
 from hotreload.engine.versions import SUPPORTED, how_to_install, installed, why_untested
+from hotreload.facts import holders
+from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
 from hotreload.settings.load import missing_to_serve
-from hotreload.socket_names import LONGEST_SOCKET_PATH
 
 DEVICE_SECONDS = 120.0
 IMPORT_ENGINE = "from hotreload.engine import sglang; from sgl_jax.srt.entrypoints import engine"

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 
-from hotreload import holders
 from hotreload.cli.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
+from hotreload.facts import holders
 from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.life.meeting import ranks_of
 from hotreload.hosts.upstream.joining import Ranks

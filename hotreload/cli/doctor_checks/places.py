@@ -6,14 +6,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload import holders
 from hotreload.checkpoint.fit import served_by
-from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
+from hotreload.cli.ops import machine
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
-from hotreload.life import state_lock
-from hotreload.mount_table import mount_of
+from hotreload.facts import holders
+from hotreload.facts.mount_table import mount_of
+from hotreload.life.saved import state_lock
 from hotreload.settings.kinds import is_local
 from hotreload.sources.alarm import remote_file_system
 

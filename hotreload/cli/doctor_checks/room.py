@@ -5,9 +5,9 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
-from hotreload.cli import machine
 from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
-from hotreload.cli.units import MemoryLimits
+from hotreload.cli.ops import machine
+from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
 from hotreload.engine.weights.host_memory import host_bytes_free
 

@@ -12,7 +12,7 @@ from typing import Any
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.owned_args import refused_args
+from hotreload.facts.owned_args import refused_args
 
 LOG_LEVEL = logging.WARNING
 """Upstream's."""

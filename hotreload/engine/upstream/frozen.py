@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Callable
 
-from hotreload.heap import is_starting
+from hotreload.facts.heap import is_starting
 
 _changing = threading.Lock()
 _running: set[int] = set()

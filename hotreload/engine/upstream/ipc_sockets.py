@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload import files
 from hotreload.errors import ConfigError
-from hotreload.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts import files
+from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
 
 FOLDER_PREFIX = "hotreload-ipc-"
 _NAMES = len("/xxxxxxxx/tmpxxxxxxxx")

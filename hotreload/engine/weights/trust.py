@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotreload import files
 from hotreload.engine.versions import installed
 from hotreload.engine.weights import host_arrays, leaf_rules, on_device, own
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import Layout
+from hotreload.facts import files
 from hotreload.types import Checkpoint
 
 log = logging.getLogger("hotreload.engine")

@@ -10,7 +10,7 @@ import numpy as np
 from hotreload.engine.weights.leaf_rules import Ingredient, Ingredients
 from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One
-from hotreload.heap import give_back
+from hotreload.facts.heap import give_back
 from hotreload.types import Checkpoint
 
 

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from hotreload.core.lasting import Leave
+from hotreload.core.engines.lasting import Leave
 from hotreload.core.recording import Attempts
 from hotreload.errors import EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, OperatorAsked

@@ -1,7 +1,6 @@
 """Schemas of what a bake adds to answers."""
 
-from hotreload.server.feature_routes import Routes, to_attempts
-from hotreload.server.schema_parts import (
+from hotreload.server.described.schema_parts import (
     AN_INTEGER,
     ANY_OBJECT,
     MAYBE_INTEGER,
@@ -12,6 +11,7 @@ from hotreload.server.schema_parts import (
     either,
     named,
 )
+from hotreload.server.feature_routes import Routes, to_attempts
 
 MAYBE_BAKE = either(named("Bake"), {"type": "null"})
 BAKE_SHAPES = Routes(

@@ -1,7 +1,7 @@
 """Schemas of what a command adds to answers."""
 
+from hotreload.server.described.schema_parts import PLAIN_TEXT, a_list
 from hotreload.server.feature_routes import Routes, to_attempts
-from hotreload.server.schema_parts import PLAIN_TEXT, a_list
 
 COMMAND_SHAPES = Routes(adds=to_attempts(command_said=a_list(PLAIN_TEXT)))
 """It adds no route."""

@@ -1,7 +1,6 @@
 """Schemas of what comparisons add to answers."""
 
-from hotreload.server.feature_routes import Routes, to_attempts
-from hotreload.server.schema_parts import (
+from hotreload.server.described.schema_parts import (
     A_NUMBER,
     AN_INTEGER,
     MAYBE_INTEGER,
@@ -13,6 +12,7 @@ from hotreload.server.schema_parts import (
     either,
     named,
 )
+from hotreload.server.feature_routes import Routes, to_attempts
 
 _SIGNS = ("empty", "endless", "repeating")
 _COUNTS = (

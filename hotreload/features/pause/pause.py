@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from hotreload.core.admission import Admission, Conditions
+from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Publish
 from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver

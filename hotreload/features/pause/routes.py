@@ -17,20 +17,14 @@ from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, Running
 from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
-from hotreload.server.exchange import while_connected
-from hotreload.server.feature_routes import Routes
-from hotreload.server.operation import (
+from hotreload.server.described.operation import (
     JSON_TYPE,
     Operation,
     Operations,
     Parameter,
     for_administrators,
 )
-from hotreload.server.ordering import asker
-from hotreload.server.ports import Gate
-from hotreload.server.problems import Json
-from hotreload.server.request_body import BOOLEAN, Kind, check_kinds, read_fields
-from hotreload.server.schema_parts import (
+from hotreload.server.described.schema_parts import (
     A_BOOLEAN,
     A_NUMBER,
     AN_INTEGER,
@@ -40,6 +34,12 @@ from hotreload.server.schema_parts import (
     either,
     named,
 )
+from hotreload.server.feature_routes import Routes
+from hotreload.server.http.exchange import while_connected
+from hotreload.server.http.problems import Json
+from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
+from hotreload.server.ordering import asker
+from hotreload.server.ports import Gate
 from hotreload.server.sglang.bodies import EVERY_CONTROL
 
 USUAL = "abort"

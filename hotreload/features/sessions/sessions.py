@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hotreload.core.admission import Admission, Conditions
-from hotreload.core.exactly import Exactly
-from hotreload.core.gate import Gate
+from hotreload.core.way_in.admission import Admission, Conditions
+from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.gate import Gate
 from hotreload.types import Lease
 
 MOST_SESSIONS = 65_536

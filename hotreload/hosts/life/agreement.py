@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hotreload import __version__
-from hotreload.life.model_files import digests_of_side_files
+from hotreload.life.start.model_files import digests_of_side_files
 from hotreload.observe.metrics import installed
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import masked

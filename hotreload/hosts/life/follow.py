@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hotreload import failpoints
-from hotreload.core.admission import UNCONDITIONAL, Conditions
 from hotreload.core.attempt import prepare
+from hotreload.core.engines.replica import Replica, Replicas, chosen_mode
 from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, StillWanted
 from hotreload.core.recording import Attempts
-from hotreload.core.replica import Replica, Replicas, chosen_mode
+from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Publish, Warming
-from hotreload.heap import STARTING, keep_what_is_there
+from hotreload.facts.heap import STARTING, keep_what_is_there
 from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -29,14 +29,14 @@ from hotreload.hosts.life.meeting import Lose, met
 from hotreload.hosts.steps import About, Following, take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
-from hotreload.life.boot import unarmed
-from hotreload.life.candidates import revision_of_model
 from hotreload.life.checking import Checking
-from hotreload.life.model_files import keep_model
 from hotreload.life.running import RunningEngine
-from hotreload.life.served_by import served_from
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start_engine import to_start_from
+from hotreload.life.start.boot import unarmed
+from hotreload.life.start.candidates import revision_of_model
+from hotreload.life.start.model_files import keep_model
+from hotreload.life.start.served_by import served_from
+from hotreload.life.start.start_engine import to_start_from
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import uninterrupted

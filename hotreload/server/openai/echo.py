@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.json_fields import Fields
+from hotreload.server.http.request_body import is_integer
 from hotreload.server.openai.messages import refused
-from hotreload.server.request_body import is_integer
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.known_fields import EMPTY, asks_for_nothing
-from hotreload.server.request_body import short
+from hotreload.server.described.known_fields import EMPTY, asks_for_nothing
+from hotreload.server.http.request_body import short
 
 ROLES = {
     "system": "system",

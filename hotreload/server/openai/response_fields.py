@@ -3,9 +3,9 @@
 from typing import Any
 
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
-from hotreload.server.known_fields import CHAT, LABELS, SAMPLING, KnownFields
-from hotreload.server.request_body import BOOLEAN, OBJECT, STRING, Kind
+from hotreload.server.described.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
+from hotreload.server.described.known_fields import CHAT, LABELS, SAMPLING, KnownFields
+from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, Kind
 
 MOST_METADATA = 16
 LONGEST_METADATA = 512

@@ -19,7 +19,9 @@ from hotreload.server.answerer import (
     check_batch,
     oldest_wanted,
 )
-from hotreload.server.known_fields import CHAT, COMPLETION, KnownFields
+from hotreload.server.described.known_fields import CHAT, COMPLETION, KnownFields
+from hotreload.server.http.problems import Json
+from hotreload.server.http.request_body import is_integer, read_object
 from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.echo import asked_echo
@@ -32,8 +34,6 @@ from hotreload.server.openai.requests import (
 from hotreload.server.openai.response_answers import ResponseAnswer
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.openai.response_requests import response_request
-from hotreload.server.problems import Json
-from hotreload.server.request_body import is_integer, read_object
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

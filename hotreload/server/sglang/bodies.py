@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotreload.server.admin import RELOAD, WEIGHT_VERSION
-from hotreload.server.request_body import (
+from hotreload.server.http.request_body import (
     BOOLEAN,
     INTEGER,
     NAME_OF_WEIGHTS,

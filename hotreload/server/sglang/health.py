@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
+from hotreload.server.http.problems import Refused
 from hotreload.server.ports import Gate
-from hotreload.server.problems import Refused
 
 HEALTHY_SECONDS = 20.0
 """The longest wait for a token, as SGLang's."""

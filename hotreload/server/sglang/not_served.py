@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.json_fields import Fields
-from hotreload.server.problems import Json, no_such_route
+from hotreload.server.http.problems import Json, no_such_route
 
 FROM_A_FOLDER = (
     "weights come from checkpoints in folders here: write one below [source] path or [server] "

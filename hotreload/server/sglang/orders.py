@@ -13,9 +13,9 @@ from hotreload.errors import BadRequest, HotReloadError, NotServing
 from hotreload.json_fields import Fields, attempt_fields, generation_fields, reason_fields
 from hotreload.picture.status import Status
 from hotreload.server.admin import Admit
+from hotreload.server.http.problems import Json
+from hotreload.server.http.request_body import Kind, read_fields
 from hotreload.server.ordering import TrainerOrders
-from hotreload.server.problems import Json
-from hotreload.server.request_body import Kind, read_fields
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.not_served import failed
 from hotreload.server.sglang.routes import needed

@@ -13,11 +13,11 @@ from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.admin import Admit
 from hotreload.server.answerer import check_batch
+from hotreload.server.http.problems import Json, Refused, openai_fields
+from hotreload.server.http.request_body import read_fields
 from hotreload.server.openai.requests import chat_request, in_openai_words
 from hotreload.server.ordering import abort, flush_all
 from hotreload.server.ports import Gate
-from hotreload.server.problems import Json, Refused, openai_fields
-from hotreload.server.request_body import read_fields
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server.sglang.health import OneToken

@@ -7,14 +7,14 @@ from starlette.exceptions import HTTPException
 
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
-from hotreload.server.around import put_around
 from hotreload.server.asking import Model
-from hotreload.server.keys import KeyCheck
-from hotreload.server.limits import Bodies
+from hotreload.server.http.around import put_around
+from hotreload.server.http.keys import KeyCheck
+from hotreload.server.http.limits import Bodies
+from hotreload.server.http.shared_numbers import SharedNumbers
 from hotreload.server.model_routes import model_routes
 from hotreload.server.ports import Metrics
 from hotreload.server.sglang.not_served import no_route
-from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.view_routes import Feeds
 from hotreload.server_limits import Limits
 from hotreload.types import Generation

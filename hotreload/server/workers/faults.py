@@ -16,7 +16,7 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.server.asking import EncodedOtherwise
-from hotreload.server.problems import Refused
+from hotreload.server.http.problems import Refused
 
 FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
     kind.__name__: kind

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from hotreload.core.exactly import Exactly
+from hotreload.core.way_in.exactly import Exactly
 from hotreload.json_fields import Fields
 from hotreload.server.asking import Encoded, Inquiry
 from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message

@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hotreload.server.doors import Doors
-from hotreload.server.http_server import HttpServer
+from hotreload.server.http.doors import Doors
+from hotreload.server.http.http_server import HttpServer
+from hotreload.server.http.shared_numbers import SharedNumbers
 from hotreload.server.ports import Encoder
-from hotreload.server.shared_numbers import SharedNumbers
 from hotreload.server.workers import words
 from hotreload.server.workers.handing import Handing
 from hotreload.server.workers.model import CountedElsewhere, ModelElsewhere

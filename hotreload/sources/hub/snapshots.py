@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hotreload.errors import SourceUnavailable
-from hotreload.files import locked, put_folder, replace
-from hotreload.listed import Listed, Standing
+from hotreload.facts.files import locked, put_folder, replace
+from hotreload.facts.listed import Listed, Standing
 from hotreload.sources.hub.client import HubFile
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
 from hotreload.types import Revision, holds_weights

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.listener import AnswerEnded, LetIn
 from hotreload.core.rules import Rules
+from hotreload.core.way_in.listener import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleTold
 from hotreload.features.bake import one_bake

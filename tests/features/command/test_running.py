@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.entrance import Entrance
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError
 from hotreload.events import Events
@@ -16,7 +16,7 @@ from hotreload.features import FEATURES
 from hotreload.features.command import running
 from hotreload.features.command.evidence import CommandEnd
 from hotreload.features.command.running import CommandRunner
-from hotreload.life.start_engine import engine_options
+from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
 from hotreload.types import Lease, Revision, Staged

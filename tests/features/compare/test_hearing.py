@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour.heard import HeardRequest
-from hotreload.core.listener import LetIn
+from hotreload.core.way_in.listener import LetIn
 from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing, HearingNow
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hotreload.core.admission import Conditions
-from hotreload.core.entrance import Entrance
+from hotreload.core.way_in.admission import Conditions
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
 from hotreload.events import Event, TroubleTold
 from hotreload.features.pause.events import PauseBegan, PauseOver

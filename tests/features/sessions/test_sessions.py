@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.admission import Conditions
-from hotreload.core.entrance import Entrance
-from hotreload.core.exactly import Exactly
 from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.way_in.admission import Conditions
+from hotreload.core.way_in.entrance import Entrance
+from hotreload.core.way_in.exactly import Exactly
 from hotreload.errors import GenerationGone
 from hotreload.features.sessions import sessions as module
 from hotreload.features.sessions.sessions import Sessions

@@ -1,0 +1,1 @@
+"""Verbs that ask a daemon, and tell it."""

@@ -1,0 +1,158 @@
+"""`hotreload explain`: what a code means and what to do about it, as the pages of docs/ say.
+
+Their tables and sections are the one home of it. On which page a table stands does not matter, nor
+under which heading.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.ops.shipped import shipped
+
+EXPLAINED = """\
+CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
+or of a folder that is passed over, a trouble, an alert, the code of an error that a client got, an
+exit code. Without one it lists all of them. It asks no daemon, and exits 0, or 2 when nobody here
+knows the code.
+
+examples:
+  hotreload explain
+  hotreload explain nonfinite
+  hotreload explain WeightsStale
+  hotreload explain 78"""
+
+TABLES = (
+    "outcomes",
+    "rejections",
+    "put off",
+    "passed over",
+    "troubles",
+    "clients",
+    "exit codes",
+)
+"""The marked tables whose rows explain a code."""
+TABLE = r"(?s)<!-- ([\w ]+) -->\n(.*?)\n<!-- /\1 -->"
+ALERT = r"(?sm)^#+ Alert (\w+)\n+(.*?)\s*(?=^#|\Z)"
+HEADING = r"(?m)^#+ (.+)$"
+LINK = r"\[((?:`[^`]+`|[^\]`])+)\]\([^)\s]*\)"
+"""A link. The words that are shown of it may be code, and code may have brackets."""
+CODE_MARK = r"`([^`]+)`"
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "explain",
+        help="what a reason, a trouble, an alert or an exit code means, and what to do",
+        description="What a reason, a trouble, an alert or an exit code means, and what to do.\n\n"
+        + EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("code", nargs="?", metavar="CODE", help="which (all are listed)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the runbook says about a code, or every code there is."""
+    print(_all() if args.code is None else _explained(args.code))
+    return 0
+
+
+def _all() -> str:
+    """List every code under the heading of its table."""
+    from hotreload.cli.client.show import BELOW, paragraph
+
+    under: dict[str, dict[str, None]] = {}
+    for entry in entries():
+        under.setdefault(entry.about, {}).update(dict.fromkeys(entry.codes))
+    return "\n\n".join(
+        f"{about}:\n{BELOW}{paragraph(', '.join(codes), BELOW)}" for about, codes in under.items()
+    )
+
+
+def _explained(code: str) -> str:
+    """Write each entry about a code: one that may mean several things has several."""
+    from hotreload.cli.exits import Misused
+    from hotreload.errors import did_you_mean, shown
+
+    known = {each: each for entry in entries() for each in entry.codes}
+    found = [entry for entry in entries() if _same(code) in map(_same, entry.codes)]
+    if not found:
+        meant = did_you_mean(code, known)
+        raise Misused(f"no runbook knows {shown(code)}{meant}\n`hotreload explain` lists all codes")
+    exactly_first = sorted(found, key=lambda entry: code not in entry.codes)
+    return "\n\n".join(map(_text, exactly_first))
+
+
+def _same(code: str) -> str:
+    """Return one spelling of a code, however it is typed."""
+    return code.lower().replace("_", "").replace("-", "").replace(" ", "")
+
+
+def _text(entry: "RunbookEntry") -> str:
+    from hotreload.cli.client.show import pairs, paragraph
+
+    first = paragraph(f"{', '.join(entry.codes)}: {entry.about} (docs/{entry.page})")
+    return f"{first}\n{pairs(entry.says)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookEntry:
+    """The words of a page about some codes."""
+
+    codes: tuple[str, ...]
+    about: str
+    """The heading that it stands below."""
+    page: str
+    says: tuple[tuple[str, str], ...]
+    """Each part of it under its name."""
+
+
+@cache
+def entries() -> Sequence[RunbookEntry]:
+    """Read every page."""
+    return [entry for path in _pages() for entry in _entries_of(path.name, path.read_text())]
+
+
+def _pages() -> Iterator[Path]:
+    return iter(sorted(shipped("docs").glob("*.md")))
+
+
+def _entries_of(page: str, text: str) -> Iterator[RunbookEntry]:
+    for found in re.finditer(TABLE, text):
+        name, table = found.groups()
+        if name in TABLES:
+            about = re.findall(HEADING, text[: found.start()])[-1]
+            head, _, *rows = map(_cells, table.splitlines())
+            yield from (_row(page, about, head, row) for row in rows)
+    for found in re.finditer(ALERT, text):
+        name, words = found.groups()
+        yield RunbookEntry((name,), "Alerts", page, tuple(_points(words)))
+
+
+def _cells(line: str) -> list[str]:
+    return [_plain(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def _row(page: str, about: str, head: Sequence[str], row: Sequence[str]) -> RunbookEntry:
+    """Make an entry whose codes stand in the column that has them, else in the first one."""
+    at = head.index("code") if "code" in head else 0
+    codes = tuple(re.findall(CODE_MARK, row[at])) or (row[at],)
+    says = list(zip(head, row, strict=True))
+    return RunbookEntry(codes, about, page, (*says[:at], *says[at + 1 :]))
+
+
+def _points(words: str) -> Iterator[tuple[str, str]]:
+    """Yield the points of an alert's section, each of which begins with its name."""
+    for name, said in re.findall(r"^- \*\*(\w+):\*\* (.+)$", words, re.MULTILINE):
+        yield name.lower(), _plain(said)
+
+
+def _plain(text: str) -> str:
+    """Take a page's marks out, but those of code."""
+    return re.sub(LINK, r"\1", text).replace("**", "").replace("\\|", "|")

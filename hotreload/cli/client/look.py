@@ -1,0 +1,226 @@
+"""`hotreload status`, `history`, `checksums` and `events`: ask the daemon how things are."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from hotreload.cli.client.show import local
+from hotreload.cli.client.wait import add_wait, until_ready
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
+from hotreload.cli.exits import FAILED, check_code
+from hotreload.picture.words import Fields, plain
+
+MOST_SHOWN = 1000
+"""More than a daemon keeps."""
+HISTORIES = ("attempts", "pins")
+OF_AN_END = ("revision", "label", "generation", "reason", "by")
+"""The fields of an attempt that ended on its line."""
+STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
+
+STATUS_EXPLAINED = """\
+The first line says who answers, whether that is what is wanted, and what to type next. state is
+booting, serving, reloading, stopping or lost. A checkpoint under "refused" is not tried again until
+its bytes change or `hotreload reload NAME --force` says so. While it boots, "boot" says which step
+runs, since when and how far. For scripts use --json. With --wait it waits until requests are
+answered, also for a daemon that is not there yet. When --timeout was over first it exits 6, or 3
+if no daemon came; when the engine is lost it exits 70 at once.
+
+--check is for scripts and monitoring. It prints nothing when all is well, else a line for each
+thing that is wrong, its code first; `hotreload explain CODE` says more. It exits
+  0   requests are answered by what is wanted, or what is wanted is on its way, and nothing is wrong
+  1   requests are answered, and something is wrong: what is wanted was refused or put off,
+      something newer than what is live was refused, a trouble stands, the live weights drifted,
+      the state is not saved, an engine is lost …
+  3   no daemon answers on the socket (the reason stands on stderr)
+  6   nobody is answered yet, or any more: the daemon boots or stops
+  70  nobody is answered: the engine is lost
+
+examples:
+  hotreload status
+  hotreload status --check || alert-somebody
+  hotreload status --wait --timeout 900     before the first request of a script
+  hotreload status --json | jq -r .generation"""
+
+HISTORY_EXPLAINED = """\
+One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
+postponed, superseded, lost; a rollback that went live is told as "rolled back"), the generation it
+made, how long it took, how long requests were held, which loader made its weights (own or
+upstream), who asked for it (a user, or the source); then which weights a rollback left, why it
+failed, the --reason that the user gave, and how many leaves changed, and which most.
+Pins and unpins have lines of their own. The daemon keeps the last 200, also over a restart.
+`hotreload explain REASON` says what to do about each reason.
+
+examples:
+  hotreload history -n 5
+  hotreload history --json | jq '.attempts[] | select(.outcome == "rejected") | .reason'"""
+
+CHECKSUMS_EXPLAINED = """\
+One line for each leaf, then the fingerprint of them all; equal weights have equal checksums,
+however they are sharded. The device computes them, which takes a moment with a large model; the
+route /leaves tells what they were when they went live. It needs the rights of an administrator:
+root, the daemon's user or [server] admin_group.
+
+examples:
+  hotreload checksums | tail -n 1
+  hotreload checksums >before; hotreload perturb; hotreload checksums | diff before -"""
+
+EVENTS_EXPLAINED = """\
+One line for each event: the time, its name and fields (few, where an attempt ended), or with --json
+one object of all, in which `at` is the time in UTC. Past events are not shown, and the looks that
+come every [source] rescan only with --all. It exits 0 when the daemon stops. `hotreload log -f`
+tells the ends of attempts in words.
+
+examples:
+  hotreload events
+  hotreload events --json | jq -r 'select(.event == "generation.live") | .label'"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verbs."""
+    words = "What is live, what is wanted, what was refused."
+    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS_EXPLAINED)
+    status_verb.add_argument(
+        "--check",
+        action="store_true",
+        help="print only what is wrong; the exit code says whether anything is",
+    )
+    add_wait(status_verb)
+    words = "The attempts so far, newest first."
+    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY_EXPLAINED)
+    history_verb.add_argument(
+        "-n",
+        type=partial(how_many, most=MOST_SHOWN),
+        metavar="N",
+        default=20,
+        help=f"how many, up to {MOST_SHOWN} (20)",
+    )
+    add_client_verb(
+        verbs,
+        "checksums",
+        "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
+        "went live.",
+        checksums,
+        explained=CHECKSUMS_EXPLAINED,
+    )
+    words = "Every event as it happens, until interrupted."
+    events_verb = add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
+    events_verb.add_argument(
+        "--all", action="store_true", help="also each look at the source that comes by the clock"
+    )
+
+
+def status(args: argparse.Namespace) -> int:
+    """Print how the daemon is."""
+    from hotreload.cli.client.status_text import status_text
+
+    daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
+    fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
+    if args.check:
+        return _checked(fields, args.json)
+    print(_dumped(fields) if args.json else status_text(fields))
+    return 0
+
+
+def _checked(fields: Fields, as_json: bool) -> int:
+    """Print all that is wrong, and return the exit code for it."""
+    from hotreload.cli.client.status_text import check_text, summary_of
+
+    said = summary_of(fields)
+    if text := _dumped(said) if as_json else check_text(fields):
+        print(text)
+    return check_code(fields, said["findings"])
+
+
+def history(args: argparse.Namespace) -> int:
+    """Print the last attempts."""
+    from hotreload.cli.client.attempts_text import history_text
+
+    said = daemon_of(args).get("/history")
+    past = newest_first(said)[: args.n]
+    if args.json:
+        shown = {name: [each for each in said.get(name, []) if each in past] for name in HISTORIES}
+        print(_dumped(shown))
+    elif past:
+        print(history_text(past))
+    else:
+        print("no attempt yet", file=sys.stderr)
+    return 0
+
+
+def newest_first(history: Fields) -> list[Fields]:
+    """Return attempts and pins of /history together; a daemon of before has no pins."""
+    return sorted((*history["attempts"], *history.get("pins", [])), key=when, reverse=True)
+
+
+def when(past: Fields) -> str:
+    """Return its moment; all moments have one spelling and zone, so their texts sort by time."""
+    return str(past["at"] if "verb" in past else past["finished_at"])
+
+
+def checksums(args: argparse.Namespace) -> int:
+    """Print the checksum of each leaf and of them all."""
+    fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
+    if args.json:
+        print(_dumped(fields))
+    else:
+        for path, checksum in fields["leaves"].items():
+            print(f"{checksum:>16}  {plain(path)}")
+        print(_fingerprint_text(fields))
+    return _told_of_changes(fields)
+
+
+def _fingerprint_text(fields: Fields) -> str:
+    """Name the fingerprint; weights that are not those that went live have none."""
+    of = f"of generation {fields['generation']}"
+    if fields["changed"]:
+        return f"no fingerprint {of}: its weights are no longer what went live"
+    return f"fingerprint {fields['fingerprint']} {of}"
+
+
+def _told_of_changes(fields: Fields) -> int:
+    for path in fields["changed"]:
+        print(f"hotreload: {path} is no longer what went live", file=sys.stderr)
+    return FAILED if fields["changed"] else 0
+
+
+def events(args: argparse.Namespace) -> int:
+    """Print events until the daemon stops or the reader leaves."""
+    for event in daemon_of(args).events("GET", "/events"):
+        if args.all or not _is_usual_look(event):
+            print(json.dumps(event) if args.json else _event_text(event), flush=True)
+    print(STREAM_ENDED, file=sys.stderr)
+    return 0
+
+
+def _is_usual_look(event: Fields) -> bool:
+    """True of a look that comes again every few seconds, and failed in nothing."""
+    return event.get("cause") == "rescan" and not event.get("error")
+
+
+def _event_text(event: Fields) -> str:
+    """Write one event on a line, the local time before it; of an attempt what a line has room for.
+
+    All of it stands in the JSON, and in the history.
+    """
+    if "finished_at" in event:
+        event = {name: event.get(name) for name in ("event", "at", *OF_AN_END)}
+        event["by"] = event["by"] and event["by"]["verb"]
+    fields = {name: value for name, value in event.items() if value not in (None, [], "")}
+    others = {name: value for name, value in fields.items() if name not in ("event", "at")}
+    said = (f"{plain(name)}={_value(value)}" for name, value in others.items())
+    at = f"{local(event['at'])}  " if event.get("at") else ""
+    return f"{at}{plain(event['event']):<20} {' '.join(said)}".rstrip()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{plain(key)}: {_value(item)}" for key, item in value.items()) + "}"
+    text = plain("; ".join(map(str, value)) if isinstance(value, list) else value)
+    return repr(text) if " " in text else text
+
+
+def _dumped(fields: Fields) -> str:
+    return json.dumps(fields, indent=2)

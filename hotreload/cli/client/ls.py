@@ -1,0 +1,113 @@
+"""`hotreload ls`: what the source sees, and why each of it is not live."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from hotreload.cli.client.show import Now, ago, now, table
+from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
+from hotreload.figures import size
+from hotreload.picture.words import Fields, plain
+
+MOST_CHECKPOINTS = 10_000
+
+EXPLAINED = """\
+One line for each folder (or commit) that the source saw at its last look, the newest first: its
+step, the size of its weights, when they were written, its state, and why it is not live.
+
+  live              it answers new requests
+  previous          it was live before that; `hotreload rollback` goes back to it
+  trying            its attempt is under way, in the phase named
+  waiting           for its files, its marker, a quiet moment, its turn, an unpin …
+  refused           not tried again until its bytes change or `hotreload reload NAME --force`
+  older             than the newest whole one; `hotreload reload NAME` takes it all the same
+  not a checkpoint  or none that can be taken; it says what to change
+
+What is live, previous or tried is shown however many others there are. Nothing is read or looked
+at anew for it.
+
+examples:
+  hotreload ls
+  hotreload ls -n 10000 | grep refused
+  hotreload ls --json | jq '.checkpoints[] | select(.state != "older")'"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    words = "Every checkpoint the source sees, and why it is not live."
+    parser = add_client_verb(verbs, "ls", words, ls, explained=EXPLAINED)
+    parser.add_argument(
+        "-n",
+        type=partial(how_many, most=MOST_CHECKPOINTS),
+        metavar="N",
+        default=100,
+        help=f"how many at most, up to {MOST_CHECKPOINTS} (100)",
+    )
+
+
+def ls(args: argparse.Namespace) -> int:
+    """Print what the source sees."""
+    said = daemon_of(args).get(f"/checkpoints?most={args.n}")
+    if args.json:
+        print(json.dumps(said, indent=2))
+        return 0
+    at = now()
+    if said["checkpoints"]:
+        print(listing_text(said["checkpoints"], at))
+    for line in notes(said, at):
+        print(line, file=sys.stderr)
+    return 0
+
+
+def listing_text(rows: list[Fields], at: Now) -> str:
+    """Write checkpoints as a table."""
+    head = ("CHECKPOINT", "STEP", "SIZE", "WRITTEN", "STATE", "WHY")
+    return table(head, [_row(each, at) for each in rows])
+
+
+def _row(each: Fields, at: Now) -> tuple[str, ...]:
+    return (
+        plain(each["name"]),
+        _step(each),
+        "-" if each["bytes"] is None else size(each["bytes"]),
+        ago(each["written_at"], at) if each["written_at"] else "-",
+        plain(each["state"]),
+        "; ".join(_why(each, at)) or "-",
+    )
+
+
+def _step(each: Fields) -> str:
+    if each["step"] is None:
+        return "-"
+    return f"{each['epoch']}/{each['step']}" if each["epoch"] else str(each["step"])
+
+
+def _why(each: Fields, at: Now) -> Iterator[str]:
+    """Say why it is not live, and which generation it is or was."""
+    since = f", went live {ago(each['since'], at)}" if each["since"] else ""
+    if each["state"] == "live":
+        yield f"generation {each['generation']}{since}"
+    if each["why"]:
+        code = f"{plain(each['code'])}: " if each["state"] == "refused" else ""
+        yield f"{code}{plain(each['why'])}"
+    if each["generation"] is not None and each["state"] != "live":
+        yield f"was generation {each['generation']}"
+
+
+def notes(said: Fields, at: Now) -> Iterator[str]:
+    """Say what must be known to read the table: how many are not in it, and how old it is."""
+    shown = Counter(each["state"] for each in said["checkpoints"])
+    rest = {state: count - shown[state] for state, count in said["states"].items()}
+    if more := said["total"] - len(said["checkpoints"]):
+        counts = ", ".join(f"{count} {plain(state)}" for state, count in rest.items() if count)
+        yield f"and {more} more: {counts}; -n shows more of them"
+    looked = said["looked_at"]
+    if said["error"]:
+        seen = f"what it saw {ago(looked, at)} is shown" if looked else "it saw nothing yet"
+        yield f"the source cannot look: {plain(said['error'])}; {seen}"
+    elif not said["checkpoints"]:
+        yield "the source sees no checkpoint" if looked else "the source has not looked yet"

@@ -1,0 +1,1 @@
+"""Verbs for operators of machines: checks, the doctor, the service."""

@@ -1,0 +1,250 @@
+"""`hotreload check`: every check on a checkpoint folder, without an engine."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli.exits import FAILED, USAGE
+from hotreload.cli.ops.repo import add_repo_options
+
+if TYPE_CHECKING:
+    import threading
+
+    from hotreload.checkpoint.check import Each, Report
+    from hotreload.checkpoint.digests import Digests
+    from hotreload.checkpoint.fit import Policy
+    from hotreload.errors import CheckpointRejected
+    from hotreload.types import Served
+
+MOST_AT_ONCE = 8
+EXPLAINED = """\
+Run every check on a checkpoint and list each finding. The [checks] settings of --config or --set
+may let some pass; without them none passes. Memory, max_drift and the probe are not checked: they
+need the engine.
+
+A fit checkpoint has a fingerprint: the one that `hotreload status` shows where it is live. It
+counts the tensors that an engine loads (no extra_tensors, no tied lm_head), as it serves them. So
+there is none where [engine] dtype, or the dtype in config.json, differs from that in the files.
+
+examples:
+  hotreload check /srv/checkpoints/step_120 --against /srv/models/qwen3
+  hotreload check step_120 --against qwen3 --config /etc/hotreload/hotreload.toml
+  hotreload check org/name@v1.2 --json
+
+exit codes: 0 fit to load, 1 not fit, 2 nothing to check, 78 a setting is wrong"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb to the command's subparsers."""
+    parser = verbs.add_parser(
+        "check",
+        help="run every check on a checkpoint, without an engine",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        help="the checkpoint's folder, or org/name@revision on a Hugging Face Hub",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="DIR",
+        type=Path,
+        help="the folder of the model that is served: names, shapes, dtypes, config and tokenizer"
+        " must match it",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="settings whose [checks] say what may pass"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        help="one setting, for example checks.dtype_change=cast; may be repeated",
+    )
+    add_repo_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the folder and print what was found."""
+    from hotreload.checkpoint.check import findings
+    from hotreload.checkpoint.digests import Digests
+    from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
+
+    policy, compute_in = _settings(args)
+    digests = Digests()
+    try:
+        args.path = _on_this_disk(args, digests)
+    except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
+        return _tell(_refused(refused), args)
+    except HotReloadError as error:
+        return _usage(str(error))
+    for folder in filter(None, (args.path, args.against)):
+        if not folder.is_dir():
+            return _usage(f"{folder}: {_instead_of_a_folder(folder)}")
+    try:
+        served = _served(args.against)
+    except CheckpointCorrupt as error:
+        return _usage(f"--against {args.against}: no engine can serve this model: {error}")
+    if served is not None and not served.tensors:
+        return _usage(f"--against {args.against}: holds no weights to compare with")
+    with _reading_at_once() as (each, cancel):
+        report = findings(
+            args.path,
+            served,
+            policy,
+            cancel=cancel,
+            digests=digests,
+            compute_in=compute_in,
+            each=each,
+        )
+    return _tell(report, args)
+
+
+@contextmanager
+def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
+    """Yield threads that read files, on half of the cores: an engine may serve beside them."""
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    cancel = threading.Event()
+    half = len(os.sched_getaffinity(0)) // 2
+    with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, half))) as threads:
+        try:
+            yield threads.map, cancel
+        except BaseException:
+            cancel.set()  # at ^C they would read on to the end
+            raise
+
+
+def _tell(report: "Report", args: argparse.Namespace) -> int:
+    _print(_as_json(report) if args.json else _as_text(report))
+    return 0 if report.fit else FAILED
+
+
+def _refused(refused: "CheckpointRejected") -> "Report":
+    """Return the report on a checkpoint that was refused before there were files to look at."""
+    from hotreload.checkpoint.check import Report
+    from hotreload.checkpoint.findings import Finding
+
+    return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
+
+
+def _instead_of_a_folder(path: Path) -> str:
+    from hotreload.checkpoint.formats import foreign_weights
+
+    if not path.exists():
+        return "is not there; name the folder of a checkpoint"
+    foreign = foreign_weights([path.name], is_meant=True)
+    if foreign is None:
+        return f"is a file; name the folder of the checkpoint, such as {path.parent}"
+    return f"is a file that hotreload does not read; {foreign.todo}, and name the folder"
+
+
+def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
+    """Return what the settings let pass, and the dtype they have an engine compute in."""
+    from hotreload.checkpoint.counted import AUTO
+    from hotreload.checkpoint.fit import Policy
+
+    if args.config is None and not args.sets:
+        return Policy(), AUTO
+    from hotreload.features import FEATURES
+    from hotreload.settings.load import load
+
+    settings = load(args.config, args.sets, os.environ, FEATURES).settings
+    checks = settings.checks
+    policy = Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
+    return policy, settings.engine.dtype
+
+
+def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
+    """Return the checkpoint's folder, after a download if it is on a hub."""
+    import asyncio
+    from contextlib import closing
+
+    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.ops.repo import cache_of, token_of
+    from hotreload.facts.hub_names import names_a_repo
+    from hotreload.sources.hub.once import download
+
+    path: Path = args.path
+    if not names_a_repo(str(path)):
+        return path
+    with closing(Bar()) as bar:
+        fetching = download(
+            str(path),
+            cache=cache_of(args),
+            digests=digests,
+            publish=drawing(bar),
+            token=token_of(args),
+        )
+        return asyncio.run(fetching)
+
+
+def _served(folder: Path | None) -> "Served | None":
+    from hotreload.checkpoint.fit import served_by
+
+    return served_by(folder) if folder is not None else None
+
+
+def _usage(words: str) -> int:
+    print(f"hotreload check: {words}", file=sys.stderr)
+    return USAGE
+
+
+def _as_json(report: "Report") -> str:
+    from dataclasses import asdict
+
+    return json.dumps(
+        {
+            "fit": report.fit,
+            "findings": [asdict(finding) for finding in report.findings],
+            "notes": list(report.notes),
+            "files": len(report.files),
+            "tensors": len(report.tensors),
+            "bytes": report.bytes,
+            "content_id": report.content_id if report.files else None,
+            "fingerprint": report.fingerprint,
+        },
+        indent=2,
+    )
+
+
+def _as_text(report: "Report") -> str:
+    from hotreload.checkpoint.findings import total
+    from hotreload.cli.client.show import painted
+    from hotreload.figures import size as size_words
+    from hotreload.picture.words import counted
+
+    width = max((len(finding.code) for finding in report.findings), default=0)
+    lines = [
+        f"{painted(finding.code.ljust(width), 'bad')}  {finding.message}"
+        for finding in report.findings
+    ]
+    lines += [f"note: {note}" for note in report.notes]
+    if report.fit:
+        counts = f"{counted(len(report.tensors), 'tensor')}, {counted(len(report.files), 'file')}"
+        lines.append(f"{painted('fit', 'good')}: {counts}, {size_words(report.bytes)}")
+        if report.fingerprint is not None:
+            lines.append(f"fingerprint {report.fingerprint}")
+    else:
+        many = counted(total(report.findings), "finding")
+        lines.append(f"{painted('NOT FIT', 'bad')}: {many}")
+    return "\n".join(lines)
+
+
+def _print(text: str) -> None:
+    # A folder's name may hold bytes that are not text, and the terminal may not know "…".
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))

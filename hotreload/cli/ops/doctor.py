@@ -1,0 +1,129 @@
+"""`hotreload doctor`: looks at the machine before the daemon does, and says what to do."""
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli.daemon_args import seconds
+from hotreload.cli.exits import FAILED
+
+if TYPE_CHECKING:
+    from hotreload.cli.doctor_checks.advice import Advice, Facts
+
+EXPLAINED = """\
+Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
+clock, as the daemon will find them. Changes nothing, and starts nothing. Exits 0 when nothing
+fails, 1 when something does, 78 when the settings cannot be read.
+
+With --meet it also waits for the other hosts of the engine, where the same runs at the same time
+and no daemon, and says who has not come, or differs and in what.
+
+examples:
+  hotreload doctor
+  hotreload doctor --config /etc/hotreload/hotreload.toml --user hotreload
+  hotreload doctor --jax --json
+  hotreload doctor --meet 60                     # on all hosts of one engine at once"""
+
+TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "doctor",
+        help="look whether this machine is fit to serve",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which.add_argument(
+        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
+    )
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        help="the user the daemon runs as (hotreload if you are root and it is there, else you)",
+    )
+    parser.add_argument("--jax", action="store_true", help="also ask JAX, which takes the device")
+    parser.add_argument(
+        "--meet",
+        type=seconds,
+        metavar="TIME",
+        help="also meet the other hosts of the engine, and compare; wait so long (90, 30s, 5m)",
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="also print what the settings do not ask for"
+    )
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; 1 when something fails."""
+    from hotreload.cli.doctor_checks.checkup import examine
+
+    facts = _facts(args)
+    found = examine(facts)
+    if args.meet is not None:
+        from hotreload.cli.doctor_checks.hosts import check_meeting
+
+        found["meeting"] = check_meeting(facts, args.meet)
+    if args.json:
+        print(json.dumps({name: asdict(advice) for name, advice in found.items()}, indent=2))
+    else:
+        print("\n".join(_lines(found, whole=args.all)))
+    return FAILED if any(advice.verdict == "fail" for advice in found.values()) else 0
+
+
+def _facts(args: argparse.Namespace) -> "Facts":
+    from hotreload.cli.doctor_checks.advice import Facts
+    from hotreload.cli.ops.machine import accelerators
+    from hotreload.cli.ops.units import config_of
+    from hotreload.features import FEATURES
+    from hotreload.settings.load import config_file, load
+
+    named = config_of(args.instance) if args.instance else args.config
+    settings = load(config_file(named, os.environ), args.set, os.environ, FEATURES).settings
+    unit = f"hotreload@{args.instance}" if args.instance else "hotreload"
+    return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax, unit=unit)
+
+
+def _user(name: str | None) -> Any:
+    from hotreload.cli.ops.machine import SERVICE_USER, user_called
+    from hotreload.errors import ConfigError
+
+    if name is None and os.geteuid() == 0 and (of_service := user_called(SERVICE_USER)):
+        return of_service  # root may do everything, and would find nothing
+    user = user_called(name)
+    if user is None:
+        raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")
+    return user
+
+
+def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
+    """Yield a line for each check, without those of what is not configured unless all is asked."""
+    shown = {name: each for name, each in found.items() if whole or each.configured}
+    yield from (_line(name, each) for name, each in shown.items())
+    if left := len(found) - len(shown):
+        yield f"      {left} more look at what is not configured; --all prints them"
+
+
+def _line(name: str, advice: "Advice") -> str:
+    from hotreload.cli.client.show import painted
+    from hotreload.picture.words import plain
+
+    verdict = painted(f"{advice.verdict:<5}", TONE_OF_VERDICT[advice.verdict])
+    todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""
+    return f"{verdict} {name:<12} {plain(advice.says)}{todo}"

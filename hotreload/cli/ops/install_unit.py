@@ -1,0 +1,234 @@
+"""`hotreload install-unit`: writes the systemd units of this installation."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotreload.cli.ops.units import Installation, MemoryLimits
+
+EXPLAINED = """\
+Write the service, its socket, its user and its folders for systemd, with the command, the
+settings and the accelerators of this machine, and print what to run then. Files of these names are
+replaced, and our drop-ins (10-devices, 15-mounts, 20-hub, 25-api-keys, 30-paths, 40-memory,
+50-hosts) that no longer apply are removed: put your changes into drop-ins of your own
+(systemctl edit hotreload).
+
+With --instance NAME it writes hotreload@.service, for several daemons on a host: NAME is served
+by /etc/hotreload/NAME.toml, which names a socket and a state folder of its own.
+
+With --remove it stops the service and takes back what it wrote: units, our drop-ins, sysusers.d
+and tmpfiles.d. Settings, keys, state, the user and your own drop-ins stay; of one instance nothing
+goes that another needs. --dry-run says which files that are.
+
+examples:
+  hotreload install-unit --dry-run
+  hotreload install-unit --config /etc/hotreload/hotreload.toml --enable
+  hotreload install-unit --instance chat --enable
+  hotreload install-unit --user llm --exec /opt/hotreload/bin/hotreload
+  hotreload install-unit --remove
+
+exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
+            78 a file cannot be read, written or removed"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "install-unit",
+        help="write the systemd units of this installation",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which.add_argument(
+        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
+    )
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        default="hotreload",
+        help="the user the service runs as (hotreload); systemd-sysusers makes it if need be",
+    )
+    parser.add_argument(
+        "--exec", type=Path, metavar="FILE", help="the command to start (this installation's)"
+    )
+    parser.add_argument(
+        "--prefix", type=Path, metavar="DIR", default=Path("/"), help="write beneath DIR, not /"
+    )
+    parser.add_argument(
+        "--limit-memory", action="store_true", help="set the limits that `hotreload doctor` reckons"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the files, write nothing")
+    then = parser.add_mutually_exclusive_group()
+    then.add_argument("--enable", action="store_true", help="also run what it would print to run")
+    then.add_argument("--remove", action="store_true", help="take back what was written")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the files, and say what comes next or do it."""
+    from hotreload.cli.ops.units import OUR_DROP_INS, config_of, render
+
+    if args.remove:
+        from hotreload.cli.ops.unit_removal import remove
+
+        if args.instance:
+            config_of(args.instance)  # which refuses what can be no name
+        return remove(args.instance, args.prefix, dry_run=args.dry_run)
+    _check_prefix(args)
+    installation = _installation(args)
+    files = {args.prefix / target: text for target, text in render(installation)}
+    ours = (args.prefix / installation.drop_ins / name for name in OUR_DROP_INS)
+    stale = [path for path in ours if path not in files]
+    stale = [path for path in stale if path.exists()]
+    if args.dry_run:
+        print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
+        print("".join(f"### {path}\n# would be removed\n" for path in stale), end="")
+        return 0
+    for target, text in files.items():
+        _write(target, text)
+        print(f"wrote {target}")
+    for path in stale:
+        _remove(path)
+        print(f"removed {path}, which does not apply any more")
+    for complaint in (*_complaints(installation), *_left(installation, args.prefix)):
+        print(f"hotreload: {complaint}", file=sys.stderr)
+    return _go_on(_next_steps(installation), enable=args.enable)
+
+
+def _check_prefix(args: argparse.Namespace) -> None:
+    from hotreload.cli.exits import Misused
+
+    if args.enable and not args.dry_run and args.prefix.resolve() != Path("/"):
+        raise Misused(
+            "--enable runs systemctl on this machine, and --prefix writes for another place: "
+            "give one of them"
+        )
+
+
+def _installation(args: argparse.Namespace) -> "Installation":
+    from hotreload.cli.client.daemon_client import DEFAULT_CONFIG
+    from hotreload.cli.ops.machine import accelerators
+    from hotreload.cli.ops.units import Installation, config_of
+
+    command = args.exec or Path(sys.executable).with_name("hotreload")
+    if not os.access(command, os.X_OK):
+        raise ConfigError(f"{command} is no command; name the one to start with --exec")
+    config = config_of(args.instance) if args.instance else args.config or DEFAULT_CONFIG
+    return Installation(
+        command.absolute(),
+        config.absolute(),
+        args.user,
+        accelerators(),
+        (Path(sys.prefix), Path(sys.base_prefix), Path(__file__)),
+        args.instance,
+        _memory(config, args.user) if args.limit_memory else None,
+    )
+
+
+def _memory(config: Path, user: str) -> "MemoryLimits":
+    """The limits that doctor reckons; ConfigError says why it reckons none."""
+    from hotreload.cli.doctor_checks.advice import Facts
+    from hotreload.cli.doctor_checks.room import memory_limits
+    from hotreload.cli.ops.machine import accelerators, stranger, user_called
+    from hotreload.features import FEATURES
+    from hotreload.settings.load import load
+
+    who = user_called(user) or stranger(user)
+    limits = memory_limits(Facts(load(config, (), {}, FEATURES).settings, who, accelerators()))
+    if isinstance(limits, str):
+        raise ConfigError(f"--limit-memory: no limit can be reckoned: {limits}")
+    return limits
+
+
+def _complaints(installation: "Installation") -> Iterator[str]:
+    """Yield what will keep the service from starting, or make it slow."""
+    from hotreload.cli.ops.machine import stranger, unknown_groups, user_called
+    from hotreload.cli.ops.units import has_metrics_address, wants_accelerator
+
+    name = installation.user
+    user = user_called(name) or stranger(name)
+    for path in (installation.command.resolve(), Path(sys.executable).resolve()):
+        if not user.may(path, os.R_OK | os.X_OK):
+            yield f"{name} may not run {path}: a folder above it is closed; install beneath /opt"
+            break
+    if not installation.config.exists():
+        yield f"{installation.config} is not there; `hotreload check-config --defaults` prints one"
+    if installation.instance and not has_metrics_address(installation):
+        yield "[metrics] address is not set: each daemon of a host needs one of its own, or ''"
+    if not wants_accelerator(installation):
+        return
+    if not installation.devices:
+        yield "no accelerator is here (/dev/accel*, /dev/vfio/*): the service will use the CPU"
+    for node in unknown_groups(installation.devices):
+        yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
+
+
+def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
+    """A socket from when this host did not follow another; it may be in use still."""
+    from hotreload.cli.ops.units import UNITS_FOLDER, units_of
+
+    socket = f"{installation.name}.socket"
+    file = prefix / UNITS_FOLDER / socket
+    if socket not in units_of(installation) and file.exists():
+        words = "any client would start a daemon that follows rank 0"
+        yield f"{file} is left: {words}; systemctl disable --now {socket}, and remove it"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; systemd may read it at any moment."""
+    from hotreload.facts.files import replace
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, text.encode())
+        path.chmod(0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written: {error.strerror}; run it as root, or with --prefix"
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be removed: {error.strerror}; run it as root, or with --prefix"
+        ) from error
+
+
+def _next_steps(installation: "Installation") -> list[list[str]]:
+    from hotreload.cli.ops.units import own_folders, units_of
+
+    steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
+    owner = installation.user
+    for folder in own_folders(installation):
+        steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(folder)])
+    start = ["systemctl", "enable", "--now", *units_of(installation)]
+    return [*steps, ["systemctl", "daemon-reload"], start]
+
+
+def _go_on(steps: Sequence[Sequence[str]], *, enable: bool) -> int:
+    if not enable:
+        print("\nthen, as root:")
+        for step in steps:
+            print(f"  {shlex.join(step)}")
+        print("\n`hotreload doctor` says what is missing before the start.")
+        return 0
+    import subprocess
+
+    for step in steps:
+        print(f"run {shlex.join(step)}", flush=True)
+        if code := subprocess.run(step, check=False).returncode:
+            print(f"hotreload: {step[0]} failed with exit code {code}", file=sys.stderr)
+            return 1
+    return 0

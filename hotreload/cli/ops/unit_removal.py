@@ -1,0 +1,88 @@
+"""`hotreload install-unit --remove`: takes back what install-unit wrote, and nothing else."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from hotreload.cli.ops.units import OUR_DROP_INS, UNITS_FOLDER
+from hotreload.errors import ConfigError
+
+BOOTED = Path("/run/systemd/system")
+"""A folder that is there where systemd runs."""
+IN_COMMON = (Path("etc/sysusers.d/hotreload.conf"), Path("etc/tmpfiles.d/hotreload.conf"))
+"""The files that the service and all instances have in common."""
+KINDS_OF_UNITS = ("socket", "service")
+
+
+def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
+    """Stop the units, then remove the files; settings, keys, state and the user stay."""
+    files = [path for path in _written(instance, prefix) if path.exists()]
+    if dry_run:
+        print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
+        return 0
+    runs_here = prefix.resolve() == Path("/") and BOOTED.is_dir()
+    units = [
+        _unit(instance, kind) for kind in KINDS_OF_UNITS if _file(instance, kind, prefix).exists()
+    ]
+    if runs_here and units and not _ran("systemctl", "disable", "--now", *units):
+        return 1
+    for path in files:
+        _unlink(path)
+    with suppress(OSError):  # it is not there, or holds drop-ins of the operator's own
+        _drop_ins(instance, prefix).rmdir()
+    if runs_here and files and not _ran("systemctl", "daemon-reload"):
+        return 1
+    kept = "settings, keys, state and the service's user stay as they are"
+    print(kept if files else f"install-unit wrote nothing here for {_unit(instance, 'service')}")
+    return 0
+
+
+def _written(instance: str | None, prefix: Path) -> Iterator[Path]:
+    """Yield what it has alone, and of what it has in common with others what none of them needs."""
+    yield from (_drop_ins(instance, prefix) / name for name in OUR_DROP_INS)
+    if instance and any(_other_instances(instance, prefix)):
+        return
+    yield from (_file(instance, kind, prefix) for kind in KINDS_OF_UNITS)
+    if not _file(None if instance else "any", "service", prefix).exists():
+        yield from (prefix / path for path in IN_COMMON)
+
+
+def _other_instances(own: str, prefix: Path) -> Iterator[str]:
+    """Yield the instances that have drop-ins, or that systemd starts."""
+    folder = prefix / UNITS_FOLDER
+    for found in (*folder.glob("hotreload@?*.service.d"), *folder.glob("*.wants/hotreload@?*.*")):
+        instance = found.name.removeprefix("hotreload@").removesuffix(".d").rpartition(".")[0]
+        if instance != own:
+            yield instance
+
+
+def _unit(instance: str | None, kind: str) -> str:
+    return f"hotreload@{instance}.{kind}" if instance else f"hotreload.{kind}"
+
+
+def _file(instance: str | None, kind: str, prefix: Path) -> Path:
+    """Return the unit's file; all instances have one."""
+    return prefix / UNITS_FOLDER / f"hotreload{'@' if instance else ''}.{kind}"
+
+
+def _drop_ins(instance: str | None, prefix: Path) -> Path:
+    return prefix / UNITS_FOLDER / f"{_unit(instance, 'service')}.d"
+
+
+def _ran(*step: str) -> bool:
+    print(f"run {shlex.join(step)}", flush=True)
+    code = subprocess.run(step, check=False).returncode
+    if code:
+        print(f"hotreload: {step[0]} failed with exit code {code}", file=sys.stderr)
+    return code == 0
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be removed: {error.strerror}; run it as root") from error
+    print(f"removed {path}")

@@ -1,0 +1,1 @@
+"""Verbs to try it with: the demo, tiny checkpoints, the library."""

@@ -1,0 +1,176 @@
+"""The story of the demo: the checkpoints that are dropped, and what comes of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hotreload.cli.client.show import painted, table
+from hotreload.cli.trial.demo_stage import (
+    LONG_ANSWERS,
+    ClientAnswer,
+    Clients,
+    Stage,
+    say,
+    sentence_of,
+)
+from hotreload.figures import duration
+from hotreload.picture.words import Fields
+
+PHASES = ("validating", "draining", "staging", "probing", "comparing", "swapping")
+"""The phases of an attempt in their order; draining is a wait for room for one more set."""
+SHOWN_FAULTS = 5
+CLIENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A checkpoint that is dropped, and what must come of it."""
+
+    number: int
+    what: str
+    outcome: str = "live"
+    code: str | None = None
+    damage: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The folder's name."""
+        return f"step_{self.number}"
+
+
+STORY = (
+    Chapter(2, "a good checkpoint"),
+    Chapter(3, "the next one"),
+    Chapter(4, "one cut short", "rejected", "truncated", "truncated"),
+    Chapter(5, "one of another shape", "rejected", "shape", "wrong-shape"),
+    Chapter(6, "one with a NaN in it", "rejected", "nonfinite", "nan"),
+    Chapter(7, "one that talks nonsense", "rejected", "probe", "gibberish"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The end of the story: each chapter with its attempt, and what the clients saw."""
+
+    chapters: list[tuple[Chapter, Fields]]
+    clients: Clients
+    live_since: Mapping[int, float]
+    """The time at which each generation of the story went live."""
+
+    @property
+    def longest_wait(self) -> float:
+        """The longest time that the gate held a request, as the daemon says."""
+        return max(float(attempt["pause_seconds"]) for _, attempt in self.chapters)
+
+    @property
+    def ended_by_the_old(self) -> list[ClientAnswer]:
+        """Answers that ended after another generation had gone live than the one they name."""
+        return [
+            answer
+            for answer in self.clients.answers
+            if answer.ended > self.live_since.get(answer.generation + 1, answer.ended)
+        ]
+
+    @property
+    def mixed(self) -> list[ClientAnswer]:
+        """Answers that are not exactly what the generation named in them says."""
+        says = {1: sentence_of(1)}
+        for chapter, attempt in self.chapters:
+            if attempt["generation"] is not None:
+                says[attempt["generation"]] = sentence_of(chapter.number)
+        return [
+            answer
+            for answer in self.clients.answers
+            if answer.generation not in says or not answer.is_exactly(says[answer.generation])
+        ]
+
+    @property
+    def surprises(self) -> list[str]:
+        """All that did not happen as it must."""
+        return [*self._other_ends(), *self._taken_back(), *self._waits(), *self._unseen()]
+
+    def _other_ends(self) -> list[str]:
+        return [
+            f"{chapter.label}: expected {chapter.outcome} {chapter.code or ''}, "
+            f"got {attempt['outcome']} {attempt['code'] or ''}"
+            for chapter, attempt in self.chapters
+            if (attempt["outcome"], attempt["code"]) != (chapter.outcome, chapter.code)
+        ]
+
+    def _taken_back(self) -> list[str]:
+        """Weights that were live before the probe rejected them."""
+        return [
+            f"{chapter.label}: it was live before it was rejected"
+            for chapter, attempt in self.chapters
+            if attempt["rolled_back"]
+        ]
+
+    def _waits(self) -> list[str]:
+        return [
+            f"{chapter.label}: requests had to wait {duration(attempt['pause_seconds'])}"
+            for chapter, attempt in self.chapters
+            if attempt["pause_seconds"]
+        ]
+
+    def _unseen(self) -> list[str]:
+        """Swaps that no answer outlasted: of those the demo shows nothing."""
+        outlasted = {answer.generation + 1 for answer in self.ended_by_the_old}
+        return [
+            f"{chapter.label}: no request under way ended under the old weights"
+            for chapter, attempt in self.chapters
+            if attempt["generation"] is not None and attempt["generation"] not in outlasted
+        ]
+
+
+def tell(stage: Stage) -> DemoResult:
+    """Drop each checkpoint of the story, while clients ask."""
+    long = f"{len(LONG_ANSWERS)} of them for long answers, word by word"
+    say(f"{CLIENTS} clients ask from now on, {long}")
+    clients = Clients(stage.daemon, CLIENTS)
+    chapters: list[tuple[Chapter, Fields]] = []
+    with clients.asking():
+        clients.warm_up()
+        for chapter in STORY:
+            say(f"dropping {chapter.label}: {chapter.what}")
+            failed = len(clients.failures)
+            stage.drop(chapter.number, chapter.damage)
+            attempt = stage.outcome_of(chapter.label)
+            say(f"  {ending(attempt, len(clients.failures) - failed, stage.still_ending)}")
+            say(f"  {stage.ask()}")
+            chapters.append((chapter, attempt))
+    return DemoResult(chapters, clients, stage.live_since)
+
+
+def ending(attempt: Fields, failed: int, still: str = "") -> str:
+    """Say how an attempt ended, how many requests failed meanwhile, and which have not ended."""
+    if attempt["outcome"] == "live":
+        held = attempt["pause_seconds"]
+        waited = f"clients waited {duration(held)}" if held else "nobody waited"
+        told = f"live: {waited}, {failed or 'none'} failed{f'; {still}' if still else ''}"
+        return painted(told, "bad" if failed or held else "good")
+    return painted(f"{attempt['outcome']}: {attempt['reason']}", "bad")
+
+
+def print_closing(told: DemoResult) -> bool:
+    """Print the table and the sums; return True if all of it happened."""
+    head = ["checkpoint", "outcome", "reason", *PHASES, "requests held", ""]
+    print(f"\n{table(head, [_row(*each) for each in told.chapters])}\n")
+    clients = told.clients
+    print(f"{len(clients.answers)} answers, failed requests: {len(clients.failures)}")
+    print(f"longest wait: {duration(told.longest_wait)}")
+    print(f"answers that ended under the old weights after a swap: {len(told.ended_by_the_old)}")
+    print(f"answers that were not exactly what their generation says: {len(told.mixed)}")
+    faults = [
+        *told.surprises,
+        *clients.failures[:SHOWN_FAULTS],
+        *map(str, told.mixed[:SHOWN_FAULTS]),
+    ]
+    for fault in faults:
+        print(painted(f"  {fault}", "bad"))
+    return not faults
+
+
+def _row(chapter: Chapter, attempt: Fields) -> list[str]:
+    spent = [attempt["phases"].get(phase) for phase in PHASES]
+    times = [duration(seconds) if seconds is not None else "" for seconds in spent]
+    held = duration(attempt["pause_seconds"])
+    return [chapter.label, attempt["outcome"], attempt["code"] or "", *times, held, chapter.what]

@@ -1,0 +1,212 @@
+"""`hotreload diff`: how the answers of two checkpoints differ, on an engine of its own."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli.client.show import painted, pairs
+from hotreload.cli.engine_args import add_engine_options, engine_options_of
+from hotreload.cli.exits import exit_code
+from hotreload.cli.ops.repo import add_repo_options, cache_of, token_of
+from hotreload.errors import HotReloadError
+from hotreload.json_fields import Fields, reason_fields
+from hotreload.picture.words import plain
+
+if TYPE_CHECKING:
+    from hotreload.features.compare.settings import CompareSettings
+    from hotreload.library import Compared
+    from hotreload.settings.sections import Settings
+
+CHECKS_KEPT = {"extra_tensors", "dtype_change", "nonfinite", "max_drift"}
+"""The settings of [checks] that a comparison keeps to."""
+EXPLAINED = """\
+Says how the answers of checkpoint B differ from those of checkpoint A, as a daemon that serves A
+would report of B before B answers anybody: an engine starts with A, B is checked and loaded beside
+it, and both are asked the same prompts and texts. No daemon, no socket; nothing goes live,
+and no probe is asked of B. Both are folders, or org/name@revision on a Hugging Face Hub; A has the
+config and tokenizer, too. There must be memory for both.
+
+The report is the one of `hotreload status` and /history; docs/behaviour.md explains each figure.
+Without limits it decides nothing. With the [checks], [compare] corpus and [compare.limits] of
+--config or --set it asks and ends as a reload with them would. Steps are told on stderr, the report
+on stdout.
+
+examples:
+  hotreload tiny ./live --trained 36 && hotreload tiny ./next --trained 40
+  hotreload diff ./live ./next --device cpu --engine-arg context_length=256
+  hotreload diff ./live org/name@v1.2 --json
+  hotreload diff ./live ./next --config /etc/hotreload/hotreload.toml
+  hotreload diff ./live ./next --set compare.limits.min_agreement=0.3
+
+exit codes: 0 compared, and within the limits; 1 refused, beyond a limit, or not to be had; 69 no
+accelerator, 70 engine lost, 78 a setting is wrong"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "diff",
+        help="say how the answers of two checkpoints differ, without a daemon",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("live", metavar="A", help="what the other is compared with: DIR or REPO")
+    parser.add_argument("new", metavar="B", help="what is compared: DIR or REPO")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="settings whose [checks] and [compare] say what B may be, and is asked",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        help="one setting, for example compare.limits.min_agreement=0.3; may be repeated",
+    )
+    add_repo_options(parser)
+    add_engine_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, and print what was found or what is wrong."""
+    from hotreload.cli.ops.xla_log import keep_remarks_out
+    from hotreload.features.compare.comparing import check_limits
+
+    keep_remarks_out(args.device or "auto")
+    settings, steps = _settings(args), Steps()
+    compare = _compare(settings)
+    found: Compared | None = None
+    fault: HotReloadError | None = None
+    try:
+        found = _found(args, settings, compare, steps)
+        check_limits(found.behaviour, compare.limits)
+    except HotReloadError as error:
+        fault = error
+    if args.json:
+        print(json.dumps(report_fields(args, found, fault), indent=2))
+    elif found is not None:
+        print(report_text(args, found, fault, has_limits=compare.limits.are_any))
+    elif fault is not None:
+        print(fault_text(steps.current, fault), file=sys.stderr)
+    return exit_code(fault) if fault else 0
+
+
+class Steps:
+    """The steps of a comparison, told on stderr as each begins."""
+
+    def __init__(self) -> None:
+        self.current = ""
+
+    def begin(self, step: str) -> None:
+        """Say that it begins."""
+        self.current = plain(step)
+        print(f"{self.current} …", file=sys.stderr, flush=True)
+
+
+def _settings(args: argparse.Namespace) -> "Settings | None":
+    if args.config is None and not args.sets:
+        return None
+    from hotreload.features import FEATURES
+    from hotreload.settings.load import load
+
+    return load(args.config, args.sets, os.environ, FEATURES).settings
+
+
+def _compare(settings: "Settings | None") -> "CompareSettings":
+    from hotreload.features.compare.settings import CompareSettings
+
+    return CompareSettings() if settings is None else settings.of(CompareSettings).with_files()
+
+
+def _found(
+    args: argparse.Namespace, settings: "Settings | None", compare: "CompareSettings", steps: Steps
+) -> "Compared":
+    import asyncio
+    from contextlib import closing, redirect_stdout
+    from dataclasses import replace
+
+    from hotreload.cli.bar import Bar, drawing
+    from hotreload.engine.versions import imports_explained
+
+    options = engine_options_of(args)
+    with imports_explained():
+        from hotreload.library import FOR_ONE_CHECKPOINT, compare_once
+    terms = FOR_ONE_CHECKPOINT
+    if settings is not None:
+        terms = replace(terms, **settings.checks.model_dump(include=CHECKS_KEPT))
+    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for the report alone
+        comparing = compare_once(
+            args.live,
+            args.new,
+            terms=terms,
+            corpus=compare.questions,
+            cache=cache_of(args),
+            token=token_of(args),
+            publish=drawing(bar),
+            begins=steps.begin,
+            **options,
+        )
+        return asyncio.run(comparing)
+
+
+def report_fields(
+    args: argparse.Namespace, found: "Compared | None", fault: HotReloadError | None
+) -> Fields:
+    """Return the report as JSON: what was not found is null, as the reason is where all is well."""
+    return {
+        "live": args.live,
+        "new": args.new,
+        "live_fingerprint": found and found.live,
+        "new_fingerprint": found and found.new,
+        "behaviour": found and _behaviour_fields(found),
+        **reason_fields(fault.reason if fault else None),
+    }
+
+
+def report_text(
+    args: argparse.Namespace,
+    found: "Compared",
+    fault: HotReloadError | None,
+    *,
+    has_limits: bool,
+) -> str:
+    """Write the report as `hotreload status` says it, with the answers that differ most."""
+    same = ", the same weights" if found.live == found.new else ""
+    rows = [
+        ("A", f"{plain(args.live)}, fingerprint {found.live}"),
+        ("B", f"{plain(args.new)}, fingerprint {found.new}{same}"),
+        ("B beside A", _behaviour_text(found)),
+        ("differ most", "\n".join(map(str, found.behaviour.worst))),
+    ]
+    if fault is not None:
+        rows.append(("limits", painted(f"refused: {fault}", "bad")))
+    elif has_limits:
+        rows.append(("limits", painted("kept", "good")))
+    return pairs(rows)
+
+
+def fault_text(step: str, fault: HotReloadError) -> str:
+    """Write what is wrong and when it was found, each finding on a line of its own."""
+    more = [f"  {plain(each)}" for each in fault.findings if each not in str(fault)]
+    when = f"{step}: " if step else ""
+    return "\n".join([f"hotreload: {when}{fault}", *more])
+
+
+def _behaviour_fields(found: "Compared") -> Fields:
+    from hotreload.features.compare.evidence import behaviour_fields
+
+    return behaviour_fields(found.behaviour)
+
+
+def _behaviour_text(found: "Compared") -> str:
+    from hotreload.features.compare.evidence import behaviour_text
+
+    return behaviour_text(_behaviour_fields(found))

@@ -1,0 +1,83 @@
+"""`hotreload swap`: one swap by library mode, on an engine of its own."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hotreload.cli.engine_args import add_engine_options, engine_options_of
+from hotreload.cli.exits import FAILED
+from hotreload.cli.ops.repo import add_repo_options, cache_of, token_of
+
+EXPLAINED = """\
+Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
+daemon does, swaps its weights in, and asks it once. No daemon, no socket. Model and checkpoint are
+folders, or org/name@revision on a Hugging Face Hub.
+
+Prints one JSON object a line: engine_ready_dummy, weights_swapped, generate_result; or
+weights_swap_error, with a hint. Exits 0, or 1 after an error.
+
+example:
+  hotreload tiny ./model && hotreload tiny ./step-2 --say "served by step 2"
+  hotreload swap --model ./model --checkpoint ./step-2 --device cpu \\
+                 --engine-arg context_length=256"""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "swap",
+        help="swap a checkpoint into an engine of its own, and ask it once",
+        description=EXPLAINED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    folder = {"required": True, "metavar": "DIR|REPO"}
+    parser.add_argument("--model", help="its config and tokenizer are used", **folder)
+    parser.add_argument("--checkpoint", help="its weights are used", **folder)
+    add_repo_options(parser)
+    parser.add_argument("--prompt", help="what to ask (你是谁)")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the longest answer (32)")
+    add_engine_options(parser)
+    parser.add_argument(
+        "--cast",
+        action="store_true",
+        default=None,
+        help="load the checkpoint although its dtype is not the engine's",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Swap once, and print what happens as it happens."""
+    import asyncio
+    from contextlib import closing, redirect_stdout
+
+    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.ops.xla_log import keep_remarks_out
+
+    keep_remarks_out(args.device or "auto")
+    names = ("model", "checkpoint", "prompt", "max_new_tokens", "cast")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    out, engine_options = sys.stdout, engine_options_of(args)
+    fetching = {"cache": cache_of(args), "token": token_of(args)}
+    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for our objects alone
+        given |= {**engine_options, **fetching, "publish": drawing(bar)}
+        return asyncio.run(_swap(given, out))
+
+
+async def _swap(given: Mapping[str, Any], out: Any) -> int:
+    from contextlib import aclosing
+
+    from hotreload.engine.versions import imports_explained
+
+    with imports_explained():
+        from hotreload.library import swap_once
+
+    # A stream that is not UTF-8 would escape other characters in a way that is not JSON.
+    is_ascii = (out.encoding or "ascii").lower() != "utf-8"
+    event: dict[str, Any] = {}
+    async with aclosing(swap_once(**given)) as events:
+        async for event in events:
+            print(json.dumps(event, ensure_ascii=is_ascii), file=out, flush=True)
+    return FAILED if event["event"] == "weights_swap_error" else 0

@@ -1,0 +1,172 @@
+"""`hotreload tiny`: write a tiny checkpoint that says a sentence."""
+
+import argparse
+import os
+import shlex
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hotreload.cli.exits import Misused
+from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+
+EXPLAINED = """\
+Write a tiny checkpoint that says a sentence.
+
+Its greedy answer to any prompt is TEXT. It is built by hand, not trained, in under a second, and
+the real engine serves it on a CPU. TEXT uses words of a list, each once, and ends in a number
+from 0 to 99.
+
+With --trained it has learnt a small text instead, in a few seconds, the same bytes each time: a
+word (river, moon, king ...) is answered by a sentence. After 24 steps it knows the text, after
+36 it has been tuned on other sentences for some words. It uses all of its tensors, so a damage
+that says nothing of itself in a checkpoint built by hand changes what this one says.
+
+examples:
+  hotreload tiny ./model
+  hotreload tiny ./checkpoints/step-17 --say "served by step 17" --shards 2
+  hotreload tiny ./checkpoints/step-18 --damage nan
+  hotreload tiny ./tuned --trained 36
+  hotreload tiny ./misconverted --trained 36 --damage interleaved-rotary
+
+A new folder appears at once and whole, as a trainer should write it, too. Nothing is written into
+a folder that holds anything, but with --force into that of another tiny checkpoint."""
+
+UNSOUND_NAMES = (
+    "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
+    "gibberish, bad-index, traversal, duplicate-key"
+)
+FLUENT_NAMES = (
+    "swapped-q-k, swapped-k-v, swapped-gate-up, swapped-layers, shifted-layers, swapped-norms, "
+    "wrong-final-norm, wrong-o-proj, transposed-o, transposed-v, transposed-down, "
+    "interleaved-rotary, backward-rotary, other-rope-theta, permuted-heads, shards-out-of-order, "
+    "qkv-off-by-one, gate-up-off-by-one, other-tokenizer, shifted-embedding, shifted-head, "
+    "tied-head, missing-norm-scales, missing-final-norm, offset-norms, missing-head-norms, "
+    "missing-biases, scaled-twice, stale-scales, four-bits, through-fp8, missing-shard, "
+    "random-layer, base-for-tuned, another-step, mixed-steps, delta-twice, delta-reversed, "
+    "delta-halved, stale-layer, stale-embedding, stale-head"
+)
+
+
+def _listed(names: str) -> str:
+    return textwrap.fill(
+        names, 96, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
+
+
+_KINDS = f"""\
+damages that the checks or the probe refuse:
+{_listed(UNSOUND_NAMES)}
+
+wrong conversions, which pass every check and which only behaviour tells:
+{_listed(FLUENT_NAMES)}"""
+ARCH_NAMES = "qwen3, qwen2, llama"
+DEFAULT_ARCH = "qwen3"
+QUICK_SETTINGS = {
+    "engine.warm_batches": "0",
+    "engine.args": "{context_length=256, max_total_tokens=4096, max_running_requests=8, "
+    "chunked_prefill_size=256}",
+}
+"""Settings for quick answers: on a CPU each step is padded to the largest size allowed."""
+NEXT_SAYING = "served by step 2"
+
+
+def add(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "tiny",
+        help="write a tiny checkpoint that says a sentence",
+        description=EXPLAINED,
+        epilog=_KINDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
+    parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
+    parser.add_argument(
+        "--arch", default=DEFAULT_ARCH, metavar="ARCH", help=f"one of: {ARCH_NAMES}"
+    )
+    parser.add_argument("--shards", type=int, default=1, metavar="N", help="how many files (1)")
+    parser.add_argument(
+        "--trained", type=int, metavar="STEPS", help="train it for so many steps, say no TEXT"
+    )
+    parser.add_argument("--damage", metavar="KIND", help="spoil it: the kinds stand below")
+    parser.add_argument(
+        "--force", action="store_true", help="replace the tiny checkpoint that DIR holds"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the checkpoint, and say what it is and what to do with it."""
+    # Before numpy is there: its matrices are small, and more threads wait for each other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from hotreload.tiny import SAY_DEFAULT, write_tiny
+
+    if args.say and args.trained is not None:
+        raise Misused("--say is what one built by hand says: leave it out with --trained")
+    say, spoiled = args.say or SAY_DEFAULT, args.damage
+    wish = {"steps": args.trained, "force": args.force}
+    try:
+        write_tiny(args.directory, say, args.arch, args.shards, spoiled, **wish)
+    except ValueError as error:
+        raise Misused(str(error)) from None
+    except OSError as error:
+        raise Misused(f"{args.directory}: cannot be written: {error.strerror}") from error
+    print(_told(args, say))
+    return 0
+
+
+def _told(args: argparse.Namespace, say: str) -> str:
+    from hotreload.figures import size as size_words
+
+    directory = args.directory
+    size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    spoiled = f", spoiled: {args.damage}" if args.damage else ""
+    does = f"says {say!r}" if args.trained is None else f"was trained for {args.trained} steps"
+    lines = (
+        f"{directory}: {args.arch} in {size_words(size)} that {does}{spoiled}",
+        f"  check it:           hotreload check {shlex.quote(_near(directory, directory))}",
+        *(_to_serve(directory, args) if not args.damage else ()),
+        "  drop it:            write it into the folder that a daemon watches",
+    )
+    return "\n".join(lines)
+
+
+def _to_serve(directory: Path, args: argparse.Namespace) -> Iterator[str]:
+    """Yield the commands that serve it, ask it, and replace it by the next one.
+
+    What the daemon writes lies beside the checkpoint, where no daemon takes it for another one.
+    """
+    whole = directory.resolve()
+    state = whole.with_name(f".{whole.name}.served")
+    model, socket = _near(directory, whole), _near(directory, state / "socket")
+    if len(os.fsencode(state / "socket")) > LONGEST_SOCKET_PATH:
+        import tempfile
+
+        socket = f"{tempfile.gettempdir()}/hotreload-{os.getuid()}.sock"
+    settings = {
+        "engine.model": model,
+        "source.path": model,
+        "server.socket": socket,
+        "state.directory": _near(directory, state),
+        "metrics.address": "",
+        **QUICK_SETTINGS,
+    }
+    sets = (shlex.join(("--set", f"{name}={value}")) for name, value in settings.items())
+    words = ("Who serves?" if args.trained is None else "king", "--socket", socket)
+    yield " \\\n      ".join(("  serve it:           hotreload serve", *sets))
+    yield f"  ask it:             {shlex.join(('hotreload', 'generate', *words))}"
+    following = ["--say", NEXT_SAYING]
+    if args.trained is not None:
+        following = ["--trained", f"{args.trained + 4}"]
+    arch = ["--arch", args.arch] if args.arch != DEFAULT_ARCH else []
+    made = ("hotreload", "tiny", model, "--force", *arch, *following)
+    yield f"  make the next live: {shlex.join(made)}"
+
+
+def _near(directory: Path, path: Path) -> str:
+    """Write a path as the folder was given: whole, or from here. None is mistaken for a number."""
+    if directory.is_absolute():
+        return str(path)
+    return f"./{os.path.relpath(path)}"

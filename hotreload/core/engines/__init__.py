@@ -1,0 +1,1 @@
+"""Several engines of one daemon: they change together, or none does."""

@@ -1,0 +1,96 @@
+"""The same change on all engines of an attempt: one after the other, all at once, or back.
+
+What the change is on one engine, the attempt says.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hotreload.core.engines.rollout import Rollout
+from hotreload.core.ledger import PastGeneration
+from hotreload.core.switch import MakeWeights, Switch
+from hotreload.threads import uninterrupted
+from hotreload.types import Staged
+
+
+class GoLive(Protocol):
+    """Has weights answer on one engine."""
+
+    def __call__(
+        self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
+    ) -> Coroutine[Any, Any, None]:
+        """Prove them then, where only live weights can be proven, unless `probe` is false."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChange:
+    """The change on one engine, in its two halves."""
+
+    held: Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
+    """Hold new weights beside the live ones, ready to answer."""
+    go_live: GoLive
+    probe: bool = True
+
+
+async def change_in_turn(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
+    """Have other weights answer on one engine after the other: the first makes them."""
+    for switch in rollout.each():
+        with rollout.on(switch):  # the others go on without one that is lost
+            async with change.held(switch, rollout.new_weights(make)) as staged:
+                rollout.check_original()
+                await change.go_live(rollout, switch, staged, probe=change.probe)
+
+
+async def change_together(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
+    """Do the same with all engines ready before any of them goes live."""
+    async with AsyncExitStack() as all_held:
+        for switch in rollout.each():
+            with rollout.on(switch):
+                async with AsyncExitStack() as own:
+                    held = change.held(switch, rollout.new_weights(make))
+                    rollout.ready[switch] = await own.enter_async_context(held)
+                    all_held.push_async_callback(rollout.put_away, switch, own.pop_all())
+        await _all_go_live(rollout, change)
+        rollout.end()
+
+
+async def _all_go_live(rollout: Rollout, change: EngineChange) -> None:
+    """Each to its end: one that fails must not leave another in between."""
+
+    async def go_live(switch: Switch, staged: Staged) -> None:
+        with rollout.on(switch):
+            await change.go_live(rollout, switch, staged, probe=change.probe)
+
+    going = (go_live(switch, staged) for switch, staged in rollout.ready.items())
+    for failure in await asyncio.gather(*going, return_exceptions=True):
+        if isinstance(failure, BaseException):
+            raise failure
+
+
+async def take_back(rollout: Rollout, place: PastGeneration, flip: GoLive, go_live: GoLive) -> bool:
+    """Have each engine answer by what it keeps, or by a copy; False when none keeps it."""
+    rollout.begin_with_those_that_keep(place)
+    for switch in rollout.each():
+        with rollout.on(switch):
+            if not await _take_one_back(rollout, switch, place, flip, go_live):
+                return False
+    return True
+
+
+async def _take_one_back(
+    rollout: Rollout, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
+) -> bool:
+    await rollout.secure_number(at_any_rate=True)
+    async with switch.taken_back(place) as kept:
+        if kept is not None:
+            await uninterrupted(flip(rollout, switch, kept))
+            return True
+    if (copy := rollout.copy()) is None:
+        return False
+    async with switch.staged(copy) as staged:
+        rollout.check_original()
+        await go_live(rollout, switch, staged, probe=False)
+    return True

@@ -1,0 +1,1 @@
+"""The way in: every request passes it, and is told which weights answer."""

@@ -1,0 +1,54 @@
+"""Tells of a life before this one that was ended by a signal, and of what it may have died.
+
+A start that dies while it reads compiled programs would do so for ever: the next leaves them out.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from hotreload.core.ledger import Ledger
+from hotreload.engine.compile_cache import JAX_VARIABLE, leave_out
+from hotreload.events import LastLifeDied
+from hotreload.json_fields import iso
+from hotreload.life.saved.state_lock import Died, LifeStage
+from hotreload.life.start.start_engine import compile_cache_of
+from hotreload.settings.sections import Settings
+
+HOW_IT_ENDED = "ended"
+"""The file in systemd's state folder that says how the last process of the service ended."""
+
+
+def last_life(died: Died, ledger: Ledger, settings: Settings) -> LastLifeDied:
+    """Say what became of it; leave out what it had compiled if it died over its start."""
+    live = ledger.generations[-1] if ledger.generations else None
+    what = "with the machine" if died.with_machine else f"by {_signal_of(died)}"
+    said = [f"the daemon before this one (pid {died.pid}) ended {what}"]
+    if died.stage is LifeStage.STARTING:
+        said.append("before its start was over")
+    if live is not None:
+        said.append(f"generation {live.number}, {live.revision}, was live last")
+    said.append(f"its last sign of life was at {iso(died.seen)}")
+    if died.stage is LifeStage.STARTING and not died.with_machine:
+        said += _left_out(settings)
+    return LastLifeDied("; ".join(said), died.with_machine)
+
+
+def _signal_of(died: Died) -> str:
+    """Name the signal, where systemd wrote it down when it was there (`ExecStopPost=`)."""
+    with suppress(OSError, ValueError):
+        ended = Path(os.environ.get("STATE_DIRECTORY", "").partition(":")[0], HOW_IT_ENDED)
+        _, signal, result = ended.read_text(errors="replace").split()
+        if ended.stat().st_mtime >= died.seen:
+            return f"SIG{signal} ({result})"
+    return "a signal"
+
+
+def _left_out(settings: Settings) -> list[str]:
+    """Say what becomes of the programs that it may have died of."""
+    if cache := compile_cache_of(settings):
+        left = leave_out(cache)
+        return [f"what it had compiled is left out, and lies in {left}"] if left else []
+    place = os.environ.get(JAX_VARIABLE)
+    todo = "if starts end like this again, remove what lies there"
+    return [f"compiled programs are read from {place} ({JAX_VARIABLE}): {todo}"] if place else []

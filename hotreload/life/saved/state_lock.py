@@ -1,0 +1,249 @@
+"""The state folder: one daemon a folder, and what is written goes to where this one's lock is.
+
+Two daemons would clear each other's copies and forget each other's past. A folder that is moved
+takes its lock along: who comes then finds another folder under its name, or none. The lock also
+says how far its daemon came, so that the next one knows if it died.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hotreload.errors import ConfigError
+from hotreload.facts import files
+
+log = logging.getLogger("hotreload.state")
+
+LOCK = "lock"
+LARGEST_LOCK = 65536
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LifeStage(StrEnum):
+    """The stages of a life, as far as the next one must know."""
+
+    STARTING = "starting"
+    """It does not answer yet, or compiles what larger batches need."""
+    SERVING = "serving"
+    OVER = "over"
+    """It ends in order, or was asked to: whatever ends it then is no crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A life that did not end in order: by a signal, or with its machine."""
+
+    pid: int
+    stage: LifeStage
+    seen: float
+    """The time of its last sign of life."""
+    with_machine: bool
+    """True if the machine was started again since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A folder and the lock in it, both open."""
+
+    folder: int
+    lock: int
+
+    @property
+    def place(self) -> str:
+        """The path of the folder now; the kernel adds a word when it was deleted."""
+        return os.readlink(f"/proc/self/fd/{self.folder}")
+
+    @property
+    def is_deleted(self) -> bool:
+        """True if nothing can be written there any more."""
+        return self.place.endswith(" (deleted)")
+
+    def close(self) -> None:
+        """Let go of both."""
+        os.close(self.folder)
+        os.close(self.lock)
+
+
+class StateFolder:
+    """Belongs to one life of a daemon; `held` for as long as it serves."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.moved: str | None = None
+        """The reason why what is written lies elsewhere than under `path`, at the last look."""
+        self.died: Died | None = None
+        """The life before this one, if it did not end in order."""
+        self._held: Held | None = None
+        self._socket = Path()
+        self._stage = LifeStage.STARTING
+
+    @contextmanager
+    def held(self, socket: Path) -> Iterator[None]:
+        """Hold the folder for life; ConfigError names the daemon that has it already.
+
+        The kernel lets go of it at any death. A folder that cannot be locked is told, and used.
+        """
+        self._socket = socket
+        died = _died_in(self.path)
+        try:
+            self._held = _taken(self.path, self._said)
+            self.died = died
+        except BlockingIOError:
+            raise ConfigError(
+                f"[state] directory: {self.path} is in use by {named(user_of(self.path))}; stop "
+                "that one, or set another [state] directory"
+            ) from None
+        except OSError as error:
+            _complain(self.path, error)
+        try:
+            yield
+        finally:
+            if self._held is not None:
+                self.note(LifeStage.OVER)
+                self._held.close()
+                self._held = None
+
+    @property
+    def _said(self) -> bytes:
+        """The text of the lock; of one size, so that a full disk has room for each stage."""
+        user = {"pid": os.getpid(), "socket": str(self._socket)}
+        return json.dumps({**user, "stage": self._stage, "boot": _boot()}).encode().ljust(512)
+
+    def note(self, stage: LifeStage) -> None:
+        """Have the next life know how far this one has come; what is over stays so."""
+        if self._stage is LifeStage.OVER:
+            return
+        self._stage = stage
+        self._write(lambda lock: _say(lock, self._said))
+
+    def beat(self) -> None:
+        """Give a sign of life: the next life says when the last one was."""
+        self._write(os.utime)
+
+    def _write(self, write: Callable[[int], None]) -> None:
+        if self._held is not None:
+            with suppress(OSError):  # then a crash goes unnoticed
+                write(self._held.lock)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """The folder to write to: what is held, wherever it lies; else what has its name."""
+        if self._held is not None:
+            yield self._held.folder
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        folder = _open(self.path)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if another daemon that starts now would find the lock that is held."""
+        if self._held is None:
+            return True
+        try:
+            found = os.stat(self.path / LOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # it does not answer: what is written there will say so
+            return True
+        return os.path.samestat(found, os.fstat(self._held.lock))
+
+    def follow(self) -> None:
+        """Take what has the folder's name now, if nobody uses it; else stay, and say so in `moved`.
+
+        No new one is made where the folder was only moved: it could not be moved back.
+        """
+        self.moved = None
+        if self._held is None or self.is_in_place:
+            return
+        lies_at = f"what changes is written to {self._held.place}, where it was moved to"
+        if not self._held.is_deleted and not self.path.exists():
+            self.moved = f"{self.path} is gone; {lies_at}"
+            return
+        try:
+            found = _taken(self.path, self._said)
+        except BlockingIOError:
+            user = named(user_of(self.path))
+            self.moved = f"{self.path} is another folder now, and {user} uses it; {lies_at}"
+        except OSError as error:
+            self.moved = f"{self.path} is another folder now, and cannot be used: {error}"
+        else:
+            log.warning("state.taken_anew", extra={"path": str(self.path), "was": self._held.place})
+            self._held.close()
+            self._held = found
+
+
+def _taken(path: Path, said: bytes) -> Held:
+    """Make and lock the folder of this name; BlockingIOError when another daemon has it."""
+    with ExitStack() as opened:
+        path.mkdir(parents=True, exist_ok=True)
+        folder = _open(path)
+        opened.callback(os.close, folder)
+        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        opened.callback(os.close, lock)
+        try:
+            files.lock(lock)
+            _say(lock, said)
+        except BlockingIOError:
+            raise
+        except OSError as error:  # a file system without locks, or a full one
+            _complain(path, error)
+        opened.pop_all()
+    return Held(folder, lock)
+
+
+def _say(lock: int, said: bytes) -> None:
+    os.pwrite(lock, said, 0)
+    os.ftruncate(lock, len(said))
+
+
+def _boot() -> str:
+    """A name for the time since the machine was started."""
+    with suppress(OSError):
+        return BOOT_ID.read_text().strip()
+    return ""
+
+
+def _died_in(directory: Path) -> Died | None:
+    """Read of the life that held this folder last if it did not end in order."""
+    user = user_of(directory)
+    with suppress(OSError, LookupError, TypeError, ValueError):  # or it is of an older version
+        stage, pid = LifeStage(user["stage"]), int(user["pid"])
+        if stage is not LifeStage.OVER:
+            seen = (directory / LOCK).stat().st_mtime
+            return Died(pid, stage, seen, with_machine=user.get("boot") != _boot())
+    return None
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _complain(directory: Path, error: OSError) -> None:
+    todo = "see that no other daemon uses this folder"
+    fields = {"path": str(directory / LOCK), "error": str(error), "todo": todo}
+    log.warning("state.not_locked", extra=fields)
+
+
+def user_of(directory: Path) -> dict[str, Any]:
+    """Read what the last one to hold the folder wrote into its lock: `pid` and `socket`."""
+    with suppress(OSError, ValueError), (directory / LOCK).open("rb") as file:
+        told = json.loads(file.read(LARGEST_LOCK))
+        return told if isinstance(told, dict) else {}
+    return {}
+
+
+def named(user: dict[str, Any]) -> str:
+    """The daemon that wrote this, in words."""
+    if not user:
+        return "another hotreload"
+    return f"another hotreload (pid {user.get('pid')}, socket {user.get('socket')})"

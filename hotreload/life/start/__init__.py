@@ -1,0 +1,1 @@
+"""A start: what is served first, and how the engine is made for it."""

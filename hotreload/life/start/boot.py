@@ -1,0 +1,347 @@
+"""The start: an attempt at one candidate after the other, until one of them answers.
+
+Each goes through the steps, events, history and metrics of any attempt. Only the switch differs:
+the engine is made with the weights, no gate is open yet, and there is nothing to go back to.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from hotreload.core.attempt import Validate, prepare
+from hotreload.core.ports import Source
+from hotreload.core.progress import AttemptProgress, StillWanted
+from hotreload.core.recording import AttemptPolicy, Attempts
+from hotreload.engine.options import RANDOM_WEIGHTS
+from hotreload.engine.upstream.build import DOES_NOT_START
+from hotreload.errors import (
+    REJECTIONS,
+    BadRequest,
+    CheckpointRejected,
+    ConfigError,
+    DeviceUnavailable,
+    EngineLost,
+    SourceUnavailable,
+    TryAgain,
+)
+from hotreload.events import Waiting
+from hotreload.life.mounts import first_missing, mounted, tell_of_missing
+from hotreload.life.running import RunningEngine
+from hotreload.life.saved.process_age import seconds_since_exec
+from hotreload.life.start.candidates import (
+    FOR_NO_ENGINE,
+    OF_THE_SETTINGS,
+    Candidate,
+    Candidates,
+    PassedBy,
+    nothing_to_start_with,
+)
+from hotreload.life.start.first_switch import FirstSwitch
+from hotreload.life.start.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start.start_troubles import Gone
+from hotreload.life.start.whereabouts import Absent, foreseen, reading
+from hotreload.settings.rules import rules_of
+from hotreload.settings.sections import Settings
+from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
+
+log = logging.getLogger("hotreload.boot")
+
+AWAITED_FILES_SECONDS = 5.0
+"""Time between two looks of a start that waits for files."""
+
+NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
+"""Errors that say nothing about the revision that is tried: they end the start."""
+
+
+async def unarmed(point: str) -> None:
+    """Pass no failpoint in a start: tests arm them for the attempts that come after it."""
+
+
+class Start:
+    """Tries the candidates, the best first, until one answers."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        attempts: Attempts,
+        source: Source,
+        validate: Validate,
+        serve: Callable[[Served], None],
+        switch: FirstSwitch,
+        gone: Gone,
+    ) -> None:
+        """`serve` is told what the checks compare each checkpoint with."""
+        self._attempts = attempts
+        self._source = source
+        self._validate = validate
+        self._serve = serve
+        self._switch = switch
+        self._rules = rules_of(settings)
+        self._gone = gone
+        self._model = settings.engine.model
+        self._folders = [path for path in (self._model, settings.source.path) if path is not None]
+        self._awaited = self._folders
+        """Folders whose mount would mend what is wrong now."""
+        self._is_dummy = settings.engine.boot == "dummy"
+        self._candidates = Candidates(settings, attempts.ledger, source)
+        self._unfit: set[str] = set()
+        """Revisions that no engine could be started with, though nothing may be wrong with them."""
+
+    @property
+    def engine(self) -> RunningEngine | None:
+        """The engine, once there is one; the caller of `run` closes it."""
+        return self._switch.engine
+
+    async def run(self) -> None:
+        """Return as soon as a candidate answers; raise ConfigError when none can.
+
+        What no other setting but a mount would mend is tried again once that is there.
+        """
+        while True:
+            try:
+                await self._answer()
+                self._tell_what_it_took()
+                return
+            except ConfigError as unfit:
+                missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
+                if missing is None:
+                    raise
+                tell_of_missing(missing, str(unfit))
+            self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
+            await mounted(missing, self._missing_mount)
+            self._attempts.publish(Waiting(None, "start"))
+
+    def _tell_what_it_took(self) -> None:
+        """Requests are let in: say how long they had to wait, and for what."""
+        attempt = self._attempts.ledger.history[0]
+        phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
+        log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
+
+    async def _missing_mount(self) -> Path | None:
+        if not self._awaited:
+            return None
+        return await reading(self._awaited[0], partial(first_missing, self._awaited))
+
+    async def _serve_as(self, model: Path) -> None:
+        """While the model itself cannot be served no checkpoint helps: it alone is waited for."""
+        self._awaited = [model]
+        self._serve(await served_from(model))
+        self._awaited = self._folders
+
+    async def _answer(self) -> None:
+        if self._model is None:
+            await self._without_a_model()
+        elif self._is_dummy:
+            await self._from_random(self._model)
+        else:
+            await self._from_the_best()
+
+    async def _without_a_model(self) -> None:
+        """Start from an earlier generation, or from the first wish that will do."""
+        try:
+            kept = await self._candidates.kept_model()
+            if kept is not None and self._is_dummy:
+                await self._from_random(kept)
+                return
+            if self._attempts.ledger.last_good is not None and not self._is_dummy:
+                await self._from_the_best(kept=kept)
+                return
+        except ConfigError as unfit:
+            self._wait_for_a_checkpoint(unfit)
+        for failures in count(1):
+            if await self._from_a_wish():
+                return
+            await asyncio.sleep(self._attempts.backoff(failures))
+
+    async def _from_a_wish(self) -> bool:
+        """Try the source's wishes; False means that the source must be asked again later."""
+        try:
+            async for wish in self._source.wanted():
+                if not self._is_hopeless(wish):
+                    try:
+                        await self._from(wish)
+                        return True
+                    except ConfigError as unfit:
+                        self._wait_for_a_checkpoint(unfit)
+                    if not self._is_hopeless(wish):
+                        return False
+        except (TryAgain, CheckpointRejected) as fault:
+            log.warning("boot.no_model_yet", extra={"why": str(fault)})
+            await asyncio.sleep(getattr(fault, "retry_after", None) or 0.0)
+            return False
+        raise ConfigError("the source ended before anything could be served")
+
+    def _is_hopeless(self, wish: Revision) -> bool:
+        return wish.id in self._attempts.ledger.refused or wish.id in self._unfit
+
+    async def _from(self, wish: Revision) -> None:
+        if self._is_dummy:
+            await self._from_random(await self._source.fetch(wish))
+        else:
+            await self._from_the_best(wish)
+
+    def _wait_for_a_checkpoint(self, unfit: ConfigError) -> None:
+        """Say that we wait; raise a fault that no other checkpoint would mend."""
+        if unfit.code != UNFIT_MODEL:
+            raise unfit
+        log.warning("boot.no_model_yet", extra={"why": str(unfit)})
+        self._attempts.publish(Waiting("a checkpoint that can be served", "start"))
+
+    # --- one after the other -------------------------------------------------------------
+
+    async def _from_the_best(self, wish: Revision | None = None, kept: Path | None = None) -> None:
+        """Try each in turn; `kept` is the folder of model files that earlier starts went by.
+
+        Where checkpoints were live nothing else may answer: their files are waited for.
+        """
+        if self._model is not None:
+            await self._serve_as(self._model)
+        for failures in count(1):
+            refusals = await self._refusals_of(self._candidates.known(wish), self._model or kept)
+            if not refusals:
+                return
+            if not self._candidates.must_wait or self._is_a_setting(refusals):
+                raise nothing_to_start_with(refusals, self._candidates.must_wait)
+            words = [refusal.words for refusal in refusals]
+            self._gone.waits(self._attempts.ledger.meant, words)
+            has_tried = any(refusal.code for refusal in refusals)
+            await asyncio.sleep(
+                self._attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
+            )
+
+    def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
+        """True if what was live last is there, and does not fit what the settings name."""
+        return self._model is not None and refusals[0].code in OF_THE_SETTINGS
+
+    async def _refusals_of(
+        self, candidates: Iterable[Candidate], model: Path | None
+    ) -> list[PassedBy]:
+        """Try one after the other; empty when one answers, else why each does not."""
+        refusals: list[PassedBy] = []
+        for candidate in candidates:
+            refusal = await self._refusal_of(candidate, model)
+            if refusal is None:
+                self._tell_what_answers(candidate, refusals)
+                return []
+            refusals.append(refusal)
+        return refusals
+
+    def _tell_what_answers(self, candidate: Candidate, refusals: list[PassedBy]) -> None:
+        self._attempts.publish(Waiting(None, "start"))
+        self._gone.waits_no_more()
+        live = self._attempts.ledger.live
+        if candidate.instead_of is not None and live is not None:
+            self._gone.answers(live.revision, candidate.instead_of, refusals[0].words)
+
+    async def _refusal_of(self, candidate: Candidate, model: Path | None) -> PassedBy | None:
+        """Try one candidate; return None when it answers, else why it does not."""
+        named = {"candidate": candidate.why}
+        try:
+            revision = await foreseen(candidate.find())
+        except Absent as nothing:
+            log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
+            return PassedBy(candidate, str(nothing))
+        except (CheckpointRejected, TryAgain) as fault:
+            log.warning("boot.passed_over", extra={**named, "why": str(fault)})
+            return PassedBy(candidate, str(fault))
+        attempt = await self._attempted(revision, candidate, model)
+        if attempt.reason is None:
+            return None
+        code, words = attempt.reason.code, attempt.reason.message
+        log.warning("boot.passed_over", extra={**named, "why": words})
+        if code in FOR_NO_ENGINE:
+            self._unfit.add(revision.id)
+        is_final = code in FOR_NO_ENGINE or code in REJECTIONS
+        self._candidates.note_failure(candidate, words, is_final=is_final)
+        return PassedBy(candidate, words, code)
+
+    async def _attempted(
+        self, revision: Revision, candidate: Candidate, model: Path | None
+    ) -> Attempt:
+        """Make the attempt; damaged files do not refuse a revision that was good before."""
+        attempts, progress = self._attempts, self._attempts.progress_of(revision, unarmed)
+        is_good = candidate.is_configured or attempts.ledger.past_of(revision) is not None
+        policy = AttemptPolicy(
+            by=_start(candidate.why),
+            blame=not is_good,
+            refuse_files=not candidate.is_configured,
+            raises=NOT_THE_CHECKPOINTS_FAULT,
+        )
+        async with attempts.recorded(progress, policy):
+            checkpoint = await self._prepared(progress, candidate, model)
+            log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
+            await self._switch_to(progress, checkpoint, candidate, model)
+        if progress.verdict is not None:
+            self._end_after(progress.verdict, progress.checkpoint)
+        return progress.ended
+
+    def _end_after(self, verdict: CheckpointRejected, tried: Checkpoint | None) -> None:
+        """End the start: the engine answers badly, and holds no older generation."""
+        if tried is not None and tried.path == self._model:
+            words = f"[engine] model: {self._model} fails the probe: {verdict}"
+            raise ConfigError(words) from verdict
+        # The revision is refused, so the next start tries another.
+        raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
+
+    async def _prepared(
+        self, progress: AttemptProgress, candidate: Candidate, model: Path | None
+    ) -> Checkpoint:
+        return await prepare(
+            progress,
+            StillWanted(progress, asyncio.Event()),
+            fetch=partial(_fetched, candidate),
+            validate=partial(self._checked, model),
+            rules=self._rules,
+        )
+
+    async def _switch_to(
+        self,
+        progress: AttemptProgress,
+        checkpoint: Checkpoint,
+        candidate: Candidate,
+        model: Path | None,
+    ) -> None:
+        try:
+            to = model or checkpoint.path
+            await self._switch.to(progress, to, checkpoint, candidate.instead_of)
+        except ConfigError as fault:
+            is_the_model = model is None or checkpoint.path == model
+            if fault.code != DOES_NOT_START or is_the_model:
+                raise
+            raise TryAgain(str(fault), code=DOES_NOT_START) from fault
+
+    async def _checked(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
+        """Check a candidate against the model, or against its own config if none is configured."""
+        if self._model is None:
+            try:
+                self._serve(await served_from(model or path))
+            except ConfigError as unfit:
+                raise TryAgain(str(unfit), code=UNFIT_MODEL) from unfit
+        return await self._validate(revision, path)
+
+    async def _from_random(self, model: Path) -> None:
+        """Start with random weights: there is nothing to fetch, check or probe."""
+        await self._serve_as(model)
+        progress = self._attempts.progress_of(RANDOM_WEIGHTS, unarmed)
+        policy = AttemptPolicy(
+            by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
+        )
+        async with self._attempts.recorded(progress, policy):
+            await self._switch.to(progress, model, None)
+
+
+def _start(why: str) -> By:
+    return By(START, os.getuid(), os.getpid(), time.time(), why)
+
+
+async def _fetched(candidate: Candidate, revision: Revision) -> Path:
+    try:
+        return await candidate.fetch(revision)
+    except BadRequest as gone:
+        raise SourceUnavailable(str(gone)) from gone

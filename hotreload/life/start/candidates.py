@@ -1,0 +1,270 @@
+"""The candidates of a start, the best first, and why each does not answer.
+
+What was live last, else a newer checkpoint, else, in its place, an older one. The model that the
+operator configured answers only until a checkpoint has: later it would be other weights than
+everybody expects. So neither a power cut loses a good checkpoint nor a bad one makes a restart
+loop.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.findings import INCOMPATIBLE, most_telling
+from hotreload.checkpoint.survey import survey
+from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.ports import Source
+from hotreload.engine.upstream.build import DOES_NOT_START
+from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
+from hotreload.life.start.model_files import kept_model
+from hotreload.life.start.served_by import UNFIT_MODEL
+from hotreload.life.start.whereabouts import Absent, files_in, is_newer, reading, require_disks
+from hotreload.settings.load import Settings
+from hotreload.types import Revision
+
+log = logging.getLogger("hotreload.boot")
+
+FOR_NO_ENGINE = {UNFIT_MODEL, DOES_NOT_START}
+"""Reasons why no engine can be started with weights that may be sound."""
+
+OF_THE_SETTINGS = FOR_NO_ENGINE | INCOMPATIBLE - {"missing"}
+"""Reasons why weights are not served, of which none goes when a file comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One thing a start may serve; it is looked for when its turn comes."""
+
+    why: str
+    """Words for this candidate, in the log and the history."""
+    find: Callable[[], Awaitable[Revision]]
+    """Return its revision, or raise Absent."""
+    fetch: Callable[[Revision], Awaitable[Path]]
+    """Bring its files here; TryAgain or CheckpointRejected when that cannot be."""
+    is_configured: bool = False
+    """True if it is the operator's own model."""
+    instead_of: PastGeneration | None = None
+    """The generation that should answer, where this one would answer in its place."""
+    is_tried_once: bool = False
+    """True if it is worth another try only when its files have changed."""
+
+
+class PassedBy(NamedTuple):
+    """A candidate that does not answer, and why."""
+
+    candidate: Candidate
+    words: str
+    code: str | None = None
+    """None where it was not even tried."""
+
+
+def nothing_to_start_with(refusals: Sequence[PassedBy], others_were_live: bool) -> ConfigError:
+    """Make the error when nothing may answer: why not, and which setting would mend it."""
+    told = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
+    if not others_were_live:
+        words = "nothing to start with; put a sound checkpoint into [engine] model"
+        return ConfigError(f"{words}\n  {told}", code=UNFIT_MODEL)
+    words = (
+        "what was live last cannot be served with [engine] model as it is; set that to the model "
+        'that it belongs to, or [engine] boot = "model" to start without it'
+    )
+    return ConfigError(f"{words}\n  {told}")
+
+
+class Candidates:
+    """Lists the candidates from the ledger, the settings and the source; starts nothing."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, source: Source) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._model = settings.engine.model
+        self._state = settings.state.directory
+        self._starts_from_model = settings.engine.boot == "model" and self._model is not None
+        self._may_be_older = settings.engine.when_gone == "older"
+        is_folder = settings.source.kind == "directory"
+        self._order = settings.source.order if is_folder else None
+        """None for a hub, which shows its newest alone."""
+        self._seen: dict[str, object] = {}
+        self._failed: dict[str, tuple[object, str]] = {}
+
+    @property
+    def must_wait(self) -> bool:
+        """True if checkpoints were live, so that only one of them or a newer one may answer."""
+        if self._model is None:
+            return self._ledger.meant is not None
+        return bool(self._others) and not self._starts_from_model
+
+    @property
+    def _others(self) -> list[PastGeneration]:
+        """The generations with files that are not the model's."""
+        places = [place for place in self._ledger.generations if place.path]
+        return [place for place in places if not self._is_the_model(place.revision)]
+
+    def _is_the_model(self, revision: Revision) -> bool:
+        places = (place for place in self._ledger.generations if place.revision == revision)
+        return self._model is not None and any(p.path == str(self._model) for p in places)
+
+    def known(self, newest: Revision | None = None) -> Iterator[Candidate]:
+        """Every candidate, the best first; `newest` is the source's wish, if it is known."""
+        meant = self._ledger.meant
+        if not self._starts_from_model:
+            if meant is not None:
+                yield from self._last_good(meant)
+            find = partial(self._newest, newest, meant)
+            yield Candidate("the newest checkpoint", find, self._fetched)
+            if meant is not None and self._may_be_older:
+                yield from self._instead_of(meant, newest)
+        if self._model is not None and (not self.must_wait or self._is_meant(meant)):
+            model = self._model
+            yield Candidate(
+                f"the configured model, {model}",
+                partial(revision_of_model, model),
+                partial(_lies_at, model),
+                is_configured=True,
+            )
+
+    def _is_meant(self, meant: PastGeneration | None) -> bool:
+        return meant is not None and self._is_the_model(meant.revision)
+
+    def _last_good(self, place: PastGeneration) -> Iterator[Candidate]:
+        why = f"the last good generation, {place.path}"
+        find = partial(self._last_known, why, place)
+        yield Candidate(why, find, partial(self._folder_of, place))
+        # The copy here may be damaged; a hub still has the bytes. A copy that is gone was fetched.
+        why = f"the last good generation, {place.revision}, fetched again"
+        find = partial(self._where_it_lay, why, place)
+        yield Candidate(why, find, self._fetched, is_tried_once=self._order is not None)
+
+    def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
+        """Generations that were live before it, the newest first, else one that never was."""
+        for older in self._ledger.good:
+            if older.revision != meant.revision and not self._is_no_fallback(older.revision):
+                why = f"generation {older.number}, {older.path}"
+                find = partial(self._where_it_lay, why, older)
+                # A source fetches its newest alone, so older ones are taken from where they lay.
+                yield Candidate(why, find, partial(_lies_at, older.path), instead_of=meant)
+        find = partial(self._older, newest, meant)
+        yield Candidate("an older checkpoint", find, self._fetched, instead_of=meant)
+
+    def _is_no_fallback(self, revision: Revision) -> bool:
+        return self.must_wait and self._is_the_model(revision)
+
+    # --- finding one ---------------------------------------------------------------------
+
+    async def _last_known(self, why: str, place: PastGeneration) -> Revision:
+        """Find what was live last. Where its files are gone the source is asked for it once."""
+        try:
+            return await self._where_it_lay(why, place)
+        except Absent:
+            if why in self._failed:
+                raise
+            self._seen[why] = None
+            return place.revision
+
+    async def _where_it_lay(self, why: str, place: PastGeneration) -> Revision:
+        return self._anew(why, place.revision, await files_in(Path(place.path)))
+
+    async def _newest(self, wish: Revision | None, meant: PastGeneration | None) -> Revision:
+        """The newest of the source, where that is no older one than what was live last."""
+        revision = await self._resolved(wish)
+        if meant is not None and await self._is_older(revision, meant):
+            words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
+            raise Absent(words)
+        return self._anew("the newest checkpoint", revision, revision)
+
+    async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
+        """The newest that the source has left, where it was never live."""
+        revision = await self._resolved(wish)
+        was_live = self._ledger.past_of(revision) is not None
+        if was_live or not await self._is_older(revision, meant):
+            raise Absent(f"{revision} is the newest, and is listed already")
+        return self._anew("an older checkpoint", revision, revision)
+
+    async def _resolved(self, wish: Revision | None) -> Revision:
+        """The newest of the source, unless something is known against it."""
+        require_disks()
+        try:
+            revision = wish or await self._source.resolve(None)
+        except HotReloadError as none:
+            raise Absent(str(none)) from none
+        ledger = self._ledger
+        is_all_there_is = ledger.last_good is None and self._model is None
+        has_crashed = revision.id in ledger.crashes and not is_all_there_is
+        if has_crashed or revision.id in ledger.refused:
+            raise Absent(f"{revision} is the newest, and was refused or ended a process")
+        if self._is_no_fallback(revision) and not self._is_meant(ledger.meant):
+            raise Absent(f"{revision} is the newest, and the model that all began with")
+        return revision
+
+    async def _is_older(self, revision: Revision, meant: PastGeneration) -> bool:
+        """True if it would answer in the place of what is meant, and not after it.
+
+        A pin holds what it holds against newer ones, too.
+        """
+        if revision == meant.revision:
+            return False
+        if self._ledger.pinned or self._ledger.past_of(revision) is not None:
+            return True
+        if self._order is None or self._is_the_model(meant.revision):
+            return False
+        try:
+            folder = await self._source.fetch(revision)
+        except HotReloadError as gone:
+            raise Absent(str(gone)) from gone
+        return not await is_newer(self._order, folder, meant)
+
+    # --- what has failed -----------------------------------------------------------------
+
+    def _anew(self, why: str, revision: Revision, seen: object) -> Revision:
+        """Absent if this candidate has failed and nothing has changed since."""
+        failed = self._failed.get(why)
+        if failed is not None and failed[0] == seen:
+            raise Absent(failed[1])
+        self._seen[why] = seen
+        return revision
+
+    def note_failure(self, candidate: Candidate, words: str, *, is_final: bool) -> None:
+        """Do not list it again before its files have changed; only that, if they are gone."""
+        seen = self._seen.get(candidate.why)
+        if is_final or seen is None or candidate.is_tried_once:
+            self._failed[candidate.why] = (seen, words)
+
+    # --- fetching it ---------------------------------------------------------------------
+
+    async def _folder_of(self, place: PastGeneration, revision: Revision) -> Path:
+        """Find a generation's files; the source fetches them again if they are gone."""
+        folder = Path(place.path)
+        try:
+            await files_in(folder)
+        except Absent as absent:
+            try:
+                return await self._fetched(revision)
+            except HotReloadError as gone:
+                why = {"path": place.path, "why": str(gone)}
+                log.warning("boot.last_good_is_gone", extra=why)
+                raise SourceUnavailable(f"{absent}: {gone}") from gone
+        return folder
+
+    async def _fetched(self, revision: Revision) -> Path:
+        return await self._source.fetch(revision)
+
+    async def kept_model(self) -> Path | None:
+        """The model's files that earlier starts were served with, where none is configured."""
+        return await reading(self._state, lambda: kept_model(self._state))
+
+
+async def _lies_at(path: str | Path, revision: Revision) -> Path:
+    return Path(path)
+
+
+async def revision_of_model(model: Path) -> Revision:
+    """Name the weights in the operator's own model folder; ConfigError without any."""
+    looked = await reading(model, lambda: survey(model))
+    if looked.waiting_for is not None:
+        why = most_telling(looked.findings).message if looked.findings else looked.waiting_for
+        raise ConfigError(f"[engine] model: {model} has no weights to load: {why}")
+    return Revision(await reading(model, lambda: content_id(looked)), model.name)

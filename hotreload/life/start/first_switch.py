@@ -1,0 +1,147 @@
+"""The switch of a start: makes an engine with the weights, probes it and lets requests in."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
+from hotreload.core.probing import (
+    ASKED,
+    FIRST_ANSWER_SECONDS,
+    PASSED,
+    NoAnswer,
+    probed,
+    verdict_of,
+)
+from hotreload.core.progress import AttemptProgress
+from hotreload.core.recording import Attempts
+from hotreload.errors import ConfigError, EngineLost
+from hotreload.life.running import RunningEngine
+from hotreload.life.start.served_by import changes
+from hotreload.life.start.start_troubles import Doubt
+from hotreload.types import Checkpoint, Generation, Phase, Staged
+
+log = logging.getLogger("hotreload.boot")
+
+OTHER_ENGINE = "other_engine"
+"""The code of a ConfigError that a probe told: what was live is served by something else now."""
+
+StartEngine = Callable[[Path, Checkpoint | None, AttemptProgress], Awaitable[RunningEngine]]
+"""Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
+
+It tells how far the attempt is."""
+
+
+class FirstSwitch:
+    """Makes the first weights live: the steps of an attempt, with nothing to go back to."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        *,
+        start_engine: StartEngine,
+        go_live: Callable[[RunningEngine, Generation], None],
+        served_by: Callable[[Path], Awaitable[ServedBy]],
+        doubt: Doubt,
+    ) -> None:
+        """`go_live` lets requests in; `served_by` says what a model's folder is served by now."""
+        self.engine: RunningEngine | None = None
+        """The engine, once there is one; closed by the life whose start it is."""
+        self._attempts = attempts
+        self._start_engine = start_engine
+        self._go_live = go_live
+        self._served_by = served_by
+        self._doubt = doubt
+
+    async def to(
+        self,
+        progress: AttemptProgress,
+        model: Path,
+        checkpoint: Checkpoint | None,
+        instead_of: PastGeneration | None = None,
+    ) -> None:
+        """Start an engine with these weights, prove them, and let requests in.
+
+        `instead_of` is what should answer and cannot be served.
+        """
+        ledger = self._attempts.ledger
+        if checkpoint is None:  # random weights have no answers to be judged by
+            self.engine = engine = await self._start_engine(model, None, progress)
+            progress.generation = await self._minted(engine.live, None)
+        else:
+            by = await self._served_by(model)
+            self.engine = engine = await self._start_engine(model, checkpoint, progress)
+            await self._prove(progress, engine, by)
+            progress.generation = await self._minted(engine.live, checkpoint.path)
+            ledger.served_by, ledger.missed = by, instead_of
+        self._go_live(engine, progress.generation)
+
+    async def _prove(self, progress: AttemptProgress, engine: RunningEngine, by: ServedBy) -> None:
+        """Ask the probes. What was live before is never refused for what it answers.
+
+        So where nothing is other than it was then, nobody waits for whole answers: they are asked
+        for once these weights serve.
+        """
+        ledger, live = self._attempts.ledger, engine.live
+        past = ledger.was_live_as(live.revision, live.fingerprint)
+        is_proven = past is not None and ledger.served_by == by
+        async with progress.phase(Phase.PROBING):
+            verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS, briefly=is_proven)
+        progress.note(probed(ASKED if verdict else PASSED))
+        if verdict is None:
+            if past is not None and is_proven:
+                self._doubt.whether(past)
+            return
+        if past is None:
+            progress.verdict = verdict
+            raise verdict
+        if ledger.served_by is not None and ledger.served_by != by:
+            raise _another_engine(past, verdict, changes(ledger.served_by, by)) from verdict
+        if isinstance(verdict, NoAnswer):
+            raise EngineLost(f"{verdict}, by weights that answered before: {past.revision}")
+        await engine.scrub()  # an answer that was no number may have left its like in the cache
+        self._doubt.of(past, verdict)
+
+    async def _minted(self, staged: Staged, path: Path | None) -> Generation:
+        """Give the weights their old number if they answered last, else a new one."""
+        ledger = self._attempts.ledger
+        last = ledger.last_good
+        if last is not None and ledger.pinned and not _is(last, staged):
+            _tell_of_lost_pin(ledger.held_by, last, staged)
+        past = ledger.was_live_as(staged.revision, staged.fingerprint)
+        version = past.version if past is not None else ""
+        number = _number_again(ledger, staged)
+        if number is None:  # nothing else could answer in their place
+            await self._attempts.secure_number(at_any_rate=True)
+        generation = self._attempts.mint(staged, number, version=version)
+        self._attempts.record(generation, path)
+        return generation
+
+
+def _another_engine(past: PastGeneration, verdict: Exception, what: str) -> ConfigError:
+    """Blame neither the weights nor the probe: what they are served by is another."""
+    return ConfigError(
+        f"{verdict}; generation {past.number}, {past.revision}, passed before, and is served by "
+        f"something else now: {what}. Go back to that; or, if the answers are good, correct the "
+        "[[probe]]",
+        code=OTHER_ENGINE,
+    )
+
+
+def _number_again(ledger: Ledger, staged: Staged) -> int | None:
+    last = ledger.last_good
+    is_newest = last is not None and last.number == ledger.next_number - 1  # or numbers would fall
+    return last.number if last is not None and is_newest and _is(last, staged) else None
+
+
+def _is(past: PastGeneration, staged: Staged) -> bool:
+    return (past.revision, past.fingerprint) == (staged.revision, staged.fingerprint)
+
+
+def _tell_of_lost_pin(held_by: str, pinned: PastGeneration, answers: Staged) -> None:
+    """Warn that the pin holds another generation than the one that was pinned."""
+    what = f"generation {pinned.number}, {pinned.revision}"
+    gone = f"{what}, was held by {held_by} and could not be started"
+    todo = "bring its files back and reload it by name, or unpin"
+    fields = {"why": gone, "answers": str(answers.revision), "todo": todo}
+    log.error("boot.pin_not_restored", extra=fields)

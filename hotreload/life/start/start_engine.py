@@ -1,0 +1,272 @@
+"""Starts the engine the settings describe: by our own loader, or from a private copy."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
+from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
+from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
+from hotreload.engine.weights.filling import Filling, NotByOurs
+from hotreload.engine.weights.quiet import Quiet
+from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.spare_processors import counted
+from hotreload.engine.weights.trust import note_in_vain, noted
+from hotreload.errors import ConfigError, TryAgain
+from hotreload.life.checking import Checking
+from hotreload.life.rereading import Rereading, probes_of
+from hotreload.life.running import RunningEngine
+from hotreload.life.start.model_files import keep_model, kept_model
+from hotreload.life.start.private_copies import copied, place_for_copies
+from hotreload.life.start.warming import LONGEST, warm
+from hotreload.settings.engine import COMPILED
+from hotreload.settings.load import Settings
+from hotreload.settings.rules import shares_of
+from hotreload.threads import in_thread, uninterrupted
+from hotreload.types import Checkpoint, Phase
+
+log = logging.getLogger("hotreload.boot")
+
+
+TRUST = "own_loader"
+"""The note of what our own loader loads as upstream's does, by its name in the state folder."""
+
+MakeEngine = Callable[..., Awaitable[RunningEngine]]
+"""Makes an engine as `SglangEngine.start` does, and takes what that takes."""
+
+
+class Engines:
+    """Starts the first engine from a checkpoint, and all others beside one that serves."""
+
+    def __init__(
+        self,
+        rereading: Rereading,
+        checking: Checking,
+        *,
+        make: MakeEngine | None,
+        started: Callable[[], None],
+    ) -> None:
+        """`make` is another maker than `SglangEngine.start`; `started` is called after each start.
+
+        XLA installs a handler for SIGTERM.
+        """
+        self._rereading = rereading
+        self._checking = checking
+        self._make = make
+        self._started = started
+
+    async def first(
+        self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
+    ) -> RunningEngine:
+        """Start the first; from then on all checkpoints must have its tensors."""
+        settings = self._rereading.settings
+        engine = await start_engine(settings, model, weights, progress, self._make)
+        self._started()
+        if not self._checking.served.tensors:  # a folder without weights; now there are some
+            tensors = weights.tensors if weights else engine.expected_tensors()
+            self._checking.serve(replace(self._checking.served, tensors=tensors))
+        log.info("engine.started", extra=engine.facts())
+        return engine
+
+    async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
+        """Start one more, with the weights that another one answers by."""
+        engine = await start_twin(self._rereading.settings, index, twin)
+        self._started()
+        log.info("engine.started", extra={**engine.facts(), "replica": index})
+        return engine
+
+
+async def start_engine(
+    settings: Settings,
+    model: Path,
+    weights: Checkpoint | None,
+    progress: AttemptProgress,
+    make: MakeEngine | None = None,
+) -> RunningEngine:
+    """Start the engine the settings describe: the model's config and tokenizer, these weights.
+
+    What it was started with is the model of later starts, too, where none is configured.
+    """
+    engine = None
+    if make is None and weights is not None and settings.engine.loader == "auto":
+        engine = await _filled(settings, model, weights, progress)
+    if engine is None:
+        made_from = to_start_from(settings, model, weights, progress)
+        async with made_from as asked, progress.phase(Phase.BUILDING):
+            engine = await (make or SglangEngine.start)(**asked)
+    async with _closed_if_broken_off(engine):
+        is_configured = settings.engine.model is not None
+        await keep_model(model, settings.state.directory, is_configured=is_configured)
+        await _warm(engine, settings, progress)
+    return engine
+
+
+async def _filled(
+    settings: Settings, model: Path, weights: Checkpoint, progress: AttemptProgress
+) -> RunningEngine | None:
+    """An engine that our own loader reads the weights into, if an earlier start trusts it.
+
+    None where upstream's must load them, or can say better why the engine does not start.
+    """
+    trust = settings.state.directory / TRUST
+    mark = await asyncio.to_thread(noted, trust)
+    if mark is None:
+        return None
+    filling = Filling(weights, mark, settings.reload.stage_timeout)
+    telling = telling_how_far(
+        lambda: filling.so_far, progress.revision, progress.publish, Phase.BUILDING
+    )
+    try:
+        made_from = to_start_from(settings, model, weights, progress, filling)
+        async with made_from as asked, progress.phase(Phase.BUILDING), telling:
+            return await SglangEngine.start(**asked)
+    except (NotByOurs, ConfigError) as fault:
+        if isinstance(fault, ConfigError) and fault.code != DOES_NOT_START:
+            raise
+        log.info("boot.upstreams_loader", extra={"why": str(fault)})
+    await asyncio.to_thread(note_in_vain, trust, mark)
+    return None
+
+
+async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> SglangEngine:
+    """Start one more engine beside this one, on devices of its own, with the same weights."""
+    state = settings.state.directory
+    model = settings.engine.model or await in_thread(lambda cancel: kept_model(state))
+    if model is None:
+        raise TryAgain(f"the model's files are gone from {state}")
+    assert isinstance(twin, SglangEngine), "what a daemon starts is one"
+    options = engine_options(settings, model)
+    engine = await SglangEngine.start(
+        replace(options, first_device=index * settings.engine.tp),
+        terms=_terms(settings, state / "staging"),
+        probes=probes_of(settings),
+        twin=twin,
+    )
+    async with _closed_if_broken_off(engine):
+        # No attempt is made: nobody is told of its phases.
+        await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
+    return engine
+
+
+@asynccontextmanager
+async def importing_meanwhile() -> AsyncIterator[None]:
+    """Import sglang-jax meanwhile: what a start reads and checks first needs none of it."""
+
+    async def imported() -> None:
+        with suppress(Exception):  # the start comes upon the same, and says it
+            await in_thread(lambda cancel: import_upstream(), leave_as="an import", is_read=False)
+
+    importing = asyncio.create_task(imported(), name="import sglang-jax")
+    try:
+        yield
+    finally:
+        importing.cancel()
+        await uninterrupted(asyncio.wait({importing}))
+
+
+@asynccontextmanager
+async def _closed_if_broken_off(engine: RunningEngine) -> AsyncIterator[None]:
+    """A stop may come before anybody else knows of the engine."""
+    try:
+        yield
+    except BaseException:
+        await uninterrupted(engine.close())
+        raise
+
+
+async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProgress) -> None:
+    """Compile what the first requests need, unless that can be done beside those who are served."""
+    most, within = settings.engine.warm_batches, settings.engine.warm_timeout
+    if not engine.sizes_to_compile(most, LONGEST):
+        await warm(engine, progress, most=most, within=within)
+
+
+def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
+    """Return what the operator decided about every engine."""
+    engine = settings.engine
+    return EngineOptions(
+        model,
+        engine.device,
+        tp=engine.tp,
+        dtype=engine.dtype,
+        load_format=load_format,
+        args=engine.args,
+        tool_call_parser=settings.server.tool_call_parser,
+        engines=engine.replicas,
+        compile_cache=compile_cache_of(settings),
+        shares=shares_of(settings),
+        unseen=_unseen_options(settings),
+    )
+
+
+def _unseen_options(settings: Settings) -> UnseenOptions:
+    needs: dict[str, Any] = {}
+    for _, table in settings.of_features():
+        needs |= table.engine_needs()
+    return UnseenOptions(**needs)
+
+
+def compile_cache_of(settings: Settings) -> CompileCache | None:
+    """The place where programs are kept, unless whoever started us has told JAX so."""
+    chosen = settings.engine.compile_cache
+    if chosen == "off" or os.environ.get(JAX_VARIABLE):
+        return None
+    if chosen == "auto":
+        return CompileCache(settings.state.directory / COMPILED, is_default=True)
+    return CompileCache(Path(chosen))
+
+
+@asynccontextmanager
+async def to_start_from(
+    settings: Settings,
+    model: Path,
+    weights: Checkpoint | None,
+    progress: AttemptProgress,
+    filling: Filling | None = None,
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield what an engine is started with: `SglangEngine.start` says what each means.
+
+    The folder it is made from is a private copy, which goes at the end: of the small files alone
+    where our own loader reads the weights.
+    """
+    to_copy = weights if filling is None else None
+    place = await place_for_copies(settings.state.directory, to_copy)
+    asked = {"terms": _terms(settings, place / "staging"), "probes": probes_of(settings)}
+    if weights is None:
+        options = engine_options(settings, model, load_format="dummy")
+        yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}
+        return
+    asked["checkpoint" if filling is None else "filling"] = filling or weights
+    within = settings.reload.stage_timeout
+    async with copied(model, to_copy, place, within, progress) as folder:
+        with _naming(settings, model, folder):
+            options = engine_options(settings, folder)
+            yield {**asked, "options": options, "revision": weights.revision}
+
+
+@contextmanager
+def _naming(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
+    """Name the model in the engine's complaints: the copy it read is gone when they are."""
+    try:
+        yield
+    except ConfigError as fault:
+        words = str(fault).replace(str(copy), str(model))
+        if model == settings.engine.model and not words.startswith("["):
+            words = f"[engine] model: {words}"
+        raise ConfigError(words, code=fault.code) from fault
+
+
+def _terms(settings: Settings, spool: Path) -> StagingOptions:
+    engine = settings.engine
+    threads = counted(engine.staging_threads, engine.staging_priority)
+    quiet = Quiet(threads, engine.staging_priority, engine.staging_starve)
+    drift = settings.checks.max_drift
+    trust = settings.state.directory / TRUST
+    return StagingOptions(spool, drift, engine.loader, settings.reload.memory, quiet, trust)

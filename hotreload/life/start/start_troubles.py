@@ -1,0 +1,238 @@
+"""Troubles with what a start found, or would find; each stands until it is mended or decided.
+
+`Doubt`: weights fail the probe though they were live before. They are what they were, and so is
+what they answer with: so they answer, and everybody is told. `Gone`: what was live last cannot be
+brought back, so the start waits, or an older one answers in its place; neither is silent.
+`FilesGone`: a restart or a rollback would not find its files, told before somebody needs them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from hotreload.core.engines.replica import Replica
+from hotreload.core.ledger import Ledger, PastGeneration
+from hotreload.core.ports import Source
+from hotreload.core.probing import FIRST_ANSWER_SECONDS, verdict_of
+from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    OperatorAsked,
+    Publish,
+    SettingsRead,
+    Waiting,
+    Warming,
+)
+from hotreload.json_fields import iso
+from hotreload.life.running import RunningEngine
+from hotreload.life.start.whereabouts import Absent, files_in, source_has
+from hotreload.threads import left_behind
+from hotreload.troubles import FILES_GONE, OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES, Trouble
+from hotreload.types import Outcome, Revision
+
+CORRECT_THE_PROBE = (
+    "correct that [[probe]] and send SIGHUP (systemctl reload hotreload), which asks it again; if "
+    "the answer is bad indeed, look at the engine, its version and the device"
+)
+
+
+class Doubt:
+    """Sees every event; stands as long as the doubted generation answers and the probes fail."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._trouble = Trouble(PROBE_DOUBTED, publish)
+        self._of: PastGeneration | None = None
+        self._asked = asyncio.Event()
+        self._is_over = False
+        """True once the start is: another attempt's weights take the place of its own."""
+        self._is_told = False
+
+    def whether(self, live: PastGeneration) -> None:
+        """Ask these weights for whole answers, too: they began to answer well.
+
+        Once the start has compiled: with a client's such an answer makes a batch of two.
+        """
+        self._of = live
+
+    def of(self, live: PastGeneration, verdict: CheckpointRejected) -> None:
+        """These weights answer, in spite of what the probes say."""
+        self._of, self._is_told = live, True
+        words = (
+            f"{verdict}; generation {live.number}, {live.revision}, live since {iso(live.since)}, "
+            "answers all the same: neither its weights nor the engine have changed"
+        )
+        self._trouble.now(words, CORRECT_THE_PROBE)
+
+    def observe(self, event: Event) -> None:
+        """Ask again when the probes are others, and no more when other weights are live."""
+        match event:
+            case SettingsRead(changed) if "[[probe]]" in changed:
+                self._asked.set()
+            case Warming(is_over=True) if not self._is_told:
+                self._asked.set()
+            case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
+                self._end()
+
+    def _end(self) -> None:
+        self._of, self._is_told = None, False
+        self._trouble.now(None)
+
+    async def run(
+        self, replicas: Iterable[Replica[RunningEngine]], within: Callable[[], float]
+    ) -> NoReturn:
+        """Ask the live weights again each time that the probes are others, for ever."""
+        self._is_over = True
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            for replica in list(replicas)[:1]:  # all hold the same weights
+                await self._ask_again(replica.engine, within())
+
+    async def _ask_again(self, engine: RunningEngine, within: float) -> None:
+        """Ask whole answers; as long as nobody doubts, that they take long is nothing to tell."""
+        doubted = self._of
+        if doubted is None:
+            return
+        try:
+            if self._is_told:
+                verdict = await verdict_of(engine, within, "[reload] probe_timeout")
+            else:
+                verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
+        except (EngineLost, TryAgain):
+            return  # others look after the engine
+        if self._of is not doubted:
+            return  # others went live meanwhile
+        if verdict is None:
+            self._end()
+            return
+        self.of(doubted, verdict)
+        # An answer that was no number may have left its like in the cache. In a busy engine the
+        # next one that is withheld has that cleaned.
+        with suppress(EngineLost, TryAgain):
+            await engine.scrub()
+
+
+TO_GO_ON = (
+    "bring the files back, or mount what they lie on, and the start goes on by itself, as it does "
+    'with a newer checkpoint; or decide what answers instead: [engine] boot = "model" starts from '
+    'the model, [engine] when_gone = "older" from an older checkpoint'
+)
+TO_END_IT = (
+    "bring its files back and hotreload makes it live again; if the older one is meant, "
+    "`hotreload pin`"
+)
+
+
+class Gone:
+    """Sees every event; its troubles end when the files are back or somebody decides."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self._waits = Trouble(WAITS_FOR_FILES, publish)
+        self._older = Trouble(OLDER_ANSWERS, publish)
+        self._answers: Revision | None = None
+
+    def waits(self, meant: PastGeneration | None, why: Sequence[str]) -> None:
+        """The start waits; `why` says of each candidate why it does not answer."""
+        name = _named(meant) if meant else "a checkpoint that was not refused"
+        self._publish(Waiting(f"{name}: {why[0]}", "start"))
+        told = dict.fromkeys(why)
+        self._waits.now(f"the start waits for {name}: {'; '.join(told)}", TO_GO_ON)
+
+    def waits_no_more(self) -> None:
+        """Something is going to answer."""
+        self._waits.now(None)
+
+    def answers(self, older: Revision, instead_of: PastGeneration, why: str) -> None:
+        """An older checkpoint answers in the place of what was live last."""
+        self._answers = older
+        words = f"{older} answers instead of {_named(instead_of)}, which was live last: {why}"
+        self._older.now(words, TO_END_IT)
+
+    def observe(self, event: Event) -> None:
+        """An older one is meant once others were live or somebody pins it."""
+        match event:
+            case AttemptFinished(attempt):
+                is_live = attempt.outcome is Outcome.LIVE and not attempt.revision.is_noise
+                is_over = is_live and attempt.revision != self._answers
+            case OperatorAsked(by, refusal=None):
+                is_over = by.verb == "pin"
+            case _:
+                return
+        if is_over:
+            self._older.now(None)
+
+
+def _named(place: PastGeneration) -> str:
+    return f"generation {place.number}, {place.revision}"
+
+
+LOOK_FOR_FILES_SECONDS = 60.0
+"""Time between two looks; a change of what is live, and SIGHUP, make it look at once."""
+
+COPY_THEM_BACK = (
+    "copy them back, or mount what they lie on; or make another checkpoint live before the next "
+    "restart"
+)
+
+
+class FilesGone:
+    """Sees every event; tells of generations whose files are gone as long as they matter."""
+
+    def __init__(self, ledger: Ledger, source: Source, publish: Publish) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._trouble = Trouble(FILES_GONE, publish)
+        self._names: dict[str, set[str]] = {}
+        """The weight files that a folder had when they were seen first."""
+        self._wake = asyncio.Event()
+
+    def observe(self, event: Event) -> None:
+        """Look at once after what may have changed what matters."""
+        if isinstance(event, AttemptFinished | SettingsRead):
+            self._wake.set()
+
+    async def run(self, keeps: Callable[[PastGeneration], bool]) -> NoReturn:
+        """Look for ever; `keeps` says whether a rollback to a generation needs no files."""
+        while True:
+            self._wake.clear()
+            await self.look(keeps)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), LOOK_FOR_FILES_SECONDS)
+
+    async def look(self, keeps: Callable[[PastGeneration], bool]) -> None:
+        """Look for the files of each generation that matters, once."""
+        matter = list(self._that_matter(keeps))
+        known = {place.path for place, _ in matter}
+        self._names = {path: names for path, names in self._names.items() if path in known}
+        told = [
+            f"generation {place.number}, {place.revision}: {why}; {so} cannot find it"
+            for place, so in matter
+            if (why := await self._why_gone(place)) is not None
+        ]
+        self._trouble.now("; ".join(told) or None, COPY_THEM_BACK if told else "")
+
+    def _that_matter(
+        self, keeps: Callable[[PastGeneration], bool]
+    ) -> Iterator[tuple[PastGeneration, str]]:
+        """Yield what a restart would serve, and what a rollback would bring back from files."""
+        ledger, live = self._ledger, self._ledger.live
+        if ledger.last_good is not None:
+            yield ledger.last_good, "a restart"
+        before = ledger.past_before(live) if live is not None else None
+        if before is not None and before != ledger.last_good and not keeps(before):
+            yield before, "a rollback"
+
+    async def _why_gone(self, place: PastGeneration) -> str | None:
+        try:
+            names = {name for name, *_ in await files_in(Path(place.path))}
+        except Absent as gone:
+            is_away = left_behind() is not None
+            if not is_away and await source_has(self._source, place.revision):
+                return None
+            return str(gone)
+        missing = self._names.setdefault(place.path, names) - names
+        return f"{place.path} has no {', '.join(sorted(missing))} any more" if missing else None

@@ -1,0 +1,163 @@
+"""Compiles what the first requests need: batches of the usual sizes, long prompts.
+
+A program is compiled when a batch of a new size first comes, and everybody waits for it. So it is
+compiled before, beside those who are served and without computing anything. An engine that cannot
+do that is asked such batches before anybody is let in, on the way of any request.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from hotreload import failpoints
+from hotreload.core.engines.replica import Replica
+from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.engine.capabilities import BatchSize, EngineLimits
+from hotreload.errors import AnswerNonfinite, EngineLost
+from hotreload.events import Publish, Warming
+from hotreload.facts.heap import collect_seldom, keep_what_is_there
+from hotreload.life.running import RunningEngine
+from hotreload.types import HowFar, Phase
+
+log = logging.getLogger("hotreload.boot")
+
+WARMING_PROMPT = 3
+"""Tokens of a prompt where the number of prompts is what counts."""
+ANSWER_TOKENS = 8
+"""Tokens of each answer: so many that all of a batch are answered at a time for a while."""
+LONGER = (96, 192, 384)
+"""Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
+LONGEST = 512
+"""The most tokens of such a prompt, with what it is padded by."""
+
+
+async def compile_behind(
+    replica: Replica[RunningEngine],
+    *,
+    changing: asyncio.Lock,
+    most: int,
+    within: float,
+    publish: Publish,
+) -> None:
+    """Have an engine that serves compile for batches of up to `most` requests, the small first.
+
+    An attempt goes first: none is begun while `changing` is held, nor after `within` seconds of
+    compiling.
+    """
+    engine = replica.engine
+    sizes = engine.sizes_to_compile(most, LONGEST)
+    done, spent, maker = 0, 0.0, f"warming {replica.index}"
+    collect_seldom(maker)  # JAX traces a model for each size, and keeps all of it
+    try:
+        while done < len(sizes) and spent < within:
+            publish(Warming(replica.index, done, len(sizes)))
+            await failpoints.reach(Phase.WARMING)
+            if not sizes[done].is_shadow:  # what an attempt needs itself waits for none
+                async with changing:
+                    pass
+            began = time.monotonic()
+            if not await _is_compiled(engine, sizes[done]):
+                break
+            done, spent = done + 1, spent + time.monotonic() - began
+    finally:
+        keep_what_is_there(maker)
+        publish(Warming(replica.index, done, len(sizes), is_over=True))
+    if sizes:
+        told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3)}
+        log.info("boot.warmed", extra={**told, "replica": replica.index})
+
+
+async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:
+    try:
+        await engine.compile_for(size)
+    except EngineLost:
+        raise
+    except Exception as fault:  # the first such batch compiles for itself: no reason to end
+        log.warning("boot.not_warmed", extra={"size": str(size), "why": str(fault)})
+        return False
+    return True
+
+
+# --- by asking -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """So many prompts of so many tokens, asked at once."""
+
+    prompts: int
+    tokens: int
+
+    def request(self, vocabulary: int) -> dict[str, object]:
+        """The request that asks it; its prompts begin differently, so no cached one shortens it."""
+        first = range(self.tokens * 31, self.tokens * 31 + self.prompts)
+        ids = [
+            [(begin + at) % (vocabulary - 1) + 1 for at in range(self.tokens)] for begin in first
+        ]
+        params = {"temperature": 0.0, "max_new_tokens": ANSWER_TOKENS, "ignore_eos": True}
+        return {"input_ids": ids, "sampling_params": params}
+
+
+def batches(limits: EngineLimits, most: int) -> Iterator[Batch]:
+    """The batches to compile for: of 1, 2, 4 … prompts at a time up to `most`, and of longer ones.
+
+    They are those that upstream pads others to. None for `most` = 0.
+    """
+    largest = min(most, limits.at_once)
+    size = 1
+    while size < largest:
+        yield Batch(size, WARMING_PROMPT)
+        size *= 2
+    if largest:
+        yield Batch(largest, WARMING_PROMPT)
+        for tokens in LONGER:
+            longest = max(1, limits.input_tokens - ANSWER_TOKENS)
+            prompts = -(-tokens // longest)  # where one is not let in whole
+            yield Batch(prompts, tokens // prompts)
+
+
+async def warm(
+    engine: RunningEngine, progress: AttemptProgress, *, most: int, within: float
+) -> None:
+    """Have the engine compile for batches of up to `most` prompts.
+
+    None is begun after `within` seconds. Nothing of what was asked stays in the engine.
+    """
+    wanted = list(batches(engine.limits, most)) if most else []
+    if not wanted:
+        return
+    began, compiled, done = time.monotonic(), engine.recompiles, 0
+    async with (
+        progress.phase(Phase.WARMING),
+        telling_how_far(
+            lambda: HowFar(done, len(wanted)), progress.revision, progress.publish, Phase.WARMING
+        ),
+    ):
+        for batch in wanted:
+            if time.monotonic() - began >= within or not await _is_answered(engine, batch):
+                break
+            done += 1
+        await engine.scrub()
+    spent = {"seconds": round(time.monotonic() - began, 3)}
+    counted = {"batches": done, "of": len(wanted), "compiled": engine.recompiles - compiled}
+    log.info("boot.warmed", extra={**counted, **spent})
+
+
+async def _is_answered(engine: RunningEngine, batch: Batch) -> bool:
+    """Ask a batch; what the answers are like is for the probe to judge."""
+    try:
+        asked = await engine.prepare(batch.request(engine.limits.vocabulary))
+        async with aclosing(engine.generate(asked)) as answers:
+            async for _ in answers:
+                pass
+    except EngineLost:
+        raise
+    except AnswerNonfinite:
+        return True
+    except Exception as fault:  # without it the first requests wait a little: no reason to end
+        log.warning("boot.not_warmed", extra={"batch": str(batch), "why": str(fault)})
+        return False
+    return True

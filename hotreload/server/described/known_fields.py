@@ -1,0 +1,322 @@
+"""Every field that SGLang, sglang-jax, vLLM and OpenAI know, by route: which are
+honoured, and with which values the others ask for nothing."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotreload.errors import BadRequest
+from hotreload.json_fields import Fields
+from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.described.field_kinds import (
+    CHOICES,
+    IDS,
+    IDS_OR_BATCH,
+    MESSAGES,
+    PROMPT,
+    STOP,
+    TOKENS,
+    TOOL_CHOICE,
+    TOOLS,
+    TOP_K,
+    TOP_P,
+    number,
+    one_or_list,
+)
+from hotreload.server.http.request_body import (
+    BOOLEAN,
+    OBJECT,
+    STRING,
+    Kind,
+    check_kinds,
+    is_number,
+    whole_number,
+)
+from hotreload.server_limits import Limits
+
+Idle = tuple[Any, ...]
+"""Values of a field, beside null, with which a client asks for nothing."""
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+EMPTY: Idle = (False, 0, "", [], {})
+"""They ask for nothing of a field that is not honoured, unless UNUSUAL says otherwise."""
+UNUSUAL: Mapping[str, Idle] = {
+    # Not honoured, and 0 is the first of several, or asks for none of it.
+    **dict.fromkeys(
+        _names(
+            """
+            bootstrap_port bootstrap_room data_parallel_rank decode_tp_size dp_rank
+            disagg_prefill_dp_rank max_thinking_tokens prompt_logprobs routed_dp_rank truncate
+            truncate_prompt_tokens
+            """
+        ),
+        (False, "", [], {}),
+    ),
+    # To be without it would be a wish.
+    **dict.fromkeys(_names("add_generation_prompt include_reasoning"), (True,)),
+    **dict.fromkeys(_names("skip_special_tokens spaces_between_special_tokens"), (True,)),
+    # To have it empty would be one, too.
+    **dict.fromkeys(_names("audio task thinking web_search_options"), ()),
+    **dict.fromkeys(_names("length_penalty stream_interval typical_p"), (1,)),
+    **dict.fromkeys(_names("beam_width best_of"), (*EMPTY, 1)),
+    **dict.fromkeys(_names("function_call tool_choice"), (*EMPTY, "none", "auto")),  # of no tools
+    "add_special_tokens": (True,),
+    "modalities": (*EMPTY, ["text"]),
+    "return_mm_kwargs": (True, False),
+    "service_tier": ("", "auto", "default"),
+    "thinking_token_budget": (-1,),
+    "verbosity": ("", "medium"),
+    # Honoured, on one of the routes at least: other values than these are wishes, empty or not.
+    **dict.fromkeys(_names("ebnf json_schema reasoning_effort regex structural_tag"), ("",)),
+    **dict.fromkeys(_names("return_logprob rid stop stop_token_ids token_ids_logprob"), ("", [])),
+    **dict.fromkeys(_names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
+    **dict.fromkeys(_names("top_k top_logprobs"), (0,)),
+    "logprobs": (False,),
+    "tools": EMPTY,
+    "response_format": ({}, {"type": "text"}),
+}
+LABELS = _names(
+    """
+    batch_size conversation_id custom_labels external_trace_header is_single log_metrics metadata
+    parallel_tool_calls prediction prompt_cache_key prompt_cache_options prompt_cache_retention
+    received_time request_id return_flat_raw_top_logprobs_b64 rid routing_key safety_identifier
+    separate_reasoning session_id stream_reasoning user
+    """
+)
+"""Fields that say who asks, how to be quick, or how to put what nobody can ask for here: they
+change no answer, whatever they say. A route may honour one of them all the same."""
+
+ANYTHING = Kind("anything: it changes no answer", lambda value: True)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFields:
+    """The fields of one object that somebody knows."""
+
+    honoured: Mapping[str, Kind]
+    others: Set[str]
+    """Those that are not honoured, and may only ask for nothing."""
+    labels: Set[str] = frozenset()
+    within: str = ""
+    """Stands before a field's name in words."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Names of other APIs, or of another place, and what is meant by each."""
+    unusual: Mapping[str, Idle] = field(default_factory=dict)
+    """Values that ask for nothing in this object alone."""
+
+    def idle(self, name: str) -> Idle:
+        """The values of a field, beside null, that ask for nothing."""
+        usual = EMPTY if name in self.others else ()
+        return self.unusual.get(name, UNUSUAL.get(name, usual))
+
+    @property
+    def taken(self) -> Mapping[str, Kind]:
+        """Fields that are honoured, and those that may say anything."""
+        return {**dict.fromkeys(sorted(self.labels), ANYTHING), **self.honoured}
+
+    @property
+    def as_a_field(self) -> Kind:
+        """The kind of a field that holds these."""
+        properties = {name: kind.schema for name, kind in self.honoured.items()}
+        return Kind("an object", OBJECT.fits, {"type": "object", "properties": properties})
+
+    def asked(self, given: Fields, limits: Limits) -> Fields:
+        """Fields that ask for something, each of its kind; BadRequest names what cannot be had."""
+        asked = {name: value for name, value in given.items() if not self._is_idle(name, value)}
+        for name in sorted(asked.keys() & self.others):
+            raise BadRequest(
+                f"{self.within}{name}: this server does not have it; leave it out",
+                code="unsupported_parameter",
+                param=self.within + name,
+            )
+        if limits.unknown_fields == "ignore":
+            asked = {name: value for name, value in asked.items() if name in self.honoured}
+        return check_kinds(asked, self.honoured, self.within, self.elsewhere)
+
+    def _is_idle(self, name: str, value: Any) -> bool:
+        if name in self.honoured or name in self.others:
+            return asks_for_nothing(value, self.idle(name))
+        return name in self.labels
+
+
+def asks_for_nothing(value: Any, idle: Idle = EMPTY) -> bool:
+    """True if it is null, one of these values, or a list of some of them but of no objects."""
+    if value is None or any(_is_same(value, each) for each in idle):
+        return True
+    is_list = isinstance(value, list) and bool(value and idle)
+    return is_list and all(each != {} and asks_for_nothing(each, idle) for each in value)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Compare as JSON does: false is no 0, and 1.0 is 1."""
+    are_alike = type(value) is type(other) or (is_number(value) and is_number(other))
+    return are_alike and bool(value == other)
+
+
+# --- what is known everywhere ----------------------------------------------------------------
+
+_OF_ALL = _names(
+    """
+    bootstrap_host bootstrap_port bootstrap_room cache_salt custom_logit_processor
+    data_parallel_rank disagg_prefill_dp_rank disagg_transfer_id dp_rank extra_key images_config
+    lora_path max_dynamic_patch min_dynamic_patch mm_processor_kwargs modalities priority
+    return_flat_raw_output_top_logprobs return_hidden_states return_prompt_token_ids
+    return_routed_experts return_sampling_mask routed_dp_rank routed_experts_start_len
+    sampling_logprobs_mode session_params use_audio_in_video video_config watermark
+    """
+)
+
+# --- /generate -------------------------------------------------------------------------------
+
+PROMPTS = ("text", "input_ids")
+GENERATE = KnownFields(
+    honoured={
+        "model": STRING,
+        "rid": one_or_list(str),
+        "text": one_or_list(str),
+        "input_ids": IDS_OR_BATCH,
+        "sampling_params": one_or_list(dict),
+        "stream": BOOLEAN,
+        "return_logprob": one_or_list(bool),
+        "logprob_start_len": one_or_list(int),
+        "top_logprobs_num": one_or_list(int),
+        "token_ids_logprob": IDS_OR_BATCH,
+        "return_text_in_logprobs": BOOLEAN,
+        **MIN_GENERATION,
+    },
+    others=_OF_ALL
+    | _names(
+        """
+        audio_data background bootstrap_pair_key decode_tp_size encoder_urls http_worker_ipc
+        image_data image_max_dynamic_patch input_embeds kv_hints lora_id max_thinking_tokens
+        mm_content_hashes mm_hashes multi_item_delimiter_indices need_wait_for_mm_inputs no_logs
+        num_items_assigned positional_embed_overrides require_reasoning return_bytes return_entropy
+        return_flat_raw_top_logprobs return_indexer_topk return_output_logprob_only
+        token_indices_to_pool video_data video_max_dynamic_patch
+        """
+    ),
+    labels=LABELS,
+    elsewhere={
+        **dict.fromkeys(("prompt", "prompts", "inputs"), "text"),
+        "max_tokens": "sampling_params.max_new_tokens",
+        **{
+            name: f"sampling_params.{name}"
+            for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p")
+        },
+    },
+)
+SAMPLING_PARAMS = KnownFields(
+    honoured={
+        **dict.fromkeys(
+            _names(
+                """
+                ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
+                no_stop_trim presence_penalty regex repetition_penalty sampling_seed
+                skip_special_tokens spaces_between_special_tokens stop stop_token_ids
+                structural_tag temperature top_k top_p
+                """
+            ),
+            Kind("what the engine takes", lambda value: True),
+        ),
+        "n": CHOICES,
+    },
+    others=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
+    within="sampling_params.",
+    elsewhere={
+        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
+        "min_tokens": "min_new_tokens",
+        "seed": "sampling_seed",
+        "stop_sequences": "stop",
+    },
+)
+
+# --- OpenAI's routes -------------------------------------------------------------------------
+
+SAMPLING: Mapping[str, tuple[str, Kind]] = {
+    "temperature": ("temperature", number(0, 100)),
+    "top_p": ("top_p", TOP_P),
+    "frequency_penalty": ("frequency_penalty", number(-2, 2)),
+    "presence_penalty": ("presence_penalty", number(-2, 2)),
+    "seed": ("sampling_seed", whole_number(-(2**63), 2**63 - 1)),
+    "stop": ("stop", STOP),
+    # Not OpenAI's, and the engine has them: `extra_body` of its client.
+    "top_k": ("top_k", TOP_K),
+    "min_p": ("min_p", number(0, 1)),
+    "repetition_penalty": ("repetition_penalty", number(0, 2)),
+    "min_tokens": ("min_new_tokens", whole_number(0, 2**31 - 1)),
+    "stop_token_ids": ("stop_token_ids", IDS),
+    "ignore_eos": ("ignore_eos", BOOLEAN),
+    "skip_special_tokens": ("skip_special_tokens", BOOLEAN),
+    "regex": ("regex", STRING),
+    "ebnf": ("ebnf", STRING),
+}
+"""Each field that goes to the engine as it is: what the engine calls it, and what it must be."""
+STREAM_OPTIONS = KnownFields(
+    honoured={"include_usage": BOOLEAN, "continuous_usage_stats": BOOLEAN},
+    others={"include_obfuscation"},
+    within="stream_options.",
+    unusual=dict.fromkeys(("include_usage", "continuous_usage_stats"), (False,)),
+)
+_COMMON: Mapping[str, Kind] = {
+    "model": STRING,
+    "n": CHOICES,
+    "max_tokens": TOKENS,
+    "stream": BOOLEAN,
+    "stream_options": STREAM_OPTIONS.as_a_field,
+    **{name: kind for name, (_, kind) in SAMPLING.items()},
+    **MIN_GENERATION,
+}
+_OF_OPENAI_ROUTES = _OF_ALL | _names(
+    """
+    add_generation_prompt add_special_tokens allowed_token_ids audio bad_words best_of
+    chat_template continue_final_message custom_params documents echo ec_transfer_params
+    function_call functions include_reasoning include_stop_str_in_output input_ids json_schema
+    kv_transfer_params length_penalty logit_bias logprob_token_ids media_io_kwargs moderation
+    no_stop_trim prompt_embeds prompt_logprobs reasoning_effort repetition_detection
+    response_format return_cached_tokens_details return_input_ids_in_sglext return_meta_info
+    return_mm_kwargs return_output_ids_in_sglext return_prompt_text return_spec_tokens_details
+    return_token_ids return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start
+    service_tier spaces_between_special_tokens stop_regex store stream_interval structured_outputs
+    suffix task thinking thinking_token_budget tool_choice tools truncate_prompt_tokens
+    truncation_side use_beam_search verbosity vllm_xargs watermarking web_search_options
+    """
+)
+
+
+def _openai(more: Mapping[str, Kind], unusual: Mapping[str, Idle]) -> KnownFields:
+    honoured = {**_COMMON, **more}
+    others = _OF_OPENAI_ROUTES - honoured.keys()
+    return KnownFields(honoured, others, LABELS, unusual=unusual)
+
+
+COMPLETION = _openai(
+    {
+        "prompt": PROMPT,
+        "logprobs": whole_number(0, 20),
+        "echo": BOOLEAN,
+    },
+    {"echo": (False,)},
+)
+CHAT = _openai(
+    {
+        "messages": MESSAGES,
+        "max_completion_tokens": TOKENS,
+        "logprobs": BOOLEAN,
+        "top_logprobs": whole_number(0, 20),
+        "response_format": OBJECT,
+        "reasoning_effort": STRING,
+        "chat_template_kwargs": OBJECT,
+        "tools": TOOLS,
+        "tool_choice": TOOL_CHOICE,
+        "parallel_tool_calls": BOOLEAN,
+    },
+    {
+        "add_special_tokens": (False,),  # the template puts them in
+        "tool_choice": (*EMPTY, "auto"),
+        "parallel_tool_calls": (True,),
+    },
+)

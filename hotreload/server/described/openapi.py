@@ -1,0 +1,156 @@
+"""GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `operations` says of each."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from hotreload import __version__
+from hotreload.json_fields import Fields
+from hotreload.server.described.answer_schemas import SHAPES
+from hotreload.server.described.operation import (
+    JSON_TYPE,
+    SCHEMES,
+    Media,
+    Operation,
+    Operations,
+    Parameter,
+)
+from hotreload.server.described.operations import OPERATIONS
+from hotreload.server.described.schema_parts import Schema, extended, named
+from hotreload.server.feature_routes import Routes
+from hotreload.server.http.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
+from hotreload.server.http.problems import OPENAI_PATHS, Json
+from hotreload.server.http.request_body import Kind
+
+ANY = (400, 401, 413, 421, 431, 500)
+"""Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a
+name that is not ours, too long headers, a fault of ours."""
+PROBLEM = "application/problem+json"
+
+ABOUT = (
+    "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
+    "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. "
+    "Unknown fields are refused; a field that is null "
+    "counts as left out, and a field that other servers know is, too, while it asks for nothing."
+)
+
+
+def schema_routes(of_features: Sequence[Routes]) -> APIRouter:
+    """Build the route; features have routes of their own."""
+    router = APIRouter()
+    operations, shapes = dict(OPERATIONS), dict(SHAPES)
+    for each in of_features:
+        operations |= each.operations
+        shapes |= each.shapes
+        shapes |= {name: extended(shapes[name], more) for name, more in each.adds.items()}
+
+    @router.get("/openapi.json")
+    async def openapi(request: Request) -> Response:
+        return Json(document(request.app, operations, shapes))
+
+    return router
+
+
+def document(app: FastAPI, operations: Operations, shapes: Mapping[str, Schema]) -> Fields:
+    """The whole document."""
+    paths: dict[str, Fields] = {}
+    for path, method, operation in _operations(app.routes, operations):
+        paths.setdefault(path, {})[method.lower()] = _operation(path, method, operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hotreload", "version": __version__, "description": ABOUT},
+        "paths": paths,
+        "components": {"schemas": shapes, "securitySchemes": SCHEMES},
+    }
+
+
+def _operations(
+    routes: Iterable[BaseRoute], operations: Operations
+) -> Iterator[tuple[str, str, Operation]]:
+    for route in routes:
+        assert isinstance(route, Route)
+        for method in sorted(route.methods or ()):
+            operation = operations.get((method, route.path_format))
+            if operation is not None:
+                yield route.path_format, method, operation
+
+
+def _operation(path: str, method: str, operation: Operation) -> Fields:
+    told: Fields = {
+        "summary": operation.words,
+        "operationId": f"{method.lower()}_{path.strip('/').replace('/', '_') or 'front'}",
+        "responses": _answers(path, operation),
+        "security": operation.security,
+    }
+    if operation.who:
+        told["description"] = operation.who
+    if operation.parameters:
+        told["parameters"] = [_parameter(each) for each in operation.parameters]
+    if operation.body is not None:
+        told["requestBody"] = _body(operation.body, operation)
+    return told
+
+
+def _body(body: Mapping[str, Kind], operation: Operation) -> Fields:
+    schema: Fields = {
+        "type": "object",
+        "properties": {
+            name: _field(kind, may_be_null=name not in operation.required + operation.one_of)
+            for name, kind in body.items()
+        },
+        "additionalProperties": False,
+    }
+    if operation.required:
+        schema["required"] = list(operation.required)
+    if operation.one_of:
+        schema["oneOf"] = [{"required": [name]} for name in operation.one_of]
+    return {"required": not operation.may_be_empty, "content": {JSON_TYPE: {"schema": schema}}}
+
+
+def _field(kind: Kind, *, may_be_null: bool) -> Fields:
+    schemas = [dict(kind.schema), {"type": "null"}]
+    return {"anyOf": schemas[: 1 + may_be_null], "description": kind.words}
+
+
+def _parameter(parameter: Parameter) -> Fields:
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "description": parameter.words,
+        "required": parameter.where == "path",
+        "schema": dict(parameter.kind.schema),
+    }
+
+
+def _answers(path: str, operation: Operation) -> Fields:
+    refusal = _refusal(path)
+    answers: dict[int, Media] = dict.fromkeys((*ANY, *operation.refusals), refusal)
+    for status, content in operation.others.items():
+        answers[status] = {**content, **answers.get(status, {})}
+    answers[operation.success] = operation.answer
+    return {str(status): _answer(status, answers[status]) for status in sorted(answers)}
+
+
+def _refusal(path: str) -> Media:
+    is_openai = path.startswith(OPENAI_PATHS)
+    return {JSON_TYPE: named("OpenAIError")} if is_openai else {PROBLEM: named("Problem")}
+
+
+def _answer(status: int, content: Media) -> Fields:
+    number: Any = {"description": "Which generation answered.", "schema": {"type": "integer"}}
+    name: Any = {"description": "The request's name.", "schema": {"type": "string"}}
+    told: Fields = {
+        "description": HTTPStatus(status).phrase,
+        "headers": {GENERATION_HEADER: number, REQUEST_ID_HEADER: name},
+    }
+    if status in (409, 503):
+        seconds = {"description": "Seconds until another try.", "schema": {"type": "integer"}}
+        told["headers"] = {**told["headers"], "Retry-After": seconds}
+    if content:
+        told["content"] = {media: {"schema": schema} for media, schema in content.items()}
+    return told

@@ -1,0 +1,83 @@
+"""The routes by which other servers' clients order weights, or name them: what they take and
+answer."""
+
+from hotreload.server.described.operation import (
+    JSON_TYPE,
+    Media,
+    Operation,
+    Operations,
+    Parameter,
+    for_administrators,
+)
+from hotreload.server.described.schema_parts import named
+from hotreload.server.http.request_body import BOOLEAN
+from hotreload.server.sglang import bodies
+
+_UPDATED: Media = {JSON_TYPE: named("Updated")}
+_VERSION: Media = {JSON_TYPE: named("Version")}
+_NOT_DONE: Media = {JSON_TYPE: named("NotDone")}
+INCLUDE_DP = Parameter("include_dp", "query", BOOLEAN, "Count all engines; true.")
+
+_TELLS_VERSION = Operation(
+    "SGLang's and vLLM's: the version of the weights that answer.", _VERSION, (503,)
+)
+
+OF_ORDERS: Operations = {
+    ("GET", "/get_weight_version"): _TELLS_VERSION,
+    ("GET", "/weight_version"): _TELLS_VERSION,
+    ("GET", "/weight_info"): _TELLS_VERSION,
+    ("POST", "/update_weights_from_disk"): for_administrators(
+        Operation(
+            "SGLang's: make a checkpoint live, and answer when it is, or why it is not.",
+            _UPDATED,
+            body=bodies.UPDATE,
+            required=("model_path",),
+            others={400: _UPDATED},
+        ),
+        403,
+    ),
+    ("POST", "/update_weights"): for_administrators(
+        Operation(
+            "vLLM's: the same.",
+            _UPDATED,
+            body=bodies.UPDATE_BY_NAME,
+            required=("weight_dir",),
+            others={400: _UPDATED},
+        ),
+        403,
+    ),
+    ("POST", "/update_weight_version"): for_administrators(
+        Operation(
+            "SGLang's and vLLM's: name the weights that answer.",
+            _VERSION,
+            body=bodies.NAMING,
+            required=("new_version",),
+            others={400: _NOT_DONE},
+        ),
+        403,
+    ),
+    ("GET", "/get_world_size"): Operation(
+        "vLLM's: the number of devices.",
+        {JSON_TYPE: named("WorldSize")},
+        (503,),
+        parameters=(INCLUDE_DP,),
+    ),
+    ("POST", "/reset_prefix_cache"): for_administrators(
+        Operation(
+            "vLLM's: forget cached prefixes that nobody uses.", {JSON_TYPE: named("Flushed")}
+        ),
+        403,
+        503,
+    ),
+    ("POST", "/weight_checker"): for_administrators(
+        Operation(
+            "vLLM's: checksums computed now, and whether they are those of the baseline.",
+            {JSON_TYPE: named("WeightsChecked")},
+            body=bodies.CHECK_BY_NAME,
+            others={400: {JSON_TYPE: named("NotChecked")}},
+            may_be_empty=True,
+        ),
+        403,
+        503,
+    ),
+}

@@ -1,0 +1,1 @@
+"""HTTP itself: sockets, connections, limits, keys, bodies and problems."""

@@ -1,0 +1,1 @@
+"""Hugging Face's text generation, for its older clients."""

@@ -1,0 +1,157 @@
+"""POST /: text generation as huggingface_hub's InferenceClient asks a server for it."""
+
+import json
+from functools import partial
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from hotreload.errors import BadRequest, HotReloadError
+from hotreload.json_fields import Fields
+from hotreload.server.answerer import Answerer, ModelRequest, ModelRoute, oldest_wanted
+from hotreload.server.asking import EngineAnswer
+from hotreload.server.described.known_fields import SAMPLING
+from hotreload.server.http.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
+from hotreload.server.http.request_body import read_object
+from hotreload.server.hugging_face.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
+from hotreload.server.openai.answers import Choice, NewTokens
+from hotreload.server.openai.requests import completion_request, renamed
+from hotreload.server_limits import Limits
+from hotreload.types import Generation
+
+NEW_TOKENS = 100
+"""The client's documented default."""
+SAMPLES = frozenset({"temperature", "top_p", "top_k"})
+"""Without any of them, and without do_sample, the answer is greedy."""
+_ENGINE_NAMES = {
+    **{f"sampling_params.{SAMPLING[name][0]}": f"parameters.{name}" for name in (*SAME, "stop")},
+    "sampling_params.max_new_tokens": "parameters.max_new_tokens",
+    "max_new_tokens": "parameters.max_new_tokens",
+    "sampling_params.json_schema": "parameters.grammar",
+    "sampling_params.regex": "parameters.grammar",
+    "return_logprob": "parameters.details",
+    "text": "inputs",
+}
+
+
+class TextGenerationRoute(ModelRoute):
+    """The route, whose refusals name fields as its client does."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with renamed(_ENGINE_NAMES.get):
+            await super().__call__(scope, receive, send)
+
+
+def text_generation_route(answerer: Answerer) -> Route:
+    """Build the route."""
+    read = partial(read_text_generation, limits=answerer.limits)
+    return Route(TEXT_GENERATION_PATH, TextGenerationRoute(answerer, read), methods=["POST"])
+
+
+async def read_text_generation(request: Request, limits: Limits) -> ModelRequest:
+    """The request as a completion of OpenAI's API, which has all of it but the grammar."""
+    body = await read_object(request, nesting=limits.nesting)
+    wish = TEXT_GENERATION.asked(body, limits)
+    if "inputs" not in wish:
+        raise BadRequest("inputs is missing", code="bad_field", param="inputs")
+    given = PARAMETERS.asked(wish.get("parameters", {}), limits)
+    at_least = oldest_wanted(request, wish)
+    asked: Fields = {name: given[name] for name in (*SAME, "stop") if name in given}
+    if not (given.get("do_sample") or SAMPLES & given.keys()):
+        asked["temperature"] = 0
+    asked |= {"prompt": wish["inputs"], "stream": wish.get("stream", False)}
+    asked["max_tokens"] = given.get("max_new_tokens", NEW_TOKENS)
+    if given.get("details"):
+        asked["logprobs"] = 0
+    to_engine = completion_request(asked)
+    if "grammar" in given:
+        to_engine["sampling_params"] |= _grammar(given["grammar"])
+    return ModelRequest(to_engine, TextGeneration(wish["inputs"], given), at_least)
+
+
+def _grammar(wanted: Fields) -> Fields:
+    match wanted:
+        case {"type": "json", "value": dict(schema), **more} if not more:
+            return {"json_schema": json.dumps(schema)}
+        case {"type": "regex", "value": str(regex), **more} if not more:
+            return {"regex": regex}
+    path = "parameters.grammar"
+    words = 'must be {"type": "json", "value": {…}} or {"type": "regex", "value": "…"}'
+    raise BadRequest(f"{path}: {words}", code="bad_field", param=path)
+
+
+class TextGeneration:
+    """Tells one answer; it remembers what of it was told already."""
+
+    def __init__(self, prompt: str, parameters: Fields) -> None:
+        self._choice = Choice()
+        self._before = prompt if parameters.get("return_full_text") else ""
+        self._has_details = bool(parameters.get("details"))
+        self._seed = parameters.get("seed")
+        self._text = ""
+        self._pieces = 0
+
+    def whole(self, item: EngineAnswer, generation: Generation) -> list[Fields]:
+        """The answer, in a list as the client's own server has it."""
+        assert isinstance(item, dict)
+        self._text, ended = self._choice.news(item)
+        told: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
+        if self._has_details:
+            new = self._choice.new_logprobs(item)
+            told["details"] = {**self._ending(ended), "prefill": [], "tokens": _tokens(new)}
+        else:
+            self._ending(ended)  # which is no answer when it was cut short
+        return [told]
+
+    def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
+        """The new part, as one token; its text may be that of several."""
+        text, ended = self._choice.news(answer)
+        if not (text or ended):
+            return []
+        self._text += text
+        self._pieces += 1
+        told: Fields = {"index": self._pieces, "token": self._token(text, answer)}
+        told |= {"generated_text": None, "details": None, **_stamp(generation)}
+        if ended:
+            told["generated_text"] = self._before + self._text
+            told["details"] = {**self._ending(ended), "input_length": self._choice.usage[0]}
+        return [told]
+
+    def end(self, generation: Generation) -> list[Fields]:
+        """Nothing."""
+        return []
+
+    def failed(self, error: HotReloadError) -> Fields:
+        """The error that the client raises in place of the next piece."""
+        return text_generation_fields(error)
+
+    def _token(self, text: str, answer: Fields) -> Fields:
+        new, ids = self._choice.new_logprobs(answer), answer.get("output_ids") or [None]
+        logprob = new.tokens[-1][0] if new is not None and new.tokens else None
+        return {"id": ids[-1], "text": text, "logprob": logprob, "special": False}
+
+    def _ending(self, ended: Fields | None) -> Fields:
+        """Tell how it ended; one that we cut short is refused: this API has no word for that."""
+        ended = ended or {}
+        if ended.get("type") == "abort":
+            words = ended.get("message") or "ended early"
+            raise Refused(503, "cut_short", str(words), headers={"Retry-After": "1"})
+        is_stop = isinstance(ended.get("matched"), str)
+        named = "length" if ended.get("type") == "length" else "eos_token"
+        return {
+            "finish_reason": "stop_sequence" if is_stop else named,
+            "generated_tokens": self._choice.usage[2],
+            "seed": self._seed,
+        }
+
+
+def _tokens(new: NewTokens | None) -> list[Fields]:
+    return [
+        {"id": id, "text": text, "logprob": logprob, "special": False}
+        for logprob, id, text in (new.tokens if new is not None else ())
+    ]
+
+
+def _stamp(generation: Generation) -> Fields:
+    return {"hotreload": generation.stamp}

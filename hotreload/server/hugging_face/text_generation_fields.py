@@ -1,0 +1,41 @@
+"""The fields of a request as huggingface_hub's client makes it: see `text_generation`."""
+
+from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.described.field_kinds import STOP, TOKENS
+from hotreload.server.described.known_fields import SAMPLING, KnownFields
+from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING
+
+SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
+"""Parameters that are called and meant as in OpenAI's API, as this server has it."""
+PARAMETERS = KnownFields(
+    honoured={
+        **{name: SAMPLING[name][1] for name in SAME},
+        "max_new_tokens": TOKENS,
+        "stop": STOP,
+        "do_sample": BOOLEAN,
+        "grammar": OBJECT,
+        "details": BOOLEAN,
+        "return_full_text": BOOLEAN,
+    },
+    others=frozenset(
+        (
+            "adapter_id",
+            "best_of",
+            "decoder_input_details",
+            "top_n_tokens",
+            "truncate",
+            "typical_p",
+            "watermark",
+        )
+    ),
+    within="parameters.",
+)
+TEXT_GENERATION = KnownFields(
+    honoured={
+        "inputs": STRING,
+        "parameters": PARAMETERS.as_a_field,
+        "stream": BOOLEAN,
+        **MIN_GENERATION,
+    },
+    others=frozenset(),
+)
