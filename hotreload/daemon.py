@@ -101,9 +101,7 @@ class Daemon:
             note_next_number=self.state.note_next_number,
             blank=[each.blank for each in features if each.blank],
         )
-        self.features = AllFeatures(
-            [each.begin(self._given_to(each)) for each in features if each.begin]
-        )
+        self.features = AllFeatures([each.begin(self._given_to(each)) for each in features])
         self.entrance.admissions = self.features.admissions
         digests = Digests()  # of files that the source or the checks have read; both look here
         self.source = make_source(settings, publish, self.ledger, digests)

@@ -25,5 +25,5 @@ class Feature:
     """Puts the facts of its evidence into words; without it the evidence's own are said."""
     reasons: Sequence[str] = ()
     """The codes of its refusals, which metrics export at 0 from the start."""
-    begin: "Callable[[Given], FeatureParts] | None" = None
+    begin: "Callable[[Given], FeatureParts]"
     """Make what a daemon has of it; what is heavy is imported here."""

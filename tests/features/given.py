@@ -46,7 +46,6 @@ def given(
 
 def parts_of(feature: Feature) -> FeatureParts:
     """Begin a feature beside a daemon that serves nothing and has the default settings."""
-    assert feature.begin is not None
     return feature.begin(given(load(None, [], {}, FEATURES).settings))
 
 

@@ -33,7 +33,6 @@ def test_its_settings_are_refused_where_no_daemon_has_it() -> None:
 
 
 def test_nothing_is_loaded_where_it_cannot_say_what_is_served() -> None:
-    assert FROZEN_FEATURE.begin is not None
     [judge] = FROZEN_FEATURE.begin(given(load(None, SET, {}, [FROZEN_FEATURE]).settings)).judges()
     with pytest.raises(NotJudged, match=r"set \[engine\] model"):
         judge.check_can_judge(FakeEngine(Steps(), Revision("a")))

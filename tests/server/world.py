@@ -256,7 +256,7 @@ class World:
         self.entrance = Entrance[FakeEngine](self.events.publish, replicas=2)
         settings = load(None, sets, {}, FEATURES).settings
         to_each = given(settings, self.entrance, self.events.publish)
-        self.features = AllFeatures([each.begin(to_each) for each in FEATURES if each.begin])
+        self.features = AllFeatures([each.begin(to_each) for each in FEATURES])
         self.entrance.admissions = self.features.admissions
         self.gate = self.entrance.gates[0]
         """That of the first engine; another one answers only where a test opens its gate."""
