@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import is_there
 from tests.needs import VARIABLE, had_all_the_same
+from tests.waiting import look_until
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("setup", "check", "test")
@@ -72,10 +74,13 @@ class Runner:
             folder.mkdir(parents=True)
         for name in ("run", "judge"):
             shutil.copy(ROOT / ".ci" / name, self.script.with_name(name))
+        (root / "project" / "tests").mkdir()
+        (root / "project" / "tests" / "quarantine.txt").touch()
         self.add("id", f"echo {uid}")
         self.add("make", f'echo "$1: ${VARIABLE}"')
         self.add(self.script.with_name("setup"), "exit 0")
-        for tool in ("bash", "date", "dirname", "grep", "mkdir", "mktemp", "rm", "rmdir"):
+        tools = "bash cat date dirname grep mkdir mktemp rm rmdir sed sort"
+        for tool in tools.split():
             (self.bin / tool).symlink_to(shutil.which(tool) or tool)
 
     def add(self, name: str | Path, does: str = "exit 0") -> None:
@@ -119,6 +124,28 @@ def test_ci_fails_when_an_installation_beside_the_checks_does(tmp_path: Path) ->
     runner.add("make", '[ "$*" != "setup ENGINE=0.1" ]')
     with pytest.raises(subprocess.CalledProcessError):
         runner.run()
+
+
+def test_ci_says_what_failed_on_the_newer_engine_beside_the_rest(tmp_path: Path) -> None:
+    runner = Runner(tmp_path, uid=1000)
+    runner.add("apt-get", "exit 1")
+    runner.add("make", 'echo "$1"; [ "$1 $2" != "test ENGINE=0.1" ] || { echo no; exit 1; }')
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        runner.run()
+    *_, beside, no, red = failed.value.stdout.splitlines()
+    assert (beside, no) == ("test", "no")
+    assert red == "RED: the tests did not come to their end."
+
+
+def test_what_ci_runs_beside_a_red_check_ends_with_it(tmp_path: Path) -> None:
+    runner, pid = Runner(tmp_path, uid=1000), tmp_path / "pid"
+    runner.add("apt-get", "exit 1")
+    beside = f"echo $$ >{pid}; exec {shutil.which('sleep')} 600"
+    until = f"while [ ! -s {pid} ]; do :; done; exit 1"
+    runner.add("make", f'case "$1 $2" in "test ENGINE=0.1") {beside} ;; "check ") {until} ;; esac')
+    with pytest.raises(subprocess.CalledProcessError):
+        runner.run()
+    look_until(lambda: not is_there(int(pid.read_text())), lambda: "it goes on", seconds=9)
 
 
 def test_ci_installs_all_that_a_skip_names() -> None:

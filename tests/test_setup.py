@@ -373,7 +373,7 @@ def test_ci_runs_what_asks_an_engine_on_the_newer_one_too() -> None:
         script,
         re.M | re.DOTALL,
     )
-    assert '.ci/judge ENGINE=0.1 ARGS="${on_the_newer[*]}"' in script
+    assert '.ci/judge ENGINE=0.1 WORKERS=1 ARGS="${on_the_newer[*]}"' in script
     names = re.sub(r"^ *#.*$", "", listed, flags=re.MULTILINE).split()
     for place, _, test in (name.partition("::") for name in names):
         assert (ROOT / place).exists()
