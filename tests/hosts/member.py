@@ -78,9 +78,10 @@ def free_address() -> str:
     """Where rank 0 can be met; upstream takes the fifth and sixth port after it too.
 
     Below those that a system gives away by itself: lives that follow each other meet there again.
+    Not by `random`, which an engine gives the same seed in each process: all would choose the same.
     """
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000, 32_000)
         if all(map(_is_free, (port, port + 5, port + 6))):
             return f"127.0.0.1:{port}"
 
