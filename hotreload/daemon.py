@@ -41,6 +41,7 @@ from hotreload.observe.metrics_page import page_at
 from hotreload.observe.terminal import ReadyLine
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
+from hotreload.quiet import LOUD, Quiet
 from hotreload.server.configured import listening, make_app, passed_sockets
 from hotreload.server.http.doors import Doors
 from hotreload.server.http.http_server import HttpServer
@@ -103,7 +104,7 @@ class Daemon:
         )
         self.features = AllFeatures([each.begin(self._given_to(each)) for each in features])
         self.entrance.admissions = self.features.admissions
-        digests = Digests()  # of files that the source or the checks have read; both look here
+        digests = Digests(self._quiet)  # of what the source or the checks have read, for both
         self.source = make_source(settings, publish, self.ledger, digests)
         self.checking = Checking(
             self.rereading,
@@ -160,6 +161,15 @@ class Daemon:
         self.ending = Ending(self.entrance, self.ledger, self.state.save, follows=follows)
         self._stop = asyncio.Event()
         self.life = self._following() if follows else self._deciding()
+
+    def _quiet(self) -> Quiet:
+        """At a start nobody is answered who would have to be left any processor time."""
+        engine = self.settings.engine
+        return (
+            Quiet(1, engine.staging_priority, engine.staging_starve)
+            if self.slot.filled.is_set()
+            else LOUD
+        )
 
     def _given_to(self, feature: Feature) -> Given:
         return Given(

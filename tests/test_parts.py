@@ -19,6 +19,7 @@ from hotreload.features import FEATURES
 from hotreload.life import serving
 from hotreload.life.serving import ServingLife, verifying
 from hotreload.life.serving_slot import _weights_held
+from hotreload.quiet import LOUD, Quiet
 from hotreload.server import configured
 from hotreload.server.configured import admin_group
 from hotreload.settings.load import load
@@ -133,6 +134,16 @@ async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
     assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
     Daemon(settings(tmp_path))
     assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
+
+
+async def test_a_folder_is_read_by_threads_that_give_way_once_somebody_is_served(
+    tmp_path: Path,
+) -> None:
+    daemon = Daemon(settings(tmp_path, "engine.staging_starve=3"))
+    quiet = daemon.checking._digests.quiet
+    assert quiet() == LOUD
+    daemon.slot.filled.set()
+    assert quiet() == Quiet(threads=1, priority="idle", starve_seconds=3)
 
 
 def test_a_start_that_is_nobodys_says_who_may_not_administrate(

@@ -229,7 +229,10 @@ class _Reader:
         for_its_name = None if self.counted else self.digests.taken(file, header)
 
         def work(opened: Readable) -> Content:
-            return for_its_name or examine(opened, header, counted=self.counted, cancel=self.cancel)
+            quiet = self.digests.quiet()
+            return for_its_name or examine(
+                opened, header, counted=self.counted, cancel=self.cancel, quiet=quiet
+            )
 
         content, known = with_serving(file, work), self.digests.known(file)
         self.digests.note(file, content.digest)

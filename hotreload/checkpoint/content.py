@@ -16,6 +16,7 @@ from hotreload.checkpoint.findings import Finding, bounded, quoted, shown_name
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.reading import Hashing, Readable
 from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
+from hotreload.quiet import LOUD, Quiet, step_by_step
 from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -95,6 +96,7 @@ def examine(
     *,
     counted: Container[str] = (),
     cancel: threading.Event | None = None,
+    quiet: Quiet = LOUD,
 ) -> Content:
     """Read the whole file once; without a header no tensor is known, and its digest is all.
 
@@ -103,10 +105,15 @@ def examine(
     header = header or _NO_TENSORS
     hashing = Hashing(file, BUFFER, cancel)
     scan, tensors = _Scan(file.name), _Tensors(file.name, header, counted)
-    for run in _runs(header, file.identity.size):
-        for offset, piece in hashing.pieces(run.begin, run.end):
-            tensors.update(piece, offset)
-            scan.look(np.frombuffer(piece, np.uint8), offset, run)
+
+    def pieces() -> Iterator[None]:
+        for run in _runs(header, file.identity.size):
+            for offset, piece in hashing.pieces(run.begin, run.end):
+                tensors.update(piece, offset)
+                scan.look(np.frombuffer(piece, np.uint8), offset, run)
+                yield
+
+    step_by_step(pieces(), quiet)
     return Content(hashing.digest(), scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
 
 

@@ -6,7 +6,7 @@ While a shard is read for its name its values are looked at, too: the checks nee
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import xxhash
@@ -17,6 +17,7 @@ from hotreload.checkpoint.memory import with_serving
 from hotreload.checkpoint.reading import Hashing, Identity, Readable
 from hotreload.checkpoint.safetensors import LONGEST_HEAD, Header
 from hotreload.checkpoint.survey import ServingFile, Survey
+from hotreload.quiet import LOUD, Quiet
 from hotreload.types import CheckpointFile
 
 _KEPT_DIGESTS = 4096
@@ -32,7 +33,9 @@ class Digests:
     so what was once read is not believed for ever.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: Callable[[], Quiet] = lambda: LOUD) -> None:
+        """`quiet` is what of the machine a reading may take when it begins."""
+        self.quiet = quiet
         self._known: OrderedDict[Identity, str] = OrderedDict()
         self._waiting: OrderedDict[Identity, tuple[Header, Content]] = OrderedDict()
         self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
@@ -49,7 +52,8 @@ class Digests:
         """
         digest = self.known(file)
         if digest is None:
-            content = with_serving(file, partial(examine, header=header, cancel=cancel))
+            work = partial(examine, header=header, cancel=cancel, quiet=self.quiet())
+            content = with_serving(file, work)
             digest = content.digest
             if header is not None:
                 self._keep(file, header, content)

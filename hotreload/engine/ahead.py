@@ -8,9 +8,9 @@ from functools import partial
 from operator import attrgetter
 
 from hotreload.engine.capabilities import BatchSize
-from hotreload.engine.giving_way import short_turns, yield_processors
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.rehearsal import Rehearsal
+from hotreload.quiet import short_turns, yield_processors
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.engine")

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
-from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spare_processors import Threads, counted
 from hotreload.errors import ConfigError
+from hotreload.quiet import Quiet
 from hotreload.types import Shares
 
 DAEMONS_RULES = Rules()

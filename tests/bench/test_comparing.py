@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.weights.quiet import Quiet
 from hotreload.features.compare.comparing import compared
+from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import Staged
 from tests.bench.figures import median

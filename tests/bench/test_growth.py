@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.weights.quiet import Quiet
+from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from tests.bench import plots
 from tests.bench.checkpoints import HALF_A_GB, Shape, model, with_layers_changed

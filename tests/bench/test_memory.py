@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.engine.weights.quiet import Quiet
 from hotreload.facts.heap import give_back
+from hotreload.quiet import Quiet
 from tests.bench import plots
 from tests.bench.checkpoints import HALF_A_GB, by_upstream, model
 from tests.bench.test_staging import BY_OURS, COPIED

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.weights.quiet import Quiet
+from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
 from tests.bench import plots

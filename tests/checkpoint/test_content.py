@@ -17,6 +17,7 @@ from hotreload.checkpoint.file_findings import with_file
 from hotreload.checkpoint.findings import Unfit
 from hotreload.checkpoint.reading import Cancelled, Opened
 from hotreload.checkpoint.safetensors import read_header
+from hotreload.quiet import LITTLE, LOUD, QUIET, Quiet
 from tests.checkpoint.written import safetensors
 
 FLOATS = [
@@ -164,3 +165,28 @@ def test_a_reading_that_nobody_wants_any_more_stops_at_the_next_piece(
     with pytest.raises(Cancelled):
         with_file(path, path.name, work)
     assert pieces == 3
+
+
+def test_it_is_read_by_threads_that_give_way_where_they_are_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Piece by piece, so that threads of another priority can go on with it."""
+    path, seen = tmp_path / "model.safetensors", list[int]()
+    path.write_bytes(safetensors({"a": np.arange(32.0), "b": np.zeros(3, np.int8)}))
+    monkeypatch.setattr(content, "BUFFER", 64)
+    into = Opened.read_into
+
+    def noting(file: Opened, memory: memoryview, offset: int) -> None:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        into(file, memory, offset)
+
+    def read(quiet: Quiet) -> Content:
+        return with_file(
+            path, path.name, lambda file: examine(file, read_header(file), quiet=quiet)
+        )
+
+    expected = read(LOUD)
+    monkeypatch.setattr(Opened, "read_into", noting)
+    assert read(QUIET) == expected
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert (len(seen) > 4, {*seen[-4:]}) == (True, {max(LITTLE, own)})

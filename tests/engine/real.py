@@ -92,8 +92,8 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     """A real engine that serves the folder, closed at the end."""
     from hotreload.engine.options import EngineOptions, UnseenOptions
     from hotreload.engine.sglang import SglangEngine
-    from hotreload.engine.weights.quiet import Quiet
     from hotreload.engine.weights.sets import StagingOptions
+    from hotreload.quiet import Quiet
 
     # What is left over beside others' tests may be nothing for a while.
     terms: dict[str, Any] = {"spool": spool, "quiet": Quiet(priority="normal")}

@@ -15,7 +15,7 @@ import pytest
 
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
-from hotreload.engine.giving_way import LITTLE, SWITCH_INTERVAL
+from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 
 SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
 ONE, TWO, PROMPT = (

@@ -29,9 +29,9 @@ from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.on_device import can_turn
 from hotreload.engine.weights.own import Reader
-from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.trust import noted
 from hotreload.errors import CheckpointChanged, SourceUnavailable
+from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import HowFar
 from tests.engine import real

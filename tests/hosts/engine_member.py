@@ -150,9 +150,9 @@ class Doing:
     async def build(self, number: int, damage: str = "") -> None:
         """Build this rank's part of an engine, from a path that leads nowhere on any other."""
         from hotreload.engine.options import EngineOptions
-        from hotreload.engine.weights.quiet import Quiet
         from hotreload.engine.weights.sets import StagingOptions
         from hotreload.hosts.engine.rank_engine import RankEngine
+        from hotreload.quiet import Quiet
         from tests.engine import real
 
         rank, checkpoint = self._joined.ranks.own, self._checkpoints[number]

@@ -22,6 +22,7 @@ from hotreload.checkpoint.reading import Readable
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress
+from hotreload.quiet import Quiet
 from hotreload.sources.hub import client, download
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 from hotreload.sources.huggingface import HuggingFaceSource
@@ -457,7 +458,7 @@ async def test_a_long_hash_that_is_given_up_ends_and_holds_up_no_later_fetch(
     await fetched(hub_source(hub, tmp_path))
     hashing = threading.Event()
 
-    def long(file: Readable, header: object, cancel: threading.Event) -> Content:
+    def long(file: Readable, header: object, cancel: threading.Event, quiet: Quiet) -> Content:
         hashing.set()
         assert cancel.wait(PATIENCE)
         return examine(file, None, cancel=cancel)

@@ -26,9 +26,9 @@ from hotreload.engine.weights.leaves import Layout, is_placeholder, paths_of
 from hotreload.engine.weights.measuring import Measured, One, gathered
 from hotreload.engine.weights.own import Made, Reader, batches, why_not_by_rules
 from hotreload.engine.weights.plan import Recorded, loading_by, plan_of
-from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.trust import mark_of
 from hotreload.errors import ConfigError, TryAgain
+from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Checkpoint, HowFar
 
 AT_LEAST = 2

@@ -31,11 +31,11 @@ from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.on_device import there_twice
 from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
-from hotreload.engine.weights.quiet import Quiet, done_quietly
 from hotreload.engine.weights.rereading import check_again
 from hotreload.engine.weights.upstream_loading import load_upstream
 from hotreload.engine.weights.weights import Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
+from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
@@ -315,7 +315,11 @@ class Loaders:
             with closing(maker(checkpoint, cancel, told)) as reader:
                 yield partial(self._make, partial(make, reader), live)
 
-        for together in done_quietly(divided(places, live.leaves), worker, self.quiet):
+        def bytes_of(places: list[int]) -> int:
+            return sum(int(live.leaves[at].nbytes) for at in places)
+
+        jobs = divided(places, live.leaves)
+        for together in done_quietly(jobs, worker, self.quiet, bytes_of):
             yield from together
 
     def _make(

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 
 from hotreload.engine.weights.leaf_rules import Ingredient
 from hotreload.engine.weights.own import Reader
-from hotreload.engine.weights.quiet import Quiet, done_quietly
+from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Checkpoint
 
 

@@ -19,13 +19,13 @@ from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
-from hotreload.engine.weights.quiet import QUIET, Quiet
 from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Weights, held_bytes, sources_of
 from hotreload.errors import BadRequest
+from hotreload.quiet import QUIET, Quiet
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
 

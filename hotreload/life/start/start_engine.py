@@ -15,7 +15,6 @@ from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOption
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.filling import Filling, NotByOurs
-from hotreload.engine.weights.quiet import Quiet
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spare_processors import counted
 from hotreload.engine.weights.trust import note_in_vain, noted
@@ -26,6 +25,7 @@ from hotreload.life.running import RunningEngine
 from hotreload.life.start.model_files import keep_model, kept_model
 from hotreload.life.start.private_copies import copied, place_for_copies
 from hotreload.life.start.warming import LONGEST, warm
+from hotreload.quiet import Quiet
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import shares_of

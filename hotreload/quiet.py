@@ -1,0 +1,266 @@
+"""Does long work in threads that leave processors and Python's lock to those who serve.
+
+They begin with little of what others want. Where that is less than a quarter of a processor,
+threads of the next step join them: no thread can raise its own priority again.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, Literal, NamedTuple
+
+LITTLE = 10
+"""Niceness that leaves a tenth of a processor where others want it. With less, a thread that had
+Python's lock as others took its processor kept it from clients for seconds (idle: 3.6 s beside two
+busy loops; 19: 1.7 s), and what it had begun for a minute."""
+SWITCH_INTERVAL = 0.0005
+"""Each return from a blocking call waits for the lock, up to this long; Python's own is 5 ms."""
+NICENESS = (LITTLE, 5, 0)
+"""That of each step."""
+LAST = len(NICENESS) - 1
+TAKES_ALL = NICENESS.index(5)
+"""From this step on threads take large jobs, too: a thread that starves keeps the job it has."""
+LARGE = 256 << 20
+FLOOR = 0.25
+"""The part of a processor with less than which a crew starves."""
+LOOK_EVERY = 0.25
+"""Seconds between two looks if the threads starve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The share of the machine that long work may take."""
+
+    threads: int = 1
+    priority: Literal["idle", "normal"] = "idle"
+    """`idle` takes what others leave, and a tenth to a quarter of a processor that they want."""
+    starve_seconds: float = 2.0
+    """Time that its threads may want a processor, and have less than a quarter of one, before
+    others of the next step join them."""
+
+
+QUIET = Quiet()
+LOUD = Quiet(priority="normal")
+
+
+class _Turns:
+    """The process has one such interval, and those who shorten it end one by one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._usual = 0.0
+
+    @contextmanager
+    def short(self) -> Iterator[None]:
+        """Change how long a thread keeps the lock: short meanwhile, then as before."""
+        with self._lock:
+            if not self._at_work:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, SWITCH_INTERVAL))
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
+                if not self._at_work:
+                    sys.setswitchinterval(self._usual)
+
+
+short_turns = _Turns().short
+
+
+def yield_processors(niceness: int = LITTLE) -> None:
+    """Have this thread, for as long as it lives, leave most of a processor that others want."""
+    own = threading.get_native_id()
+    with suppress(OSError):
+        if niceness > os.getpriority(os.PRIO_PROCESS, own):
+            os.setpriority(os.PRIO_PROCESS, own, niceness)
+
+
+def done_quietly[J, R](
+    jobs: Iterable[J],
+    worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
+    quiet: Quiet,
+    bytes_of: Callable[[J], int] = lambda job: 0,
+) -> Iterator[R]:
+    """Yield what each job comes to, in no order; each thread opens a worker of its own.
+
+    The first error ends all of it. When this ends, so have the threads.
+    """
+    crew = _Crew(jobs, worker, quiet, bytes_of)
+    try:
+        with short_turns():
+            yield from crew.results()
+    finally:
+        crew.end()
+
+
+def step_by_step(steps: Iterable[None], quiet: Quiet) -> None:
+    """Take steps that must follow each other, each in the thread that gets on best."""
+    if quiet.priority == "idle":
+        one = replace(quiet, threads=1)
+        steps = done_quietly(steps, lambda: nullcontext(lambda step: step), one)
+    deque(steps, maxlen=0)
+
+
+class _Ended:
+    """A thread of a crew has ended."""
+
+
+_reached = threading.local()
+"""The step at which this thread's last crew got on: its next one begins there."""
+
+
+class _Crew[J, R]:
+    def __init__(
+        self,
+        jobs: Iterable[J],
+        worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
+        quiet: Quiet,
+        bytes_of: Callable[[J], int],
+    ) -> None:
+        self._jobs = iter(jobs)
+        self._worker = worker
+        self._quiet = quiet
+        self._bytes_of = bytes_of
+        self._large: deque[J] = deque()
+        """Jobs that wait for a thread of a step that takes them."""
+        self._taking = threading.Lock()
+        self._done: SimpleQueue[R | BaseException | _Ended] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._at_work = 0
+        self._step = LAST
+
+    def results(self) -> Iterator[R]:
+        may_starve = self._quiet.priority == "idle"
+        starving = _Starving(self._quiet.starve_seconds)
+        self._begin(getattr(_reached, "step", 0) if may_starve else LAST)
+        while self._at_work:
+            if self._step < LAST and starving.is_so(self._threads):
+                _reached.step = self._step + 1
+                self._begin(self._step + 1)
+            with suppress(Empty):
+                done = self._done.get(timeout=LOOK_EVERY)
+                if isinstance(done, BaseException):
+                    raise done
+                if not isinstance(done, _Ended):
+                    yield done
+                    continue
+                self._at_work -= 1
+                if self._large and not self._at_work:
+                    self._begin(max(self._step, TAKES_ALL))
+
+    def end(self) -> None:
+        self._drop_jobs()
+        for thread in self._threads:
+            thread.join()
+        # An error of a thread that nobody took holds its frames, and they what they made.
+        self._done = SimpleQueue()
+
+    def _begin(self, step: int) -> None:
+        """Have threads of this step join; those before end with the job that they have."""
+        self._step = step
+        for _ in range(self._quiet.threads):
+            thread = threading.Thread(target=self._work, args=(step,), name="staging", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            self._at_work += 1
+
+    def _work(self, step: int) -> None:
+        yield_processors(NICENESS[step])
+        try:
+            with self._worker() as work:
+                for job in self._jobs_for(step):
+                    self._done.put(work(job))
+        except BaseException as fault:
+            self._drop_jobs()
+            self._done.put(fault)
+        self._done.put(_Ended())
+
+    def _jobs_for(self, step: int) -> Iterator[J]:
+        while self._step <= step:
+            with self._taking:
+                if self._large and step >= TAKES_ALL:
+                    job = self._large.popleft()
+                else:
+                    try:
+                        job = next(self._jobs)
+                    except StopIteration:
+                        return
+                    if step < TAKES_ALL and self._bytes_of(job) > LARGE:
+                        self._large.append(job)
+                        continue
+            yield job
+
+    def _drop_jobs(self) -> None:
+        with self._taking:
+            self._jobs = iter(())
+            self._large.clear()
+
+
+class _Had(NamedTuple):
+    """Seconds that a thread had a processor, and that it wanted one, so far."""
+
+    had: float = 0.0
+    wanted: float = 0.0
+
+
+class _Starving:
+    """Looks how much of a processor a crew had of the time in which it wanted one."""
+
+    def __init__(self, within: float) -> None:
+        self._within = within
+        self._looked_at = monotonic()
+        self._so_far: dict[int, _Had] = {}
+        self._window = _Had()
+
+    def is_so(self, threads: Iterable[threading.Thread]) -> bool:
+        """Look once more; a window that is over begins again."""
+        since = monotonic() - self._looked_at
+        self._looked_at += since
+        had, wanted = 0.0, 0.0
+        for each in threads:
+            if each.is_alive() and each.native_id is not None:
+                before = self._so_far.get(each.native_id, _Had())
+                now = self._so_far[each.native_id] = _looked(each.native_id, before, since)
+                had += now.had - before.had
+                wanted = max(wanted, now.wanted - before.wanted)
+        self._window = _Had(self._window.had + had, self._window.wanted + wanted)
+        if self._window.wanted < self._within:
+            return False
+        had, wanted = self._window
+        self._window = _Had()
+        return had < FLOOR * wanted
+
+
+def _looked(thread: int, before: _Had, since: float) -> _Had:
+    """Look at one thread: time in which it waits for a disk, or for a lock, it does not want.
+
+    The system counts a wait when it is over: of one that goes on the time since the last look.
+    """
+    had, waited, is_ready = scheduled(thread)
+    waits_on = before.wanted + since if is_ready and had == before.had else 0.0
+    return _Had(had, max(before.wanted, had + waited, waits_on))
+
+
+def scheduled(thread: int) -> tuple[float, float, bool]:
+    """Seconds in which a thread computed, and waited for a processor; and if it wants one now.
+
+    Where the system does not tell, as if it did nothing but wait.
+    """
+    about = Path(f"/proc/self/task/{thread}")
+    try:
+        computed, waited, _ = map(int, (about / "schedstat").read_text().split())
+        state: Any = (about / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return 0.0, 0.0, True
+    return computed / 1e9, waited / 1e9, state == "R"
