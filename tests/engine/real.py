@@ -32,6 +32,8 @@ ARGS = {
     "max_running_requests": 8,
     "chunked_prefill_size": 512,
 }
+ONE_SIZE = {"precompile_bs_paddings": [8], "precompile_token_paddings": [512]}
+"""Besides, where the sizes of batches are not what is tested: each is compiled, for seconds."""
 GREEDY = {"temperature": 0, "max_new_tokens": 12}
 ENDLESS = {"temperature": 0, "max_new_tokens": 480, "ignore_eos": True}
 

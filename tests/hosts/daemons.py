@@ -21,7 +21,8 @@ from tests.waiting import PATIENCE
 
 ONE_DEVICE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
 # As in `tests/hosts/test_engine.py`, whose programs are kept, too.
-ENGINE_ARGS = f"engine.args={{{','.join(f'{name}={value}' for name, value in real.ARGS.items())}}}"
+ARGS = real.ARGS | real.ONE_SIZE
+ENGINE_ARGS = f"engine.args={{{','.join(f'{name}={value}' for name, value in ARGS.items())}}}"
 LOST = 70
 SECRET = "a-secret-of-these-two-hosts-alone"
 

@@ -24,8 +24,10 @@ from hotreload.types import Attempt, GateState, Generation
 from tests.waiting import PATIENCE, Witness
 
 ENGINE_ARGS = (
-    "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256}"
+    "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256,"
+    "precompile_bs_paddings=[16],precompile_token_paddings=[256]}"
 )
+"""With one size of batches: each further one is compiled, for seconds."""
 PROMPTS = ("Who serves?", "And now, who serves this longer prompt of ours?", "x", "Grüße, wer?")
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_engine
 
 ROOM = (
     "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=4,"
-    "chunked_prefill_size=64}"
+    "chunked_prefill_size=64,precompile_bs_paddings=[4]}"
 )
 TIMES = 72
 TOKENS = 5 * TIMES
