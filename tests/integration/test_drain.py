@@ -14,8 +14,8 @@ pytestmark = pytest.mark.real_engine
 
 LONG = {"temperature": 0, "max_new_tokens": 500, "ignore_eos": True}
 ROOM = (
-    "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=2,"
-    "chunked_prefill_size=64,precompile_bs_paddings=[2]}"
+    "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=4,"
+    "chunked_prefill_size=64,precompile_bs_paddings=[4]}"
 )
 
 

@@ -8,15 +8,11 @@ from hotreload.events import AnswersWithheld, GateChanged, GenerationEnded
 from hotreload.types import GateState, Outcome
 from tests.engine.real import overflowing
 from tests.integration.running import Running, post, request_for, words
-from tests.integration.test_drain import LongAnswer
+from tests.integration.test_drain import ROOM, LongAnswer
 from tests.integration.test_nonfinite import POISON, withheld
 
 pytestmark = pytest.mark.real_engine
 
-ROOM = (
-    "engine.args={max_total_tokens=2048,context_length=1024,max_running_requests=4,"
-    "chunked_prefill_size=64,precompile_bs_paddings=[4]}"
-)
 TIMES = 72
 TOKENS = 5 * TIMES
 """A tiny model's answer is four tokens and an end; one that may not stop begins again."""

@@ -19,7 +19,8 @@ from tests.integration.deaths import (
     stop_in_an_overlap_at,
 )
 from tests.integration.process import Process
-from tests.integration.test_fading import ROOM, TOKENS
+from tests.integration.test_drain import ROOM
+from tests.integration.test_fading import TOKENS
 from tests.waiting import PATIENCE
 
 

@@ -24,7 +24,8 @@ from hotreload.cli.exits import ADDRESS_TAKEN
 from hotreload.server.http.listening import bind_tcp, bind_unix
 from tests.integration.process import OF_WORDS, START_SECONDS, Process
 from tests.integration.running import words
-from tests.integration.test_fading import ROOM, TOKENS
+from tests.integration.test_drain import ROOM
+from tests.integration.test_fading import TOKENS
 from tests.waiting import PATIENCE
 
 

@@ -13,13 +13,15 @@ import pytest
 from hotreload.tiny import write_tiny
 from tests.hub.local_hub import REPO, local_hub
 from tests.integration.forked import would_import_the_same, zygote_of
+from tests.integration.running import ENGINE_ARGS
 from tests.integration.zygote import REAL
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = ("context_length=256", "max_total_tokens=2048", "chunked_prefill_size=256")
+AS_A_DAEMONS = ENGINE_ARGS.strip("{}").split(",")
+"""What an engine is told: as in daemons of tests, whose programs are kept."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ class Ran(NamedTuple):
 def hotreload(folder: Path, *words: str) -> Ran:
     """Run the command in the folder; forked, unless an import would find another world."""
     arguments = [*words, "--device", "cpu"]
-    for arg in SMALL:
+    for arg in AS_A_DAEMONS:
         arguments += ["--engine-arg", arg]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     with TemporaryFile() as out, TemporaryFile() as err:
