@@ -28,7 +28,8 @@ from hotreload.errors import (
 from hotreload.events import Publish
 from hotreload.facts.hub_names import names_a_repo
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import compared
+from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.started import Started, start
 from hotreload.hot.terms import HotTerms
@@ -153,7 +154,7 @@ async def _compared(
     begins(f"loading {new} beside {live}")
     staged = await engine.stage(checkpoint)
     begins("asking both the same")
-    found = await compared(engine, staged, corpus)
+    found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers(), corpus)
     if found is None:
         raise CheckpointRejected(
             f"{live} makes no numbers of what it is asked: there is nothing to compare with"

@@ -17,6 +17,7 @@ from hotreload.core.engines.everywhere import (
     change_together,
     take_back,
 )
+from hotreload.core.engines.follow_up import FollowUp
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.engines.rollout import Rollout
 from hotreload.core.judge import Judge, watched_by
@@ -82,6 +83,8 @@ class AttemptUnderWay:
         self._rules = rules
         self._judges = judges
         """Those that have not judged the new weights yet."""
+        self.follow_up: FollowUp | None = None
+        """Work that judges have put off until the new weights are live."""
         self._is_way_back = False
 
     def name(self, revision: Revision, version: str) -> None:
@@ -171,6 +174,7 @@ class AttemptUnderWay:
     async def _all_or_none(self) -> AsyncIterator[Rollout]:
         """Have all engines that serve to oneself; what fails puts back those that changed."""
         async with self._replicas.changing:
+            await self._attempts.follow_ups.make_way()
             rollout = Rollout(
                 self.progress,
                 self.wanted,
@@ -196,10 +200,11 @@ class AttemptUnderWay:
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""
-        takes_long = any(judge.takes_long for judge in self._judges)
-        for judge in self._judges:
-            await switch.judge(judge, staged, is_hurried=not (is_dry_run or takes_long))
-        self._judges = ()
+        judges, self._judges = self._judges, ()
+        case = switch.case_of(staged, is_dry_run=is_dry_run)
+        for judge in judges:
+            await switch.judge(judge, case)
+        self.follow_up = self.follow_up or FollowUp(case)
 
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
@@ -215,6 +220,8 @@ class AttemptUnderWay:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
         old = await switch.flip(staged, probe=probe)
         generation = rollout.commit(switch, staged)
+        if self.follow_up is not None and self.follow_up.replica is switch.replica:
+            self.follow_up.hold()
         await switch.answer_as(generation, staged, old)
 
 

@@ -1,11 +1,11 @@
 """The door for judges of new weights, beside the probes, which the kernel asks itself.
 
 A judge is made for each attempt. It is asked once, on the first engine, where the new weights wait
-beside the live ones and no request is answered by them. On the way back to earlier weights there is
-none.
+beside the live ones and no request is answered by them. What decides nothing it puts off until the
+new weights are live (`Case.once_live`). On the way back to earlier weights there is no judge.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,16 +16,24 @@ from hotreload.core.progress import AttemptProgress
 from hotreload.errors import CheckpointRejected, NotJudged
 from hotreload.types import Staged
 
+OnceLive = Callable[[], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """New weights beside the live ones of an engine, and the attempt to have them answer."""
 
     replica: Replica[Engine]
+    live: Staged
+    """The weights that answer before the attempt."""
     staged: Staged
     progress: AttemptProgress
-    is_hurried: bool
-    """True if the weights wait for nothing that takes long, and are to go live."""
+    is_dry_run: bool
+    once_live: list[OnceLive] | None
+    """OnceLive to be done once `staged` is live, while both sets are there (`follow_up`).
+
+    None where that cannot be: in a dry run, and where one set answers at a time.
+    """
 
 
 class Judge(Protocol):

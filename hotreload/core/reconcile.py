@@ -73,6 +73,7 @@ class Reconciler:
                 tasks.create_task(self._work(), name="reconcile")
         finally:
             self.orders.end()
+            await self._attempts.follow_ups.stop()
 
     # --- what an operator orders ---------------------------------------------------------
 
@@ -261,6 +262,9 @@ class Reconciler:
         try:
             async with self._attempts.recorded(attempt.progress, policy):
                 await steps(attempt)
+            if attempt.follow_up is not None:
+                is_live = attempt.progress.generation is not None
+                self._attempts.follow_ups.go_on_with(attempt.follow_up, is_live=is_live)
             return attempt.progress.ended
         finally:
             self._under_way = None

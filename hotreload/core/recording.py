@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
+from hotreload.core.engines.follow_up import FollowUps
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import (
@@ -21,6 +22,7 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
+from hotreload.events.event import LateEvidence
 from hotreload.types import (
     NOT_PROBED,
     Attempt,
@@ -94,6 +96,8 @@ class Attempts:
         self._is_lost = is_lost
         self.blank = (NOT_PROBED, *blank)
         """The evidence that every attempt begins with."""
+        self.follow_ups = FollowUps(self.save)
+        """Work that is left of attempts that have ended."""
 
     def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
         """The progress of a new attempt at this revision."""
@@ -169,6 +173,11 @@ class Attempts:
     async def save(self) -> str | None:
         """Write the ledger to disk; return why it could not be written, if so."""
         return await self._save(self.ledger)
+
+    def note_late(self, event: LateEvidence) -> None:
+        """Record and publish evidence on what is live; `save` writes that to disk."""
+        self.ledger.note_evidence(event.generation, event.evidence)
+        self.publish(event)
 
     async def secure_number(self, *, at_any_rate: bool = False) -> None:
         """See that no other weights ever get the next number; TryAgain where the disk refuses it.

@@ -11,14 +11,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from hotreload.core.engines.replica import Replica
-from hotreload.core.judge import Case, Judge, judged_by
+from hotreload.core.judge import Case, Judge, OnceLive, judged_by
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.probing import ASKED, PASSED, as_verdict, probed, probes_within
 from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.types import Generation, HowFar, Phase, Staged
+from hotreload.types import Generation, HowFar, Mode, Phase, Staged
 
 log = logging.getLogger("hotreload.reload")
 
@@ -107,9 +107,14 @@ class Switch(ABC):
         with self.replica.sealed_when_lost():
             await self._wanted.during(self._judged(staged))
 
-    async def judge(self, judge: Judge, staged: Staged, *, is_hurried: bool) -> None:
+    def case_of(self, staged: Staged, *, is_dry_run: bool) -> Case:
+        """Lay new weights before judges."""
+        can_follow = self.replica.mode is Mode.OVERLAP and not is_dry_run
+        once_live: list[OnceLive] | None = [] if can_follow else None
+        return Case(self.replica, self.live, staged, self._progress, is_dry_run, once_live)
+
+    async def judge(self, judge: Judge, case: Case) -> None:
         """Ask a judge where no client sees it, for as long as the weights are wanted."""
-        case = Case(self.replica, staged, self._progress, is_hurried)
         with self.replica.sealed_when_lost():
             await self._wanted.during(judged_by(judge, case))
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.features.compare.comparing import compared
+from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
 from hotreload.types import Staged
@@ -50,7 +51,7 @@ async def test_what_a_comparison_takes(tmp_path: Path) -> None:
     started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), compares=True, args=rows)
     async with started as engine:
         staged = await engine.stage(real.checked(new))
-        await compared(engine, staged)  # what is not compiled yet is now
+        await seconds_of(engine, staged)  # what is not compiled yet is now
         alone = [await seconds_of(engine, staged) for _ in range(ROUNDS)]
         print(f"\na comparison of tiny models, nobody beside it: {spread(alone)}")
         async with AsyncExitStack() as streams:
@@ -80,7 +81,7 @@ async def beside_clients(engine: Any, staged: Staged, came: list[list[float]]) -
 
 async def seconds_of(engine: Any, staged: Staged) -> float:
     began = time.perf_counter()
-    assert await compared(engine, staged) is not None
+    assert await compared(BothWeights(engine, engine.live, staged), KnownAnswers()) is not None
     return time.perf_counter() - began
 
 

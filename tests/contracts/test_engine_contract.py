@@ -37,7 +37,8 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.features.compare.comparing import compared
+from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.hosts.engine.over import OverRanks
 from hotreload.life.running import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
@@ -930,6 +931,25 @@ async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: Engin
     assert await overlapping.held() == before
 
 
+async def test_weights_that_others_took_the_place_of_are_asked_as_long_as_they_are_held(
+    overlapping: EngineCase,
+) -> None:
+    """So a comparison by which nothing decides keeps no checkpoint from going live."""
+    engine = overlapping.engine
+    if engine.cannot_compare is not None:
+        pytest.skip("its weights are not compared")
+    asked, staged = Question("Who serves?", 8), await engine.stage(overlapping.checkpoint(2))
+    (new,) = await engine.answer_unseen(staged, [asked])
+    (was,) = await engine.answer_unseen(engine.live, [asked])
+    old = await engine.flip(staged)
+    assert await engine.answer_unseen(old, [asked]) == [was]
+    assert await engine.answer_unseen(engine.live, [asked]) == [new]
+    assert await engine.flip(old) is staged
+    await engine.retire(staged)
+    assert await engine.answer_unseen(staged, [asked]) == [new]
+    await engine.release(staged)
+
+
 async def test_weights_are_compared_by_more_questions_than_go_together(
     overlapping: EngineCase,
 ) -> None:
@@ -939,7 +959,7 @@ async def test_weights_are_compared_by_more_questions_than_go_together(
         pytest.skip("its weights are not compared")
     staged = await engine.stage(overlapping.checkpoint(2))
     engine.count_anew()
-    found = await compared(engine, staged, CORPUS)
+    found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers(), CORPUS)
     assert engine.recompiles == 0
     assert found is not None
     assert found.questions == 22

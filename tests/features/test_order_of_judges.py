@@ -25,6 +25,7 @@ from tests.core.overlapping import Overlapping
 from tests.evidence import BLANK
 from tests.fakes import HANG
 from tests.features.command.test_judge import FakeCommand
+from tests.features.compare.shared import shared
 
 NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")
@@ -47,7 +48,7 @@ class Judged(Overlapping):
             engine.cannot_compare = None
 
     def _judges(self) -> list[Judge]:
-        return [CompareJudge(LIMITS, 1.0, self.hearing), CommandJudge(self.command.run)]
+        return [CompareJudge(LIMITS, shared(self.hearing)), CommandJudge(self.command.run)]
 
     @override
     async def life(self, *, heeds: bool = False) -> None:
@@ -281,7 +282,7 @@ async def test_a_newer_wish_at_any_exit_goes_first_while_a_command_is_still_to_c
 async def test_without_a_command_a_newer_wish_waits_for_what_is_staged(
     tmp_path: Path, exit: str
 ) -> None:
-    world = Overlapping(tmp_path, RULES, judges=lambda: [CompareJudge(LIMITS, 1.0, Hearing())])
+    world = Overlapping(tmp_path, RULES, judges=lambda: [CompareJudge(LIMITS, shared())])
     world.engine.cannot_compare = None
     world.steps.faults[exit] = HANG
     async with world.running():

@@ -15,7 +15,7 @@ from hotreload.cli.trial.demo_stage import (
 from hotreload.figures import duration
 from hotreload.picture.words import Fields
 
-PHASES = ("validating", "draining", "staging", "probing", "comparing", "swapping")
+PHASES = ("validating", "draining", "staging", "probing", "swapping")
 """The phases of an attempt in their order; draining is a wait for room for one more set."""
 SHOWN_FAULTS = 5
 CLIENTS = 8

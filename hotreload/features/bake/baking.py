@@ -287,9 +287,7 @@ class Baking:
         self._tell(bake.generation.number, bake.generation.revision, told)
 
     def _tell(self, generation: int, revision: Revision, told: Bake) -> None:
-        event = BakeTold(generation, revision, told)
-        self.attempts.ledger.note_evidence(generation, event.evidence)
-        self.attempts.publish(event)
+        self.attempts.note_late(BakeTold(generation, revision, told))
         self._is_saved = False
 
     def _promote(self, conduct: Conduct) -> None:

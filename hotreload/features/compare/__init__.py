@@ -1,4 +1,4 @@
-"""Compares new weights with the live ones before they answer, and refuses them by limits."""
+"""Compares new weights with the live ones, and refuses them by limits before they answer."""
 
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.compare.hearing import Hearing
-    from hotreload.features.compare.judge import CompareJudge
+    from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
+    from hotreload.features.compare.known import KnownAnswers
     from hotreload.features.compare.report import CompareReport
     from hotreload.features.compare.shapes import COMPARE_SHAPES
     from hotreload.parts import FeatureParts, nothing_to_apply
 
-    hearing = Hearing(given.settings().of(CompareSettings))
+    hearing, way_out = Hearing(given.settings().of(CompareSettings)), LeavesNoNumbers(given.leave)
+    shared = AllComparisons(hearing, KnownAnswers(), given.attempts.note_late, way_out.take)
 
     def judges() -> "list[Judge]":
-        settings = given.settings()
-        share = settings.reload.shadow_share
-        return [CompareJudge(settings.of(CompareSettings), share, hearing)]
+        return [CompareJudge(given.settings().of(CompareSettings), shared)]
 
     async def prepare(settings: "Settings") -> "Apply":
         for engine in given.engines():
@@ -34,6 +34,7 @@ def _begin(given: "Given") -> "FeatureParts":
     return FeatureParts(
         judges=judges,
         listeners=(hearing,),
+        tasks={"leave what makes no numbers": way_out.run},
         report=CompareReport(hearing, given.attempts.ledger.history),
         routes=COMPARE_SHAPES,
         prepare=prepare,

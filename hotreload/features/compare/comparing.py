@@ -7,7 +7,8 @@ noise. The new ones answer them and are led along the live ones' answers. Both r
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import inf
 
 from hotreload.behaviour.asked import Answered, Led, Question
@@ -18,6 +19,7 @@ from hotreload.features.compare.accuracy import right_answers
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.differences import BothRead, Pair, report_of
 from hotreload.features.compare.evidence import BEHAVIOUR
+from hotreload.features.compare.known import KnownAnswers, KnownOfWeights
 from hotreload.features.compare.marking import checked_answers
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.threads import in_thread
@@ -38,38 +40,43 @@ class BehaviourRejected(Misbehaved):
     code = BEHAVIOUR
 
 
+@dataclass(frozen=True, slots=True)
+class BothWeights:
+    """New weights beside those that were live when they came, in one engine."""
+
+    engine: Engine
+    live: Staged
+    new: Staged
+
+
 async def compared(
-    engine: Engine,
-    staged: Staged,
+    both: BothWeights,
+    known: KnownAnswers,
     further: Sequence[Question] = (),
     note: Callable[[str], None] = lambda words: None,
 ) -> Behaviour | None:
     """Ask live and new weights the same, and further questions beside what all are asked.
 
-    None where the live ones give nothing to compare with. `note` is told how far it has come.
+    What is `known` of the live ones is not asked again. None where they give nothing to compare
+    with. `note` is told how far it has come.
     """
-    began, read = time.monotonic(), texts()
-    note("the live weights had not answered yet")
-    asked, live = await _answered_by_live(engine, (*questions(), *further))
-    if not asked:
+    began = time.monotonic()
+    said = await _said_by_live(both, known, (*questions(), *further), note)
+    if said is None:
         return None
-    led = [_led(q, a) for q, a in zip(asked, live, strict=True) if a.to_be_led]
-    note("the live weights had answered, and were being asked again")
-    try:
-        # In another order: rows of a batch are no part of what weights expect.
-        again = await engine.answer_unseen(engine.live, [*reversed(led), *read])
-    except AnswerNonfinite as bad:
-        log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
-        return None
+    asked, live = said.asked, said.answers
+    led = _all_led(said)
     note("the live weights had answered, the new ones not yet")
     try:
-        new = await engine.answer_unseen(staged, [*asked, *led, *read])
+        new = await both.engine.answer_unseen(both.new, [*asked, *led, *texts()])
     except AnswerNonfinite as bad:
         raise BehaviourRejected(f"asked what every checkpoint is asked: {bad}") from bad
     at, count = len(asked), len(led)
-    pairs = _pairs(asked, live, again[:count][::-1], new[:at], new[at : at + count])
-    both = zip(again[count:], new[at + count :], strict=True)
-    read_by = [BothRead(*each) for each in both]
+    assert said.again is not None
+    assert said.read is not None
+    known.keep(both.new.fingerprint, KnownOfWeights(asked, new[:at], read=new[at + count :]))
+    pairs = _pairs(asked, live, said.again, new[:at], new[at : at + count])
+    read_by = [BothRead(*each) for each in zip(said.read, new[at + count :], strict=True)]
     # Off the loop, for which clients wait.
     found = await in_thread(
         lambda cancel: report_of(pairs, read_by), leave_as="a report", is_read=False
@@ -78,20 +85,67 @@ async def compared(
     return replace(found, right_answers=right, seconds=time.monotonic() - began)
 
 
+async def _said_by_live(
+    both: BothWeights,
+    known: KnownAnswers,
+    questions: Sequence[Question],
+    note: Callable[[str], None],
+) -> KnownOfWeights | None:
+    """Return all that the live weights answer; None where they make no numbers."""
+    note("the live weights had not answered yet")
+    said = known.find(both.live.fingerprint, questions)
+    said = said or KnownOfWeights(*await _answered_by_live(both, questions))
+    if not said.asked:
+        return None
+    note("the live weights had answered, and were being asked again")
+    try:
+        return await asked_again(both.engine, both.live, known, said)
+    except AnswerNonfinite as bad:
+        log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
+        return None
+
+
+async def asked_again(
+    engine: Engine, weights: Staged, known: KnownAnswers, said: KnownOfWeights
+) -> KnownOfWeights:
+    """Lead weights along what they said themselves: that is what no other weights explain."""
+    if said.again is not None:
+        return said
+    led, read = _all_led(said), texts() if said.read is None else ()
+    # In another order: rows of a batch are no part of what weights expect.
+    found = await engine.answer_unseen(weights, [*reversed(led), *read])
+    said = replace(said, again=found[: len(led)][::-1], read=said.read or found[len(led) :])
+    known.keep(weights.fingerprint, said)
+    return said
+
+
+async def ask_again_what_is_live(both: BothWeights, known: KnownAnswers) -> None:
+    """Ask weights that went live now what the next comparison needs to know of them."""
+    said = known.of(both.new.fingerprint)
+    if said is not None:
+        with suppress(AnswerNonfinite):  # the next comparison says so
+            await asked_again(both.engine, both.new, known, said)
+
+
 async def _answered_by_live(
-    engine: Engine, asked: Sequence[Question]
+    both: BothWeights, asked: Sequence[Question]
 ) -> tuple[Sequence[Question], Sequence[Answered]]:
     """Ask the live weights; those questions are left out that they make no numbers of."""
     try:
-        return asked, await engine.answer_unseen(engine.live, asked)
+        return asked, await both.engine.answer_unseen(both.live, asked)
     except AnswerNonfinite as bad:
         if len(asked) == 1:
             log.warning("behaviour.live_nonfinite", extra={"why": f"{asked[0].place}: {bad}"})
             return (), ()
     middle = len(asked) // 2
-    parts = [await _answered_by_live(engine, some) for some in (asked[:middle], asked[middle:])]
+    parts = [await _answered_by_live(both, some) for some in (asked[:middle], asked[middle:])]
     (first, said), (second, also_said) = parts
     return (*first, *second), (*said, *also_said)
+
+
+def _all_led(said: KnownOfWeights) -> list[Led]:
+    both = zip(said.asked, said.answers, strict=True)
+    return [_led(question, answer) for question, answer in both if answer.to_be_led]
 
 
 def _led(question: Question, answered: Answered) -> Led:

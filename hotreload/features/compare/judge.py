@@ -1,22 +1,61 @@
-"""Compares the new weights of an attempt with the live ones, and refuses those beyond a limit."""
+"""Compares the new weights of an attempt with the live ones, and refuses those beyond a limit.
 
+With limits it does so before anything goes live. Without, nothing waits for it: the weights go live
+first, and the history has what differs once it is there.
+"""
+
+import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 
+from hotreload.behaviour.heard import HeardRequest
+from hotreload.core.engines.lasting import Leave
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
-from hotreload.errors import EngineLost, SourceUnavailable
+from hotreload.errors import (
+    BadRequest,
+    Busy,
+    EngineLost,
+    NotServing,
+    SourceUnavailable,
+    TryAgain,
+)
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import BehaviourRejected, check_limits, compared
+from hotreload.features.compare.comparing import (
+    BehaviourRejected,
+    BothWeights,
+    ask_again_what_is_live,
+    check_limits,
+    compared,
+)
+from hotreload.features.compare.events import LiveCompared
 from hotreload.features.compare.evidence import evidence_of
 from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.replaying import also_by_heard
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.threads import deadline
-from hotreload.types import Phase
+from hotreload.types import Evidence, Generation, Phase, Reason
 
 log = logging.getLogger("hotreload.reload")
+
+
+@dataclass(frozen=True, slots=True)
+class AllComparisons:
+    """All that the comparisons of a daemon share."""
+
+    hearing: Hearing
+    """Has the requests of clients that both weights are led along."""
+    known: KnownAnswers
+    """Has what the live weights answered when they were new."""
+    tell: Callable[[LiveCompared], None]
+    """Record and publish what was found after the weights went live."""
+    leave: Callable[[Reason, Generation], None]
+    """Have live weights left that make no numbers."""
 
 
 class CompareJudge:
@@ -24,16 +63,11 @@ class CompareJudge:
 
     takes_long = False
 
-    def __init__(self, settings: CompareSettings, shadow_share: float, hearing: Hearing) -> None:
-        """`hearing` has the requests of clients that both weights are led along.
-
-        `shadow_share` is the part of their turns in which new weights compute, beside clients.
-        """
+    def __init__(self, settings: CompareSettings, shared: AllComparisons) -> None:
         self._settings = settings
-        self._shadow_share = shadow_share
-        self._hearing = hearing
+        self._shared = shared
         self._cut_short = ""
-        """The point that it reached before its time was over."""
+        """The point that it reached before it was ended."""
 
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where limits are set and this engine cannot compare weights."""
@@ -42,17 +76,31 @@ class CompareJudge:
 
     def watching(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
-        return self._hearing.mirroring()
+        return self._shared.hearing.mirroring()
 
     async def judge(self, case: Case) -> None:
-        """Compare, if that is wanted and can be done, and raise what is beyond a limit."""
+        """Compare, if that is wanted and can be done, and raise what is beyond a limit.
+
+        Where nothing is, that is put off until the weights are live.
+        """
         if not self._settings.report or case.replica.engine.cannot_compare is not None:
             return
-        seconds = self._settings.seconds(self._shadow_share, is_hurried=case.is_hurried)
+        heard = self._shared.hearing.for_the_candidate()
+        if case.once_live is not None and not self._settings.limits.are_any:
+            case.once_live.append(partial(self._look_at_what_is_live, case, heard))
+        else:
+            await self._decide(case, heard)
+        if case.once_live is not None:
+            case.once_live.append(partial(ask_again_what_is_live, _both(case), self._shared.known))
+
+    # --- before the weights go live ----------------------------------------------------------
+
+    async def _decide(self, case: Case, heard: Sequence[HeardRequest]) -> None:
+        seconds = self._settings.seconds(is_dry_run=case.is_dry_run)
         so_far = list[str]()
         try:
             async with case.progress.phase(Phase.COMPARING):
-                found = await self._found(case, seconds, so_far)
+                found = await self._found(case, heard, seconds, so_far)
             case.progress.note(evidence_of(found, self._cut_short))
             if found is not None:
                 check_limits(found, self._settings.limits)
@@ -62,26 +110,88 @@ class CompareJudge:
             if self._settings.limits.are_any:
                 raise
             if isinstance(fault, SourceUnavailable) and so_far:
-                self._note_cut_short(case, seconds, so_far[-1])
+                self._note_cut_short(f"after {seconds:g} s: {so_far[-1]}")
+                case.progress.note(evidence_of(None, self._cut_short))
                 return
-            why = f"{type(fault).__name__}: {fault}"
-            log.warning("behaviour.not_compared", extra={"why": why})
+            _log_not_compared(fault)
 
-    async def _found(self, case: Case, seconds: float, so_far: list[str]) -> Behaviour | None:
-        """Ask both weights, then lead both along what clients were answered."""
-        engine, began = case.replica.engine, time.monotonic()
+    async def _found(
+        self, case: Case, heard: Sequence[HeardRequest], seconds: float | None, so_far: list[str]
+    ) -> Behaviour | None:
+        """Ask both weights, then lead both along what clients were answered.
+
+        With None the asking has all time, and only what is as long as one likes has its bound.
+        """
+        began, both, further = time.monotonic(), _both(case), self._settings.questions
         async with deadline(seconds, "comparing new weights with the live ones", "[compare] time"):
-            found = await compared(engine, case.staged, self._settings.questions, so_far.append)
-        if found is None or not (heard := self._hearing.for_the_candidate()):
+            found = await compared(both, self._shared.known, further, so_far.append)
+        if found is None or not heard:
             return found
-        left, decides = began + seconds - time.monotonic(), self._settings.limits.are_of_heard
-        found = await also_by_heard(engine, case.staged, found, heard, left, decides=decides)
-        if time.monotonic() - began >= seconds:
+        now, most = time.monotonic(), self._settings.time if seconds is None else seconds
+        left = most if seconds is None else began + seconds - now
+        decides = self._settings.limits.are_of_heard
+        found = await also_by_heard(both, found, heard, left, decides=decides)
+        if time.monotonic() >= now + left:
             along = f"{found.heard} of {len(heard)} requests of clients"
-            self._note_cut_short(case, seconds, f"both were led along {along}")
+            self._note_cut_short(f"after {most:g} s: both were led along {along}")
         return found
 
-    def _note_cut_short(self, case: Case, seconds: float, so_far: str) -> None:
-        self._cut_short = f"cut short after {seconds:g} s: {so_far}"
-        case.progress.note(evidence_of(None, self._cut_short))
+    def _note_cut_short(self, words: str) -> None:
+        self._cut_short = f"cut short {words}"
         log.info("behaviour.cut_short", extra={"why": self._cut_short})
+
+    # --- once they are live ------------------------------------------------------------------
+
+    async def _look_at_what_is_live(self, case: Case, heard: Sequence[HeardRequest]) -> None:
+        """Compare, and record what differs; a cancel ends it, and that is recorded, too."""
+        so_far = list[str]()
+        try:
+            found = await self._found(case, heard, None, so_far)
+        except asyncio.CancelledError:
+            words = f"cut short by the next change, or the end of hotreload: {so_far[-1]}"
+            self._record(case, evidence_of(None, words))
+            raise
+        except BehaviourRejected as bad:
+            assert case.progress.generation is not None, "what is live has a number"
+            self._shared.leave(bad.reason, case.progress.generation)
+        except EngineLost:
+            raise
+        except Exception as fault:
+            _log_not_compared(fault)
+        else:
+            self._record(case, evidence_of(found, self._cut_short))
+
+    def _record(self, case: Case, found: Evidence) -> None:
+        live = case.progress.generation
+        assert live is not None, "what is live has a number"
+        self._shared.tell(LiveCompared(live.number, live.revision, found))
+
+
+def _both(case: Case) -> BothWeights:
+    return BothWeights(case.replica.engine, case.live, case.staged)
+
+
+def _log_not_compared(fault: Exception) -> None:
+    log.warning("behaviour.not_compared", extra={"why": f"{type(fault).__name__}: {fault}"})
+
+
+class LeavesNoNumbers:
+    """Leaves live weights that make no numbers, in a task of its own: the way back ends judges."""
+
+    def __init__(self, leave: Leave) -> None:
+        self._leave = leave
+        self._taken = asyncio.Queue[tuple[Reason, Generation]]()
+
+    def take(self, reason: Reason, live: Generation) -> None:
+        """Leave this generation, and refuse it for this reason."""
+        self._taken.put_nowait((reason, live))
+
+    async def run(self) -> None:
+        """Leave what is to be left, for ever; where that cannot be, it stays live."""
+        while True:
+            reason, live = await self._taken.get()
+            try:
+                await self._leave(reason, live)
+            except (BadRequest, Busy, NotServing, TryAgain) as why:
+                fields = {"generation": live.number, "cause": str(why)}
+                log.warning("behaviour.not_rolled_back", extra=fields)

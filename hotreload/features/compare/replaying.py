@@ -1,27 +1,29 @@
-"""Leads live and new weights along what clients were answered, however that was sampled."""
+"""Leads live and new weights along what clients were answered, however that was sampled.
+
+What weights expected at each place takes much memory, so none is kept but until it is added up.
+"""
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import batched
 
+from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.heard import HEARD_AT_ONCE, HeardRequest
-from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, EngineLost, NotJudged
-from hotreload.features.compare.along_heard import AlongHeard, HeardSums, sums_of, with_heard
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import FEWEST_HEARD, BehaviourRejected
+from hotreload.features.compare.comparing import FEWEST_HEARD, BehaviourRejected, BothWeights
+from hotreload.features.compare.differences import kl_of
 from hotreload.threads import in_thread
-from hotreload.types import Staged
 
 log = logging.getLogger("hotreload.behaviour")
 
 
 async def also_by_heard(
-    engine: Engine,
-    staged: Staged,
+    both: BothWeights,
     found: Behaviour,
     heard: Sequence[HeardRequest],
     seconds: float,
@@ -38,7 +40,7 @@ async def also_by_heard(
     try:
         async with limit:
             for some in batched(heard, HEARD_AT_ONCE):
-                sums += await _along(engine, staged, some)
+                sums += await _along(both, some)
     except (EngineLost, BehaviourRejected):
         raise
     except Exception as fault:
@@ -52,19 +54,81 @@ async def also_by_heard(
     return replace(with_heard(found, sums), seconds=found.seconds + time.monotonic() - began)
 
 
-async def _along(engine: Engine, staged: Staged, heard: Sequence[HeardRequest]) -> HeardSums:
+async def _along(both: BothWeights, heard: Sequence[HeardRequest]) -> "HeardSums":
     """Lead both along the same answers, the live ones twice; none where those make no numbers."""
     questions = [each.question for each in heard]
     try:
-        live = await engine.answer_unseen(engine.live, questions)
+        live = await both.engine.answer_unseen(both.live, questions)
         # In another order: rows of a batch are no part of what weights expect.
-        again = await engine.answer_unseen(engine.live, questions[::-1])
+        again = await both.engine.answer_unseen(both.live, questions[::-1])
     except AnswerNonfinite:
         return HeardSums()
     try:
-        new = await engine.answer_unseen(staged, questions)
+        new = await both.engine.answer_unseen(both.new, questions)
     except AnswerNonfinite as bad:
         raise BehaviourRejected(f"asked what a client was answered: {bad}") from bad
     led = [AlongHeard(*each) for each in zip(live, again[::-1], new, strict=True)]
     # Off the loop, for which clients wait.
     return await in_thread(lambda cancel: sums_of(led), leave_as="adding up", is_read=False)
+
+
+# --- the figures of it ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AlongHeard:
+    """Live weights, the same once more, and new ones along what a client was answered."""
+
+    live: Answered
+    again: Answered
+    new: Answered
+
+    @property
+    def places(self) -> Iterator[tuple[int, Expected, Expected, Expected]]:
+        """Each token that the client got, and what the three expected in its place."""
+        expected = (each.expected for each in (self.live, self.again, self.new))
+        return zip(self.live.tokens, *expected, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HeardSums:
+    """Sums over the places of clients' answers."""
+
+    requests: int = 0
+    places: int = 0
+    kl: float = 0.0
+    noise_kl: float = 0.0
+    same_top: int = 0
+    surprise: float = 0.0
+    """By how much more the new weights are surprised, in nats."""
+
+    def __add__(self, more: "HeardSums") -> "HeardSums":
+        both = zip(astuple(self), astuple(more), strict=True)
+        return HeardSums(*(one + other for one, other in both))
+
+
+def sums_of(heard: Sequence[AlongHeard]) -> HeardSums:
+    """Add up what clients' answers tell; milliseconds for a batch of them."""
+    places = [place for each in heard for place in each.places]
+    return HeardSums(
+        requests=len(heard),
+        places=len(places),
+        kl=math.fsum(kl_of(live, new, given) for given, live, _, new in places),
+        noise_kl=math.fsum(kl_of(live, again, given) for given, live, again, _ in places),
+        same_top=sum(live.top == new.top for _, live, _, new in places),
+        surprise=math.fsum(live.token - new.token for _, live, _, new in places),
+    )
+
+
+def with_heard(found: Behaviour, sums: HeardSums) -> Behaviour:
+    """Add them to a report; figures alone, for what was said is the clients'."""
+    found = replace(found, heard=sums.requests, heard_tokens=sums.places)
+    if not sums.places:
+        return found
+    return replace(
+        found,
+        heard_kl=sums.kl / sums.places,
+        heard_noise_kl=sums.noise_kl / sums.places,
+        heard_same_top=sums.same_top / sums.places,
+        heard_perplexity_ratio=math.exp(min(sums.surprise / sums.places, 700.0)),
+    )

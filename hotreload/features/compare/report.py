@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event
+from hotreload.features.compare.events import LiveCompared
 from hotreload.features.compare.hearing import HearingNow
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
@@ -47,13 +48,20 @@ class CompareReport(FeatureReport):
         """`history` has the attempts of earlier lives, the newest first."""
         self._heard = heard
         self._last = next(filter(_was_compared, history), None)
-        """The last attempt in which new weights were compared with the live ones."""
+        """The last attempt in which new weights were compared with those before them."""
+        self._went_live: Attempt | None = None
+        """The attempt that went live last: it may be compared yet."""
 
     def observe(self, event: Event) -> None:
-        """Take in an attempt that ended, a dry run, too."""
+        """Take in an attempt that ended, a dry run, too, and what was found later."""
         match event:
             case AttemptFinished(attempt) | DryRunFinished(attempt) if _was_compared(attempt):
                 self._last = attempt
+            case AttemptFinished(attempt) if attempt.generation is not None:
+                self._went_live = attempt
+            case LiveCompared(number, found=found) if found.facts["behaviour"]:
+                if self._went_live is not None and self._went_live.generation == number:
+                    self._last = self._went_live.with_evidence(found)
 
     def fields(self) -> Fields:
         """Return what is heard of clients' requests; None where nothing is."""

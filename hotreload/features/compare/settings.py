@@ -12,7 +12,10 @@ from hotreload.setting import Setting, SettingsOfFeature
 from hotreload.settings.kinds import AtMost, Bounds, Deadline, NamedFile, PartOfAll
 
 UNDECIDING_SECONDS = 2.0
-"""The most time that a comparison by which nothing decides keeps new weights from going live."""
+"""The most time that a comparison by which nothing decides keeps new weights from going live.
+
+They wait for it only where one set of weights answers at a time.
+"""
 CORPUS = "[compare] corpus"
 MOST_BYTES = 64 * 2**20
 """A file that is longer was not meant."""
@@ -105,9 +108,10 @@ class CompareLimits:
 
 @dataclass(frozen=True, slots=True)
 class CompareSettings(SettingsOfFeature):
-    """New weights beside the live ones, asked the same questions before they answer anybody.
+    """New weights beside those that were live, asked the same questions.
 
-    Without limits it decides nothing: the history tells how they differ.
+    With limits that is done before they answer anybody. Without, it decides nothing: they go live,
+    and the history tells how they differ once that is known.
     """
 
     report: Annotated[
@@ -121,10 +125,9 @@ class CompareSettings(SettingsOfFeature):
     time: Annotated[
         Deadline,
         Setting(
-            "How long that may take. A checkpoint that it takes longer for is postponed if there "
-            "are limits, and else goes live without a report. Where clients are answered "
-            "meanwhile, it is divided by [reload] shadow_share. Without limits and [command] run "
-            "it is 2 s at most, but for a dry run.",
+            "How long that may take where there are limits; a checkpoint that takes longer is "
+            "postponed. Without limits new weights are live first, and the next checkpoint ends "
+            "it; where swaps drain they wait for it, 2 s at most.",
             live=True,
             was="behaviour.time",
         ),
@@ -180,13 +183,13 @@ class CompareSettings(SettingsOfFeature):
         assert self.corpus.content, f"{self.corpus} was not read"
         return tuple(self.corpus.content)
 
-    def seconds(self, shadow_share: float, *, is_hurried: bool) -> float:
-        """Return the time for it where clients are answered meanwhile.
+    def seconds(self, *, is_dry_run: bool) -> float:
+        """Return the time for it before new weights go live.
 
-        It is little where nothing decides by it and the weights could go live.
+        It is little where nothing decides by it and they wait for it all the same.
         """
-        most = self.time / shadow_share
-        return min(most, UNDECIDING_SECONDS) if is_hurried and not self.limits.are_any else most
+        waits_in_vain = not (is_dry_run or self.limits.are_any)
+        return min(self.time, UNDECIDING_SECONDS) if waits_in_vain else self.time
 
     @override
     def unfit_for_hosts(self, beside: str) -> Iterator[tuple[str, str]]:

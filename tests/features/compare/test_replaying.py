@@ -20,7 +20,7 @@ from tests.features.compare.test_comparing import (
     COMPARING,
     OTHER,
     Comparing,
-    reloaded,
+    compared,
     world_of,
 )
 from tests.features.compare.test_hearing import ended, request
@@ -53,7 +53,7 @@ async def test_both_are_led_along_what_clients_were_answered(tmp_path: Path) -> 
     world = hearing_world(tmp_path)
     async with world.running():
         client_asks(world, 20)
-        alike, other = await reloaded(world, ALIKE), await reloaded(world, OTHER)
+        alike, other = await compared(world, ALIKE), await compared(world, OTHER)
     assert alike.facts["behaviour"] is not None
     assert other.facts["behaviour"] is not None
     found = alike.facts["behaviour"]
@@ -68,7 +68,7 @@ async def test_the_history_the_events_and_the_disk_have_figures_alone(
     world = hearing_world(tmp_path, PICKY)
     async with world.running():
         client_asks(world, 20)
-        refused = await reloaded(world, OTHER)
+        refused = await compared(world, OTHER)
     assert refused.outcome is Outcome.REJECTED
     events = [event_fields(each) for each in world.happened]
     for told in (world.on_disk.decode(), repr(world.ledger.history), str(events), all_of(caplog)):
@@ -80,9 +80,9 @@ async def test_a_limit_on_what_was_heard_refuses_and_few_decide_nothing(tmp_path
     world = hearing_world(tmp_path, PICKY)
     async with world.running():
         client_asks(world, FEWEST_HEARD - 1)
-        few = await reloaded(world, ALIKE)
+        few = await compared(world, ALIKE)
         client_asks(world, 1, first=FEWEST_HEARD)
-        bad = await reloaded(world, OTHER)
+        bad = await compared(world, OTHER)
     assert few.outcome is Outcome.LIVE
     assert (bad.outcome, bad.reason and bad.reason.code) == (Outcome.REJECTED, "behaviour")
     assert bad.reason is not None
@@ -99,7 +99,7 @@ class Overheard(FakeEngine):
         self, staged: Staged, questions: Sequence[Question]
     ) -> Sequence[Answered]:
         is_heard = any(each.request for each in questions)
-        if self.fault and is_heard and self.of_new == (staged is not self.live):
+        if self.fault and is_heard and self.of_new == (staged.revision == OTHER):
             raise self.fault
         return await super().answer_unseen(staged, questions)
 
@@ -117,7 +117,7 @@ async def broken(
     engine.fault, engine.of_new = fault, of_new
     async with world.running():
         client_asks(world, 20)
-        return await reloaded(world, OTHER)
+        return await compared(world, OTHER)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ async def test_a_limit_for_which_time_is_up_lets_nothing_pass(tmp_path: Path, as
     world.compare = replace(world.compare, time=0.2)
     async with world.running():
         client_asks(world, asked)
-        attempt = await reloaded(world, ALIKE)
+        attempt = await compared(world, ALIKE)
     assert attempt.outcome is (Outcome.POSTPONED if asked == 20 else Outcome.LIVE)
     if asked == 20:
         assert attempt.reason is not None
@@ -180,7 +180,7 @@ class Stuck(FakeEngine):
 async def test_new_weights_that_make_no_numbers_of_a_clients_request_are_refused(
     tmp_path: Path,
 ) -> None:
-    attempt = await broken(tmp_path, AnswerNonfinite("no numbers"), of_new=True)
+    attempt = await broken(tmp_path, AnswerNonfinite("no numbers"), limits=PICKY, of_new=True)
     assert (attempt.outcome, attempt.reason and attempt.reason.code) == (
         Outcome.REJECTED,
         "behaviour",
@@ -193,7 +193,7 @@ async def test_a_lost_engine_is_lost(tmp_path: Path) -> None:
 
 
 async def broken_until_lost(folder: Path) -> None:
-    world = hearing_world(folder)
+    world = hearing_world(folder, PICKY)
     world.engine.__class__ = Overheard
     engine: Any = world.engine
     engine.fault = EngineLost("a thread died")
@@ -210,7 +210,7 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
     world.compare = replace(COMPARING, time=0.2)
     async with world.running():
         client_asks(world, 20)
-        attempt = await reloaded(world, OTHER)
+        attempt = await compared(world, OTHER)
     assert attempt.facts["behaviour"] is not None
     assert (attempt.outcome, attempt.facts["behaviour"]["heard"]) == (Outcome.LIVE, 16)
     along = "both were led along 16 of 20 requests of clients"
@@ -240,6 +240,6 @@ async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path
             return await stage(checkpoint)
 
         world.engine.stage = staged_under_load  # type: ignore[method-assign]
-        attempt = await reloaded(world, Revision("firsts", "step_7"))
+        attempt = await compared(world, Revision("firsts", "step_7"))
     assert attempt.facts["behaviour"] is not None
     assert attempt.facts["behaviour"]["heard"] == 5

@@ -9,17 +9,17 @@ LIMITED = CompareSettings(time=10.0, limits=CompareLimits(max_kl=0.5))
 
 
 @pytest.mark.parametrize(
-    ("settings", "is_hurried", "seconds"),
-    [(UNDECIDING, True, 2), (UNDECIDING, False, 40), (LIMITED, True, 40), (LIMITED, False, 40)],
+    ("settings", "is_dry_run", "seconds"),
+    [(UNDECIDING, False, 2), (UNDECIDING, True, 10), (LIMITED, False, 10), (LIMITED, True, 10)],
 )
 def test_what_decides_nothing_is_compared_for_two_seconds_where_nothing_else_is_waited_for(
-    settings: CompareSettings, is_hurried: bool, seconds: float
+    settings: CompareSettings, is_dry_run: bool, seconds: float
 ) -> None:
-    assert settings.seconds(0.25, is_hurried=is_hurried) == seconds
+    assert settings.seconds(is_dry_run=is_dry_run) == seconds
 
 
 def test_less_than_two_seconds_are_kept_to() -> None:
-    assert CompareSettings(time=0.25).seconds(0.25, is_hurried=True) == 1
+    assert CompareSettings(time=0.25).seconds(is_dry_run=False) == 0.25
 
 
 @pytest.mark.parametrize(

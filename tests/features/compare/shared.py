@@ -1,0 +1,25 @@
+"""What the comparisons of a core in a test share."""
+
+from collections.abc import Callable
+
+from hotreload.features.compare.events import LiveCompared
+from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.judge import AllComparisons
+from hotreload.features.compare.known import KnownAnswers
+from hotreload.types import Generation, Reason
+
+
+def _untold(found: LiveCompared) -> None:
+    """Tell nobody."""
+
+
+def _left(reason: Reason, live: Generation) -> None:
+    raise AssertionError(f"{live} is to be left: {reason}")
+
+
+def shared(
+    hearing: Hearing | None = None,
+    tell: Callable[[LiveCompared], None] = _untold,
+    leave: Callable[[Reason, Generation], None] = _left,
+) -> AllComparisons:
+    return AllComparisons(hearing or Hearing(), KnownAnswers(), tell, leave)
