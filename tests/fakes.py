@@ -138,6 +138,7 @@ class FakeEngine(FakeAnswers):
         self.sizes: list[BatchSize] = []
         """What it says that it can compile for."""
         self.compiled: list[BatchSize] = []
+        self.is_kept_to_compiled = False
         self.spares: list[Staged] = []
         self.old: list[Staged] = []
         """What answers older requests still."""
@@ -165,6 +166,9 @@ class FakeEngine(FakeAnswers):
 
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
         return [each for each in self.sizes if most and each.tokens <= longest]
+
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        self.is_kept_to_compiled = is_kept
 
     async def compile_for(self, size: BatchSize) -> None:
         await self.steps.pass_through("compile")

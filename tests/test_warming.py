@@ -165,8 +165,16 @@ class Behind:
 
 
 async def test_beside_its_answers_it_compiles_for_each_size_and_asks_nothing() -> None:
+    """Meanwhile it takes in no more than what is compiled holds."""
     behind = Behind()
-    await behind.run()
+    behind.steps.faults["compile"] = HANG
+    running = asyncio.create_task(behind.run())
+    await behind.steps.entered["compile"].wait()
+    assert behind.engine.is_kept_to_compiled
+    del behind.steps.faults["compile"]
+    behind.steps.released["compile"].set()
+    await running
+    assert not behind.engine.is_kept_to_compiled
     assert behind.engine.compiled == SIZES
     assert behind.engine.requests == []
     far = [Told(3, done, 3) for done in range(3)]
@@ -175,8 +183,10 @@ async def test_beside_its_answers_it_compiles_for_each_size_and_asks_nothing() -
 
 async def test_off_it_compiles_for_nothing_and_says_that_this_is_over() -> None:
     behind = Behind()
+    behind.engine.is_kept_to_compiled = True  # since before anybody was let in
     await behind.run(most=0)
     assert (behind.engine.compiled, behind.told) == ([], [Told(3, 0, 0, is_over=True)])
+    assert not behind.engine.is_kept_to_compiled
 
 
 async def test_what_is_compiled_stays_and_meanwhile_hardly_any_garbage_is_looked_for() -> None:
@@ -195,20 +205,23 @@ async def test_no_size_is_begun_after_its_time() -> None:
     await behind.run(within=0.0)
     assert behind.engine.compiled == []
     assert behind.told == [Told(3, 0, 3, is_over=True)]
+    assert not behind.engine.is_kept_to_compiled
 
 
 async def test_an_attempt_goes_before_the_next_size_and_waits_for_none() -> None:
+    """Not before the first, without which few are answered at a time for as long as it takes."""
     behind = Behind()
     await behind.changing.acquire()
     running = asyncio.create_task(behind.run())
-    await turn_until(lambda: behind.told != [])
-    assert behind.engine.compiled == []
+    await turn_until(lambda: Told(3, 1, 3) in behind.told)
+    assert behind.engine.compiled == SIZES[:1]
+    behind.steps.entered["compile"].clear()
     behind.steps.faults["compile"] = HANG
     behind.changing.release()
     await behind.steps.entered["compile"].wait()
     async with behind.changing:  # it may begin although one is compiled for
         behind.steps.released["compile"].set()
-        await turn_until(lambda: behind.engine.compiled != [])
+        await turn_until(lambda: behind.engine.compiled == SIZES[:2])
         del behind.steps.faults["compile"]
     await running
     assert behind.engine.compiled == SIZES
@@ -217,13 +230,13 @@ async def test_an_attempt_goes_before_the_next_size_and_waits_for_none() -> None
 async def test_what_weights_are_proven_with_waits_for_no_attempt_which_needs_it() -> None:
     behind = Behind()
     proving = BatchSize(False, 1, 1, 8, is_shadow=True)
-    behind.engine.sizes = [proving, *SIZES]
+    behind.engine.sizes = [SIZES[2], proving, *SIZES[:2]]
     async with behind.changing:
         running = asyncio.create_task(behind.run())
-        await turn_until(lambda: Told(3, 1, 4) in behind.told)
-        assert behind.engine.compiled == [proving]
+        await turn_until(lambda: Told(3, 2, 4) in behind.told)
+        assert behind.engine.compiled == [SIZES[2], proving]
     await running
-    assert behind.engine.compiled == [proving, *SIZES]
+    assert behind.engine.compiled == [SIZES[2], proving, *SIZES[:2]]
 
 
 async def test_what_cannot_be_compiled_so_costs_the_first_batch_and_no_engine() -> None:
@@ -232,6 +245,7 @@ async def test_what_cannot_be_compiled_so_costs_the_first_batch_and_no_engine() 
     await behind.run()
     assert behind.engine.compiled == []
     assert behind.told[-1] == Told(3, 0, 3, is_over=True)
+    assert not behind.engine.is_kept_to_compiled
 
 
 async def test_a_loss_meanwhile_is_heard() -> None:

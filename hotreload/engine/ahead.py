@@ -8,6 +8,7 @@ from functools import partial
 from operator import attrgetter
 
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.rehearsal import Rehearsal
 from hotreload.quiet import short_turns, yield_processors
@@ -19,12 +20,15 @@ log = logging.getLogger("hotreload.engine")
 class Ahead:
     """Knows what of an engine is still to be compiled; on the event loop."""
 
-    def __init__(self, rehearsal: Rehearsal | None) -> None:
-        """Without a rehearsal the engine must be asked, and nothing is compiled here."""
+    def __init__(self, rehearsal: Rehearsal | None, compiled: CompiledSizes) -> None:
+        """Without a rehearsal the engine must be asked, and nothing is compiled here.
+
+        `compiled` knows what its batches find programs for.
+        """
         self._rehearsal = rehearsal
+        self._compiled = compiled
         self._proving: tuple[BatchSize, ...] = ()
         """Sizes that weights are proven with, where they are in a pool of another size."""
-        self._done: set[BatchSize] = set()
         self._one_at_a_time = asyncio.Lock()
 
     def can_prove_in(self, pool: ShadowPool, *batches: tuple[int, int]) -> bool:
@@ -47,12 +51,20 @@ class Ahead:
         yield from (size for size in sizes if size.is_prompt)
 
     def sizes(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """List those for up to so many requests, and for prompts of so many tokens; small first.
+        """List those for up to so many requests, and for prompts of so many tokens.
 
-        First of all come those that weights are proven with.
+        First comes the one in which the most requests are answered, since smaller batches can be
+        padded to it; then prompts, what weights are proven with, and what is between.
         """
         serving = self._rehearsal.sizes(most, longest) if self._rehearsal and most else iter(())
-        return [*self._proving, *_small_first(serving)]
+        found = _small_first(serving)
+        steps = [size for size in found if not size.is_prompt]
+        prompts = [size for size in found if size.is_prompt]
+        return [*steps[-1:], *prompts, *self._proving, *steps[:-1]]
+
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        """Keep batches from now on to sizes that are compiled for, or to those no longer."""
+        self._compiled.is_kept_to = is_kept and self._rehearsal is not None
 
     async def compile_for(self, size: BatchSize) -> None:
         """Compile for a size, unless that is done; those under way go on."""
@@ -60,9 +72,9 @@ class Ahead:
         work = partial(_compiled, self._rehearsal, size)
         name = "compiling for a size of batches"
         async with self._one_at_a_time:
-            if size not in self._done:
+            if size not in self._compiled.sizes:
                 await in_thread(lambda cancel: work(), leave_as=name, is_read=False)
-                self._done.add(size)
+                self._compiled.sizes.add(size)
 
     async def until_ready_to_prove(self) -> None:
         """Return once what weights are proven with is compiled: clients would wait for it.

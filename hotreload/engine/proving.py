@@ -68,7 +68,8 @@ class ProvingEngine(ReleasingEngine):
         `unseen` is what it must have room for.
         """
         super().__init__(parts.running_scheduler, watch, first, terms)
-        self._ahead = Ahead(find_rehearsal(parts.running_scheduler))
+        scheduler = parts.running_scheduler
+        self._ahead = Ahead(find_rehearsal(scheduler), scheduler.compiled)
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
@@ -168,12 +169,16 @@ class ProvingEngine(ReleasingEngine):
         await super().until_ready_to_stage()
 
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """Sizes of batches that it can compile for beside its answers, the smallest first.
+        """Sizes of batches that it can compile for beside its answers, the most needed first.
 
-        Of up to so many requests, and of prompts of so many tokens; first those that the first
-        checkpoint is proven with. None where it must be asked.
+        Of up to so many requests, and of prompts of so many tokens, and those that checkpoints are
+        proven with. None where it must be asked.
         """
         return self._ahead.sizes(most, longest)
+
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        """Take in what finds its programs compiled, from now on; or whatever comes, again."""
+        self._ahead.keep_to_compiled(is_kept)
 
     async def compile_for(self, size: BatchSize) -> None:
         """Compile for a size of batches; nothing is computed, and those under way go on."""

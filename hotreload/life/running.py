@@ -32,10 +32,17 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
         ...
 
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """Sizes of batches that it can compile for beside its answers, the smallest first.
+        """Sizes of batches that it can compile for beside its answers, the most needed first.
 
-        Of up to so many requests, and of prompts of so many tokens; first those that the first
-        checkpoint is proven with. None where it must be asked.
+        Of up to so many requests, and of prompts of so many tokens, and those that checkpoints are
+        proven with. None where it must be asked.
+        """
+        ...
+
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        """Take in what finds its programs compiled, from now on; or whatever comes, again.
+
+        What is not taken in waits for its turn; it does nothing where it must be asked.
         """
         ...
 

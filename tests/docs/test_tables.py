@@ -11,7 +11,7 @@ import pytest
 
 from hotreload import errors
 from hotreload.cli import exits
-from hotreload.engine.lanes.lanes import why_no_lanes
+from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER
 from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State

@@ -15,13 +15,15 @@ import pytest
 
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 
 SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
-ONE, TWO, PROMPT = (
+ONE, TWO, FOUR, PROMPT = (
     BatchSize(False, 1, 1, 8),
     BatchSize(False, 2, 2, 16),
-    BatchSize(True, 2, 64, 16),
+    BatchSize(False, 4, 4, 32),
+    BatchSize(True, 4, 64, 32),
 )
 
 
@@ -42,7 +44,7 @@ class Noted:
 
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
         yield PROMPT
-        yield from (each for each in (TWO, ONE) if each.requests <= most)
+        yield from (each for each in (TWO, FOUR, ONE) if each.requests <= most)
 
     def compile_for(self, size: BatchSize) -> None:
         self.may_go_on.wait()
@@ -57,7 +59,7 @@ def niceness(thread: int = 0) -> int:
 
 
 def ahead_of(rehearsal: Any) -> Ahead:
-    return Ahead(rehearsal)
+    return Ahead(rehearsal, CompiledSizes())
 
 
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
@@ -66,15 +68,38 @@ def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -
     assert not ahead.can_prove_in(SMALL_POOL, (1, 24))
 
 
-def test_the_small_come_first_and_before_them_what_weights_are_proven_with() -> None:
+def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last() -> None:
+    """What weights are proven with, which an attempt compiles when it needs it, comes before."""
     noted = Noted()
     ahead = ahead_of(noted)
-    assert ahead.sizes(2, 64) == [ONE, TWO, PROMPT]
+    assert ahead.sizes(4, 64) == [FOUR, PROMPT, ONE, TWO]
+    assert ahead.sizes(2, 64) == [TWO, PROMPT, ONE]
     assert ahead.sizes(0, 64) == []
     assert ahead.can_prove_in(SMALL_POOL, (1, 24))
     assert noted.pools == ["a small pool"]
     assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
-    assert ahead.sizes(2, 64)[2:] == [ONE, TWO, PROMPT]
+    assert ahead.sizes(4, 64) == [FOUR, PROMPT, *ahead.sizes(0, 64), ONE, TWO]
+
+
+async def test_a_size_that_a_batch_was_launched_of_is_not_compiled_for_again() -> None:
+    noted = Noted()
+    compiled = CompiledSizes()
+    compiled.sizes.add(ONE)
+    ahead = Ahead(noted, compiled)  # type: ignore[arg-type]
+    for size in ahead.sizes(2, 64):
+        await ahead.compile_for(size)
+    assert noted.compiled == [TWO, PROMPT]
+    assert compiled.sizes == {ONE, TWO, PROMPT}
+
+
+def test_batches_are_kept_to_what_is_compiled_only_where_that_can_be() -> None:
+    for rehearsal, is_kept in ((Noted(), True), (None, False)):
+        compiled = CompiledSizes()
+        ahead = Ahead(rehearsal, compiled)  # type: ignore[arg-type]
+        ahead.keep_to_compiled(True)
+        assert compiled.is_kept_to == is_kept
+        ahead.keep_to_compiled(False)
+        assert not compiled.is_kept_to
 
 
 async def test_each_size_is_compiled_for_once_however_many_ask_at_once() -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,6 @@ from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import switching, versions
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.upstream import between
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import (
@@ -46,8 +45,9 @@ from hotreload.life.start.warming import warm
 from hotreload.tiny import write_tiny
 from hotreload.tiny.network import Network
 from hotreload.tiny.sentences import TUNED_TEXT, asked_ids
-from hotreload.types import Checkpoint, Revision
+from hotreload.types import Revision
 from tests.engine import real
+from tests.engine.slow_compiler import nobody_waits_for_the_compiler
 from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -541,42 +541,6 @@ async def test_child_processes_of_ours_disturb_nothing(engine: Engine) -> None:
     assert (await answering)["meta_info"]["completion_tokens"] == 100
 
 
-async def what_was_compiled_for_compiles_nothing(engine: Engine, other: Checkpoint) -> None:
-    """Of a fresh engine: a first batch of any size finds its program, and none was computed.
-
-    Meanwhile it answers, and other weights go live.
-    """
-    scheduler = engine._scheduler.scheduler
-    runner = scheduler.tp_worker.get_model_runner()
-    answer = asyncio.create_task(real.ask(engine, "Who?", **real.ENDLESS))
-    await turn_until(lambda: scheduler.forward_ct > 0)
-    staged = await engine.stage(other)
-    sizes = engine.sizes_to_compile(8, 512)
-    assert [size.requests for size in sizes if not size.is_prompt] == [1, 2, 4, 8]
-    assert [size.tokens for size in sizes if size.is_prompt] == [64, 128, 256, 512]
-    passes = runner.forward_pass_id
-    compiling = asyncio.create_task(compile_for(engine, sizes))
-    before = await engine.flip(staged)
-    await compiling
-    await engine.abort(before)
-    made = (await answer)["meta_info"]["completion_tokens"]
-    await engine.retire(before)
-    await engine.release(before)
-    # Each forward pass made a token of the answer, but for one that was launched before its end.
-    assert runner.forward_pass_id - passes <= made + 1
-    engine.count_anew()
-    for count in (1, 2, 3, 5, 8):
-        prompts = [f"{'why ' * 7 * count}{number}" for number in range(count)]
-        asked = {"text": prompts, "sampling_params": {"temperature": 0.7, "max_new_tokens": 6}}
-        assert len([each async for each in engine.generate(asked)]) == 1
-    assert engine.recompiles == 0
-
-
-async def compile_for(engine: Engine, sizes: Sequence[BatchSize]) -> None:
-    for size in sizes:
-        await engine.compile_for(size)
-
-
 async def test_another_engine_can_be_started_and_closed_beside_it(
     engine: Engine, folders: real.Folders
 ) -> None:
@@ -593,7 +557,7 @@ async def test_another_engine_can_be_started_and_closed_beside_it(
 
 async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
     async with real.engine_of(folders.folder(3), folders.root / "other") as other:
-        await what_was_compiled_for_compiles_nothing(other, folders.checkpoint(2))
+        await nobody_waits_for_the_compiler(other, folders.checkpoint(2), clients=8)
         return [(await real.ask(each))["text"] for each in (other, engine)]
 
 

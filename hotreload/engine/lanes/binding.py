@@ -70,14 +70,14 @@ class Binding:
         if bound.dispatcher is not None:
             runner._run_model_dispatcher = bound.dispatcher
 
-    def travel_with_batches(self, tp_worker: Any, current: Callable[[], Bound]) -> None:
-        """Mark every batch that is launched with what `current` says, and bind that for it.
+    def travel_with_batches(self, tp_worker: Any, launched: Callable[[Any], Bound]) -> None:
+        """Mark every batch that is launched with what `launched` says of it, and bind that for it.
 
         With overlap scheduling a thread of its own computes what was launched before.
         """
 
         def launch_marked(batch: Any, *args: Any, **more: Any) -> Any:
-            batch.computes_with = current()
+            batch.computes_with = launched(batch)
             return launch(batch, *args, **more)
 
         worker = tp_worker.worker if hasattr(tp_worker, "forward_thread") else tp_worker

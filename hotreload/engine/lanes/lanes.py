@@ -12,6 +12,7 @@ from typing import Any
 
 from hotreload.engine.lanes.along import note_along
 from hotreload.engine.lanes.binding import Binding
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
 from hotreload.engine.lanes.resting import Resting
@@ -44,8 +45,10 @@ class Lanes:
             is_spent=self._is_spent,
             on_end=self._ended,
         )
-        turns_between = self._resting.turns_between
-        self._sharing = Sharing(scheduler, kind, self._rotation.lanes, turns_between)
+        self.compiled = CompiledSizes()
+        """Sizes that batches of clients find programs for."""
+        turns_between, lanes = self._resting.turns_between, self._rotation.lanes
+        self._sharing = Sharing(scheduler, kind, lanes, turns_between, self.compiled)
         self._share_from_the_start()
         self._hook()
 
@@ -162,7 +165,7 @@ class Lanes:
 
     def _hook(self) -> None:
         scheduler = self._scheduler
-        self._binding.travel_with_batches(scheduler.tp_worker, lambda: self._rotation.current.bound)
+        self._binding.travel_with_batches(scheduler.tp_worker, self._launched)
         admit, abort = scheduler.get_new_batch_prefill, scheduler.abort_request
         scheduler.get_new_batch_prefill = lambda: self._sharing.admit(self._rotation.current, admit)
         scheduler.get_next_batch_to_run = self._launching(scheduler.get_next_batch_to_run)
@@ -193,17 +196,26 @@ class Lanes:
 
         return launch_or_rest
 
+    def _launched(self, batch: Any) -> Bound:
+        """Return what a batch is computed with: what the lane has whose turn it is."""
+        lane = self._rotation.current
+        if not lane.has_own_pool:
+            self.compiled.note_launched(batch)
+        return lane.bound
+
     def _padding(self, paddings: Callable[[], Any]) -> Callable[[], Any]:
         """Batches of the lane of probes are padded to one size, however many have ended.
 
         Its pool may have programs of its own: each further size would be compiled while clients
-        wait. Of questions there are batches of any number, all of the one size.
+        wait. Of questions there are batches of any number, all of the one size. Clients' are padded
+        to what is compiled for.
         """
 
         def paddings_of_lane() -> Any:
-            tokens, batches, places = paddings()
-            rows = self._rotation.current.rows
-            at = next((at for at, size in enumerate(batches) if size >= rows), -1)
+            lane, (tokens, batches, places) = self._rotation.current, paddings()
+            if not lane.has_own_pool:
+                return self.compiled.to_pad_to(tokens, batches, places)
+            at = next((at for at, size in enumerate(batches) if size >= lane.rows), -1)
             return tokens, batches[at:], places[at:]
 
         return paddings_of_lane
@@ -309,43 +321,3 @@ class Lanes:
         self._binding.unbind(lane.bound, self._serving.bound)
         assert lane.ended is not None, "only a lane that is given up ends"
         lane.ended.set_result(None)
-
-
-KNOWN_POOLS = {"token_to_kv_pool"}
-
-
-def why_no_lanes(scheduler: Any) -> str | None:
-    """Say why two generations cannot answer side by side in this engine; None when they can."""
-    args, runner = scheduler.server_args, scheduler.tp_worker.get_model_runner()
-    told = (
-        (getattr(args, "speculative_algorithm", None), "it decodes speculatively"),
-        (getattr(args, "disaggregation_mode", None) not in (None, "null"), "it is disaggregated"),
-        (getattr(scheduler, "pd", None), "it is disaggregated"),
-        (getattr(args, "enable_lora", None), "it serves LoRA adapters"),
-        (getattr(scheduler, "dp_size", 1) > 1, "it has more than one data rank (dp_size)"),
-        (getattr(scheduler, "is_hybrid", False), "its KV pool has several parts"),
-        (_has_other_pools(scheduler, runner), "its KV pool is of a kind that is not known here"),
-        (find_kind(scheduler) is None, "its scheduler keeps its state where nobody here knows it"),
-    )
-    return next((why for is_so, why in told if is_so), None)
-
-
-def _has_other_pools(scheduler: Any, runner: Any) -> bool:
-    pools = getattr(runner, "memory_pools", None)
-    tree = type(scheduler.tree_cache).__name__
-    hicache = getattr(scheduler.tree_cache, "hicache_enabled", False)
-    return (
-        (pools is not None and pools._pools.keys() != KNOWN_POOLS)
-        or not _is_plain(runner.token_to_kv_pool)
-        or tree not in ("RadixCache", "ChunkCache")
-        or bool(hicache)
-    )
-
-
-def _is_plain(pool: Any) -> bool:
-    """Say if all it holds is one list of buffers, with a row for each token or page."""
-    buffers = getattr(pool, "kv_buffer", None)
-    if not isinstance(buffers, list) or not buffers:
-        return False
-    tokens, page = pool.size + pool.page_size, pool.page_size
-    return all(buffer.shape[0] in (tokens, tokens // page) for buffer in buffers)

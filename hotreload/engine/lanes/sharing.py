@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.kinds import (
     EVERYTHING,
     LaneKind,
@@ -44,6 +45,8 @@ class Share:
         self.kept = 0
         self.has_others = False
         """True if other lanes took tokens of the same pool when this one had its last turn."""
+        self.rows = 0
+        """So many requests might run then."""
 
     def available_size(self, dp_rank: int = 0) -> int:
         """Tokens that this lane may still take."""
@@ -62,6 +65,7 @@ class Sharing:
         kind: LaneKind,
         lanes: Sequence[Lane],
         turns_between: Callable[[Lane], int],
+        compiled: CompiledSizes,
     ) -> None:
         """`lanes` holds the oldest first, and changes.
 
@@ -71,10 +75,11 @@ class Sharing:
         self._kind = kind
         self._lanes = lanes
         self._turns_between = turns_between
+        self._compiled = compiled
         self.allocator = scheduler.token_to_kv_pool_allocator
-        self._rows = getattr(scheduler, kind.row_limit)
         self.times_given_way = 0
-        lacking = self._rows + SHADOW_ROWS - scheduler.req_to_token_pool.size
+        rows = getattr(scheduler, kind.row_limit)
+        lacking = rows + SHADOW_ROWS - scheduler.req_to_token_pool.size
         if lacking > 0:
             _add_rows(scheduler, lacking)
 
@@ -83,12 +88,16 @@ class Sharing:
         if lane.has_own_pool:
             with self._rows_for(lane):
                 return admit()
+        with self._compiled.bounding(self._scheduler, self._kind.row_limit) as rows:
+            return self._admitted(lane, rows, admit)
+
+    def _admitted(self, lane: Lane, rows: int, admit: Callable[[], Any]) -> Any:
         others = [each for each in self._lanes if each is not lane and not each.has_own_pool]
         share = lane.look("token_to_kv_pool_allocator")
-        if others or share.has_others:
+        if others or share.has_others or share.rows < rows:
             # Upstream looks for room again only when a request of the lane's own has ended.
             self._kind.note_room(self._scheduler)
-        share.has_others = bool(others)
+        share.has_others, share.rows = bool(others), rows
         older = others[: self._age(lane)]
         steps = STEPS_KEPT + self._turns_between(lane)
         share.kept = sum(self._next_steps(each, steps) for each in older)
@@ -188,12 +197,12 @@ class Sharing:
         free = len(scheduler.req_to_token_pool.free_slots)
         kept = SHADOW_ROWS - self._rows_of_shadows()
         free = min(free, kept) if lane.has_own_pool else free - kept
-        running = scheduler.running_batch.batch_size()
-        setattr(scheduler, name, min(self._rows, running + max(0, free)))
+        running, most = scheduler.running_batch.batch_size(), getattr(scheduler, name)
+        setattr(scheduler, name, min(most, running + max(0, free)))
         try:
             yield
         finally:
-            setattr(scheduler, name, self._rows)
+            setattr(scheduler, name, most)
 
 
 def _add_rows(scheduler: Any, count: int) -> None:

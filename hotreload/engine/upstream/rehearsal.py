@@ -160,9 +160,10 @@ class Rehearsal:
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
         """Yield the sizes of batches of up to so many requests, then of prompts of so many tokens.
 
-        They are those that upstream pads others to.
+        They are those that upstream pads others to: its own method's, for ours leaves some out.
         """
-        tokens, requests, cached = map(sorted, self._client.get_precompile_paddings())
+        paddings = type(self._client).get_precompile_paddings(self._client)
+        tokens, requests, cached = map(sorted, paddings)
         for size, places in zip(requests, cached, strict=True):
             yield BatchSize(False, size, size, places)
             if size >= most:

@@ -13,7 +13,9 @@ from typing import Any
 
 from hotreload import failpoints
 from hotreload.engine.grammar_trials.program import deep_stack
-from hotreload.engine.lanes.lanes import Lanes, why_no_lanes
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
+from hotreload.engine.lanes.fits import why_no_lanes
+from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.distributed import Distributed
@@ -84,6 +86,11 @@ class SchedulerThread:
         """The lanes of this scheduler; only where there is no reason against them."""
         assert self._lanes is not None, self.cannot_overlap
         return self._lanes
+
+    @property
+    def compiled(self) -> CompiledSizes:
+        """Sizes that batches find programs for; without lanes nobody notes any."""
+        return CompiledSizes() if self._lanes is None else self._lanes.compiled
 
     def forget_unused(self) -> int:
         """Forget the cached prefixes that nothing under way uses; count their tokens.

@@ -276,6 +276,10 @@ class OverRanks:
         """Compile for a size of batches, on rank 0."""
         await self._own.compile_for(size)
 
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        """Do nothing: other ranks would have to take in the same."""
+        self._own.keep_to_compiled(is_kept)
+
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
         self._own.count_anew()

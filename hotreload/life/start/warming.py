@@ -42,12 +42,14 @@ async def compile_behind(
     within: float,
     publish: Publish,
 ) -> None:
-    """Have an engine that serves compile for batches of up to `most` requests, the small first.
+    """Have an engine that serves compile for batches of up to `most` requests.
 
-    An attempt goes first: none is begun while `changing` is held, nor after `within` seconds of
-    compiling.
+    Until it has, it takes in no more than what is compiled holds. An attempt goes before all but
+    the first, which lets more be answered at a time: none is begun while `changing` is held, nor
+    after `within` seconds of compiling.
     """
     engine = replica.engine
+    engine.keep_to_compiled(most > 0)
     sizes = engine.sizes_to_compile(most, LONGEST)
     done, spent, maker = 0, 0.0, f"warming {replica.index}"
     collect_seldom(maker)  # JAX traces a model for each size, and keeps all of it
@@ -55,7 +57,7 @@ async def compile_behind(
         while done < len(sizes) and spent < within:
             publish(Warming(replica.index, done, len(sizes)))
             await failpoints.reach(Phase.WARMING)
-            if not sizes[done].is_shadow:  # what an attempt needs itself waits for none
+            if done and not sizes[done].is_shadow:  # what an attempt needs itself waits for none
                 async with changing:
                     pass
             began = time.monotonic()
@@ -63,6 +65,7 @@ async def compile_behind(
                 break
             done, spent = done + 1, spent + time.monotonic() - began
     finally:
+        engine.keep_to_compiled(False)
         keep_what_is_there(maker)
         publish(Warming(replica.index, done, len(sizes), is_over=True))
     if sizes:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.lanes import kinds
-from hotreload.engine.lanes.lanes import why_no_lanes
+from hotreload.engine.lanes.fits import why_no_lanes
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, tell
 

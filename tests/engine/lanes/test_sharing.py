@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.lane import Bound, Lane
 from hotreload.engine.lanes.sharing import SHADOW_ROWS, STEPS_KEPT, Share, Sharing
 
@@ -78,6 +80,7 @@ class Lanes:
             page_size=PAGE,
             tp_worker=None,
             chunked_prefill_size=16,
+            is_mixed_chunk=False,
             req_to_token_pool=SimpleNamespace(free_slots=list(range(rows)), size=ALL_ROWS),
             running_batch=SimpleNamespace(batch_size=lambda: 0),
         )
@@ -87,7 +90,10 @@ class Lanes:
         self.lanes = [self.old, self.new, self.shadow]
         kind: Any = self.kind
         self.turns_between = 1
-        self.sharing = Sharing(self.scheduler, kind, self.lanes, lambda lane: self.turns_between)
+        self.compiled = CompiledSizes()
+        self.sharing = Sharing(
+            self.scheduler, kind, self.lanes, lambda lane: self.turns_between, self.compiled
+        )
 
     def _lane(self, name: str, *, has_own_pool: bool = False) -> Lane:
         bound: Any = Bound([], None)
@@ -242,7 +248,7 @@ def test_a_pool_with_no_rows_to_spare_gets_some() -> None:
     lanes.scheduler.req_to_token_pool = rows
     kind: Any = lanes.kind
     for _ in range(2):
-        Sharing(lanes.scheduler, kind, lanes.lanes, lambda lane: 1)
+        Sharing(lanes.scheduler, kind, lanes.lanes, lambda lane: 1, lanes.compiled)
         assert (rows.size, rows.free_slots) == (ALL_ROWS, list(range(ALL_ROWS)))
         assert rows.req_to_token.shape == (ALL_ROWS, 3)
 
@@ -273,3 +279,30 @@ def test_a_share_of_a_pool_is_the_pool_in_all_else() -> None:
     share.kept = 20
     assert share.available_size() == 0
     assert share.page_size == PAGE
+
+
+def test_while_sizes_are_missing_clients_have_as_many_rows_as_what_is_compiled_holds(
+    lanes: Lanes,
+) -> None:
+    """Also beside another lane; what is proven has its own rows, and programs."""
+    lanes.compiled.is_kept_to = True
+    lanes.compiled.sizes.add(BatchSize(False, 2, 2, 16))
+    assert lanes.admits(lanes.new) == (1000, 2)
+    assert lanes.admits(lanes.shadow) == (1000, LIMIT)
+    del lanes.lanes[1:]
+    assert lanes.admits(lanes.old) == (1000, 2)
+
+
+def test_a_lane_that_was_full_looks_again_when_more_is_compiled(lanes: Lanes) -> None:
+    """Upstream would look only when a request has ended."""
+    del lanes.lanes[1:]
+    lanes.compiled.is_kept_to = True
+    lanes.compiled.sizes.add(BatchSize(False, 2, 2, 16))
+    for _ in range(2):
+        lanes.admits(lanes.old)
+    assert lanes.kind.did == ["note room"]
+    lanes.compiled.sizes.add(BatchSize(False, 4, 4, 16))
+    assert lanes.admits(lanes.old) == (1000, 4)
+    lanes.compiled.is_kept_to = False
+    assert lanes.admits(lanes.old) == (1000, LIMIT)
+    assert lanes.kind.did == ["note room"] * 3

@@ -294,10 +294,10 @@ async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
     def all_rows_for(self: Sharing, lane: Any) -> Iterator[None]:
         scheduler, name = self._scheduler, self._kind.row_limit
         running = scheduler.running_batch.batch_size()
-        free = len(scheduler.req_to_token_pool.free_slots)
-        setattr(scheduler, name, min(self._rows, running + free))
+        free, most = len(scheduler.req_to_token_pool.free_slots), getattr(scheduler, name)
+        setattr(scheduler, name, min(most, running + free))
         yield
-        setattr(scheduler, name, self._rows)
+        setattr(scheduler, name, most)
 
     monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)
     monkeypatch.setattr(Sharing, "_rows_for", all_rows_for)

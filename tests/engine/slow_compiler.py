@@ -1,0 +1,131 @@
+"""A start under clients whose compiler is slow: who waits for it, and what others notice."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+
+from hotreload.core.engines.replica import Replica
+from hotreload.core.way_in.gate import Gate
+from hotreload.life.start.warming import compile_behind
+from hotreload.types import Checkpoint, Generation
+from tests.engine import real
+from tests.waiting import turn_until
+
+SLOW = 0.5
+"""Seconds that each program of the model takes longer to be compiled, or read from the cache."""
+STEPS = 3
+"""The most steps of the engine from one token of an answer to the next: others' prompts come in."""
+
+
+async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clients: int) -> None:
+    """Of a fresh engine: batches of any size find their programs, and none of these is computed.
+
+    As many clients come in the first second. Later other weights go live, while it compiles still.
+    """
+    scheduler = engine._scheduler.scheduler
+    runner = scheduler.tp_worker.get_model_runner()
+    await real.ask(engine, "Who?", max_new_tokens=2)  # as a start's probe does
+    staged = await engine.stage(other)
+    engine.count_anew()
+    engine.keep_to_compiled(True)
+    computed, launched = runner.forward_pass_id, scheduler.forward_ct
+    with slow_compiler() as threads, steps_of_tokens(scheduler) as steps:
+        warming = asyncio.create_task(warmed(engine))
+        await asyncio.gather(*(comes(engine, at / clients) for at in range(clients)))
+        assert longest(steps) <= STEPS
+        assert len(steps) == clients
+        answer = asyncio.create_task(real.ask(engine, "Who?", **real.ENDLESS))
+        await turn_until(lambda: len(steps) > clients)
+        before = await engine.flip(staged)
+        await engine.abort(before)
+        await answer
+        await engine.retire(before)
+        await engine.release(before)
+        await warming
+    assert engine.recompiles == 0
+    assert set(threads) == {"compiling for a size of batches"}
+    assert runner.forward_pass_id - computed == scheduler.forward_ct - launched
+    assert sizes_in_use(engine) == ([1, 2, 4, 8], [64, 128, 256, 512])
+    for count in (1, 2, 3, 5, 8):
+        prompts = [f"{'why ' * 7 * count}{number}" for number in range(count)]
+        asked = {"text": prompts, "sampling_params": {"temperature": 0.7, "max_new_tokens": 6}}
+        assert len([each async for each in engine.generate(asked)]) == 1
+    assert engine.recompiles == 0
+
+
+async def warmed(engine: Any) -> None:
+    """Compile behind, as the daemon does."""
+    gate: Any = Gate(publish=lambda event: None, replica=0)
+    live = Generation(1, engine.live.revision, "", 0.0)
+    await compile_behind(
+        Replica(engine, gate, live),
+        changing=asyncio.Lock(),
+        most=8,
+        within=600.0,
+        publish=lambda event: None,
+    )
+
+
+async def comes(engine: Any, after: float) -> None:
+    """A client that comes after so many seconds; some have long prompts, or draw their tokens."""
+    await asyncio.sleep(after)
+    prompt = "why " * (12 if after else 60)
+    drawn = {"temperature": 0.7 if after > 0.5 else 0}
+    await real.ask(engine, prompt, **drawn, max_new_tokens=40, ignore_eos=True)
+
+
+@contextmanager
+def slow_compiler() -> Iterator[list[str]]:
+    """Have a compiler that takes its time; yields the names of the threads that wait for it."""
+    compiler: Any = jax._src.compiler  # type: ignore[attr-defined]
+    usual, threads = compiler.compile_or_get_cached, list[str]()
+
+    def slowly(backend: Any, module: Any, *args: Any) -> Any:
+        if "model" in str(module.operation.attributes["sym_name"]):
+            threads.append(threading.current_thread().name)
+            time.sleep(SLOW)
+        return usual(backend, module, *args)
+
+    compiler.compile_or_get_cached = slowly
+    try:
+        yield threads
+    finally:
+        compiler.compile_or_get_cached = usual
+
+
+@contextmanager
+def steps_of_tokens(scheduler: Any) -> Iterator[dict[str, list[int]]]:
+    """Note for each request at which step of the engine its tokens came."""
+    usual, steps = scheduler.process_batch_result, dict[str, list[int]]()
+
+    def noted(batch: Any, result: Any, *args: Any) -> None:
+        parts = getattr(batch, "reqs_info", (batch,))  # the newer engine's, of each data rank
+        requests = [each for part in parts for each in part.reqs or ()]
+        before = [len(each.output_ids) for each in requests]
+        usual(batch, result, *args)
+        for request, tokens in zip(requests, before, strict=True):
+            if len(request.output_ids) > tokens:
+                steps.setdefault(request.rid, []).append(scheduler.forward_ct)
+
+    scheduler.process_batch_result = noted
+    try:
+        yield steps
+    finally:
+        scheduler.process_batch_result = usual
+
+
+def longest(steps: dict[str, list[int]]) -> int:
+    """The most steps between two tokens of an answer."""
+    return max(b - a for each in steps.values() for a, b in itertools.pairwise(each))
+
+
+def sizes_in_use(engine: Any) -> tuple[list[int], list[int]]:
+    """The sizes that batches and prompts are padded to, from now on."""
+    tokens, requests, _ = engine._scheduler.scheduler.tp_worker.get_precompile_paddings()
+    return requests, tokens
