@@ -31,16 +31,20 @@ class Ahead:
         """Sizes that weights are proven with, where they are in a pool of another size."""
         self._one_at_a_time = asyncio.Lock()
 
-    def can_prove_in(self, pool: ShadowPool, *batches: tuple[int, int]) -> bool:
+    def can_prove_in(self, pool: ShadowPool, *batches: tuple[int, int, bool]) -> bool:
         """Compile for this pool, too, and batches of so many prompts, and so many tokens in all.
 
-        False if it cannot.
+        True beside them stands for those that tell log-probabilities. False if it cannot.
         """
         if self._rehearsal is None:
             return False
         self._rehearsal.also_in(pool.described())
-        found = _small_first(size for batch in batches for size in self._sizes_of(*batch))
-        self._proving = tuple(dict.fromkeys(replace(size, is_shadow=True) for size in found))
+        found = [
+            replace(size, is_shadow=True, has_logprobs=has_logprobs)
+            for *batch, has_logprobs in batches
+            for size in self._sizes_of(*batch)
+        ]
+        self._proving = tuple(dict.fromkeys(_small_first(found)))
         return True
 
     def _sizes_of(self, prompts: int, tokens: int) -> Iterator[BatchSize]:

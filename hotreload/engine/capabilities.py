@@ -49,6 +49,8 @@ class BatchSize:
     """Places in the KV pool that the batch names."""
     is_shadow: bool = False
     """True for one in the pool in which weights are proven, where that has a size of its own."""
+    has_logprobs: bool = False
+    """True for one that tells log-probabilities: it has programs of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,13 +198,15 @@ class ProvingEngine(ReleasingEngine):
         if pool is None or self.cannot_overlap:
             return
         self._make_room_to_compare(pool, comparing)
-        batches = [(len(proving), sum(proving))]
+        batches = [(len(proving), sum(proving), False)]
+        if logprobs := self._canaries.ask_logprobs:  # no start that asks briefly asks for them
+            batches += [(len(proving), sum(proving), True)]
         asked_more = max(
             self._room_to_compare if self._no_comparison is None else 0, sum(candidate)
         )
-        batches += [(SHADOW_ROWS, asked_more)] if asked_more else []
+        batches += [(SHADOW_ROWS, asked_more, False)] if asked_more else []
         # Else a single probe has been asked, as it is at every start, in batches of this size.
-        is_another_size = pool.has_own_programs or len(proving) > 1
+        is_another_size = pool.has_own_programs or len(proving) > 1 or logprobs
         if not (is_another_size or asked_more) or self._ahead.can_prove_in(pool, *batches):
             return
         if self._no_comparison is None:

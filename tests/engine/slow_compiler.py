@@ -83,7 +83,7 @@ async def comes(engine: Any, after: float) -> None:
 @contextmanager
 def slow_compiler() -> Iterator[list[str]]:
     """Have a compiler that takes its time; yields the names of the threads that wait for it."""
-    compiler: Any = jax._src.compiler  # type: ignore[attr-defined]
+    compiler: Any = jax._src.compiler
     usual, threads = compiler.compile_or_get_cached, list[str]()
 
     def slowly(backend: Any, module: Any, *args: Any) -> Any:

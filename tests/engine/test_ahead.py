@@ -65,7 +65,7 @@ def ahead_of(rehearsal: Any) -> Ahead:
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
     ahead = ahead_of(None)
     assert ahead.sizes(8, 512) == []
-    assert not ahead.can_prove_in(SMALL_POOL, (1, 24))
+    assert not ahead.can_prove_in(SMALL_POOL, (1, 24, False))
 
 
 def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last() -> None:
@@ -75,7 +75,7 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
     assert ahead.sizes(4, 64) == [FOUR, PROMPT, ONE, TWO]
     assert ahead.sizes(2, 64) == [TWO, PROMPT, ONE]
     assert ahead.sizes(0, 64) == []
-    assert ahead.can_prove_in(SMALL_POOL, (1, 24))
+    assert ahead.can_prove_in(SMALL_POOL, (1, 24, False))
     assert noted.pools == ["a small pool"]
     assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
     assert ahead.sizes(4, 64) == [FOUR, PROMPT, *ahead.sizes(0, 64), ONE, TWO]
@@ -126,7 +126,7 @@ async def test_who_compiles_leaves_processors_and_the_lock_to_those_who_are_serv
 async def test_who_stages_waits_for_what_weights_are_proven_with_and_for_nothing_else() -> None:
     noted = Noted()
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, (1, 24))
+    ahead.can_prove_in(SMALL_POOL, (1, 24, False))
     await ahead.until_ready_to_prove()
     assert [size.is_shadow for size in noted.compiled] == [True, True]
     await ahead.until_ready_to_prove()
@@ -139,7 +139,7 @@ async def test_what_cannot_be_compiled_so_refuses_no_checkpoint(
     noted = Noted()
     noted.fault = KeyError("another engine")
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, (1, 24))
+    ahead.can_prove_in(SMALL_POOL, (1, 24, False))
     await ahead.until_ready_to_prove()
     assert "engine.not_compiled_ahead" in caplog.text
     assert ahead.sizes(1, 64) == [ONE, PROMPT]

@@ -36,6 +36,11 @@ class Canaries:
         self.room = sum(self.needs)
         """Tokens for which there is room where weights are proven, from the start on."""
 
+    @property
+    def ask_logprobs(self) -> bool:
+        """True if one is judged by log-probabilities."""
+        return any(probe.min_mean_logprob is not None for probe in self._probes)
+
     def change(self, probes: Sequence[Probe]) -> None:
         """Ask these from now on; ConfigError, and no change, if one of them cannot be asked."""
         asked = tuple(probes) or (BUILT_IN,)

@@ -92,7 +92,15 @@ class NewerWay:
     def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
         """Make a batch of this size in which nothing is asked."""
         make, own = worker.compilation_manager._make_dummy_batch, size.requests
-        return make(own, size.tokens, mode, size.cached, dp_size=1, per_dp_bs_size=own)
+        batch = make(own, size.tokens, mode, size.cached, dp_size=1, per_dp_bs_size=own)
+        if size.has_logprobs:
+            batch.return_logprob, batch.return_output_logprob_only = True, False
+            batch.top_logprobs_nums, batch.token_ids_logprobs = [0] * own, [None] * own
+        if size.has_logprobs and size.is_prompt:
+            batch.extend_logprob_start_lens = np.zeros(own, np.int32)
+            batch.input_logprob_indices = np.zeros(size.tokens, np.int32)
+            batch.extend_input_logprob_token_ids = np.zeros(size.tokens, np.int32)
+        return batch
 
     def sampling(self, worker: Any, batch: Any) -> Any:
         """Make what tells the sampler of it."""

@@ -30,8 +30,9 @@ ANSWER_TOKENS = 8
 """Tokens of each answer: so many that all of a batch are answered at a time for a while."""
 LONGER = (96, 192, 384)
 """Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
-LONGEST = 512
-"""The most tokens of such a prompt, with what it is padded by."""
+LONGEST = 4096
+"""The most tokens that are computed at a time, unless upstream is told otherwise: what is compiled
+for behind."""
 
 
 async def compile_behind(
