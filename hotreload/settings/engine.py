@@ -121,14 +121,12 @@ class EngineSettings(SettingsTable):
         default=32,
         description="For batches of how many requests is compiled before they come: 1, 2, 4 … up "
         "to this, and longer prompts; beside those who are served, or before anybody is let in "
-        "where the engine must be asked for it. Beside those who are served the engine takes in "
-        "no more meanwhile than what is compiled holds, the rest waits. With 0 the first batch of "
-        "each size waits for the compiler, and so does everybody beside it.",
+        "where the engine must be asked for it. Meanwhile it takes in what the compiled sizes "
+        "hold. With 0 each first batch of a size waits for the compiler, and all beside it.",
     )
     warm_timeout: Deadline = Field(
         default=120.0,
-        description="How long that may take: after this no further size is begun, and whatever "
-        "comes is taken in.",
+        description="How long that may take: after this no further size is begun.",
     )
     compile_cache: CompileCachePlace = Field(
         default="auto",
