@@ -19,6 +19,8 @@ import xxhash
 BLOCK = 2**16
 """Words in a block: few enough that the numbers of its places stay in a core's cache."""
 LANES = 2
+BLOCKS_AT_ONCE = 4
+"""Blocks that are added up by one call: each call waits for the GIL when it returns."""
 
 _Words = np.ndarray[Any, np.dtype[np.uint32]]
 
@@ -83,7 +85,7 @@ class TensorSum:
     """
 
     def __init__(self) -> None:
-        self._folded = np.empty(BLOCK, np.uint32)
+        self._folded = np.empty(BLOCKS_AT_ONCE * BLOCK, np.uint32)
         self._places = np.zeros(BLOCK, np.uint32)
         """Of each place in a block, the sum over the blocks."""
         self._reached = 0
@@ -122,21 +124,27 @@ class TensorSum:
 
     def _lane(self, lane: int) -> int:
         places = self._places[: self._reached]
-        return int(np.add.reduce(places * _numbers(lane)[: len(places)], dtype=np.uint32))
+        numbered = np.multiply(
+            places, _numbers(lane)[: len(places)], out=self._folded[: len(places)]
+        )
+        return int(np.add.reduce(numbered, dtype=np.uint32))
 
     def _add(self, words: _Words) -> None:
         at = 0
         while at < len(words):
-            place = self._reached % BLOCK
-            part = words[at : at + BLOCK - place]
-            self._add_in_block(part, place, self._reached // BLOCK)
-            at += len(part)
-            self._reached += len(part)
+            block, place = divmod(self._reached, BLOCK)
+            count = 0 if place else min((len(words) - at) // BLOCK, BLOCKS_AT_ONCE)
+            part = words[at : at + (count * BLOCK or BLOCK - place)]
+            self._add_to_places(part.reshape(count or 1, -1), place, block)
+            at += part.size
+            self._reached += part.size
 
-    def _add_in_block(self, words: _Words, place: int, block: int) -> None:
-        fold, places = self._folded[: len(words)], self._places[place : place + len(words)]
-        number = _of_block(block % 2**32)
+    def _add_to_places(self, words: _Words, place: int, block: int) -> None:
+        """Add up whole blocks, or a part of one that begins at this place."""
+        fold, places = self._folded[: words.size].reshape(words.shape), self._places[place:]
+        numbers = [_of_block((block + at) % 2**32) for at in range(len(words))]
         np.right_shift(words, np.uint32(16), out=fold)
         np.bitwise_xor(fold, words, out=fold)
-        np.multiply(fold, number, out=fold)
-        np.add(places, fold, out=places)
+        np.multiply(fold, np.array(numbers)[:, np.newaxis], out=fold)
+        for each in fold:
+            np.add(places[: len(each)], each, out=places[: len(each)])

@@ -87,5 +87,11 @@ class Peak:
 
 
 def resident() -> int:
+    """What the process keeps from others: not what the system may take back at any moment."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return pages * 4096 - lazily_freed()
+
+
+def lazily_freed() -> int:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("LazyFree:")) * 1024

@@ -26,7 +26,7 @@ from hotreload.engine.weights.leaves import freely_split
 from hotreload.engine.weights.measuring import Figures, Measured, One, figures_of, one_of
 from hotreload.engine.weights.on_device import split_like
 from hotreload.engine.weights.opening import words_for
-from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe, batches, kept
+from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe, batches
 from hotreload.errors import TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint
 
@@ -54,19 +54,21 @@ class Borrower(Reader):
             _check_finite(parts, each.one)
         return made
 
-    def owned(self, part: Ingredient) -> Array:
-        """A copy of the tensor, which a leaf may keep."""
-        return kept(self.lent(part))
-
-    def lent(self, part: Ingredient) -> Array:
+    def lent(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
         """The tensor as the file would have it, in the caller's own memory where it lies so."""
         if self._cancel.is_set():
             raise Cancelled
         with words_for(IN_MEMORY):
-            self._lent = self._checkpoint.memory.bytes_of(part.tensor)
-        self._told(len(self._lent))
-        tensor: Array = self._lent.view(self._stored(part)).reshape(part.rule.shape)
-        return tensor
+            memory = self._checkpoint.memory.bytes_of(part.tensor)
+        self._told(len(memory))
+        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
+        return tensor, iter([tensor])
+
+    def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:
+        """Copy the tensor into memory that a leaf may keep."""
+        tensor, pieces = self.lent(part)
+        memory.view(tensor.dtype).reshape(tensor.shape)[...] = tensor
+        return pieces
 
 
 class Copier:

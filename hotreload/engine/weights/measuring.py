@@ -22,6 +22,8 @@ from hotreload.engine.weights.leaves import freely_split
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""
+MEASURED_AT_A_TIME = 1 << 20
+"""Bytes: few enough that they stay in a core's cache until all is known of them."""
 SQUARED_AT_A_TIME = 1 << 16
 WORD = 4
 """Bytes of what is summed up."""
@@ -117,7 +119,7 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
         # Of a leaf that lies on several hosts each measures its own: the sums add up to the whole.
         held, tally = on_host(leaf), Tally()
         for part in parts:
-            tally.add(part.tensor, in_order(part.rule.restored(_share(held, part))))
+            tally.add(part.tensor, [in_order(part.rule.restored(_share(held, part)))])
         return tally.one
     rules = tuple((part.rule, part.expert) for part in parts)
     return one_of(parts, _measured(freely_split(leaf), rules))
@@ -139,25 +141,52 @@ def one_of(parts: Sequence[Ingredient], figures: Sequence[Figures]) -> One:
 
 
 class Tally:
-    """Measures the tensors of one leaf as they pass in host memory, as a file has them."""
+    """Measures the tensors of one leaf after the other as they pass, as a file has them."""
 
     def __init__(self) -> None:
+        self._total = fingerprint.TensorSum()
+        self._room = np.empty(SQUARED_AT_A_TIME, np.uint32)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with another leaf."""
         self._sums: dict[str, int] = {}
         self._squares = 0.0
         self._count = 0
 
-    def add(self, name: str, tensor: Array) -> None:
-        """Measure one tensor."""
-        total = fingerprint.TensorSum()
-        total.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
-        self._sums[name] = total.value
-        self._squares += _squares(tensor)
-        self._count += tensor.size
+    def add(self, name: str, pieces: Iterable[Array]) -> None:
+        """Measure one tensor, whose pieces follow each other."""
+        self._total.reset()
+        for piece in pieces:
+            flat = piece.reshape(-1)
+            for part in _in_pieces(flat, MEASURED_AT_A_TIME // flat.itemsize):
+                self._total.update(part.view(np.uint8))
+                self._add_squares(part)
+            self._count += piece.size
+        self._sums[name] = self._total.value
 
     @property
     def one(self) -> One:
         """Figures of the leaf."""
         return One(self._sums, _root(self._squares, self._count))
+
+    def _add_squares(self, flat: Array) -> None:
+        """Add up the elements' squares: NaN where one is NaN, infinite where one overflows."""
+        if flat.dtype == jnp.bfloat16:
+            pieces = self._pairs_as_float32(flat.view(np.uint16))
+        else:
+            pieces = (each.astype(np.float32) for each in _in_pieces(flat, SQUARED_AT_A_TIME))
+        with np.errstate(all="ignore"):
+            for piece in pieces:
+                self._squares += float(np.dot(piece, piece))
+
+    def _pairs_as_float32(self, bits: Array) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+        """Of bfloat16s, whose bits are the upper half of a float32's; each piece until the next."""
+        words = (np.append(bits, np.uint16(0)) if len(bits) % 2 else bits).view(np.uint32)
+        for piece in _in_pieces(words, SQUARED_AT_A_TIME):
+            held = self._room[: len(piece)]
+            yield np.left_shift(piece, np.uint32(16), out=held).view(np.float32)
+            yield np.bitwise_and(piece, np.uint32(0xFFFF0000), out=held).view(np.float32)
 
 
 def _share(leaf: Any, part: Ingredient) -> Any:
@@ -168,31 +197,9 @@ def _root(squares: float, count: int) -> float:
     return math.sqrt(squares / count) if count and squares >= 0 else squares
 
 
-def _squares(tensor: Array) -> float:
-    """The sum of the elements' squares: NaN where one is NaN, infinite where one overflows."""
-    flat = np.ascontiguousarray(tensor).reshape(-1)
-    if flat.dtype == jnp.bfloat16:
-        pieces = _pairs_as_float32(flat.view(np.uint16))
-    else:
-        pieces = (each.astype(np.float32) for each in _in_pieces(flat))
-    with np.errstate(all="ignore"):
-        return sum(float(np.dot(piece, piece)) for piece in pieces)
-
-
-def _pairs_as_float32(bits: Array) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
-    """Of bfloat16s, whose bits are the upper half of a float32's; each piece until the next."""
-    words = (np.append(bits, np.uint16(0)) if len(bits) % 2 else bits).view(np.uint32)
-    room = np.empty(SQUARED_AT_A_TIME, np.uint32)
-    for piece in _in_pieces(words):
-        held = room[: len(piece)]
-        yield np.left_shift(piece, np.uint32(16), out=held).view(np.float32)
-        yield np.bitwise_and(piece, np.uint32(0xFFFF0000), out=held).view(np.float32)
-
-
-def _in_pieces(array: Array) -> Iterator[Array]:
-    """Few enough at a time that they stay in a core's cache."""
-    for begin in range(0, len(array), SQUARED_AT_A_TIME):
-        yield array[begin : begin + SQUARED_AT_A_TIME]
+def _in_pieces(array: Array, size: int) -> Iterator[Array]:
+    for begin in range(0, len(array), size):
+        yield array[begin : begin + size]
 
 
 # --- on a device ------------------------------------------------------------------------------

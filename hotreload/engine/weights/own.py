@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
-from hotreload.engine.weights.host_arrays import copied_to_host, fresh, in_order, is_within
+from hotreload.engine.weights.host_arrays import copied_to_host, fresh, in_order, lay
 from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients
 from hotreload.engine.weights.measuring import One, Tally, one_of
 from hotreload.engine.weights.on_device import (
@@ -30,8 +30,8 @@ from hotreload.engine.weights.on_device import (
 from hotreload.engine.weights.opening import opened, words_for
 from hotreload.types import Checkpoint, TensorBytes
 
-PIECE = 16 << 20
-"""Read and hashed at a time; few returns from a read, since each waits for the GIL."""
+PIECE = 1 << 20
+"""Read, hashed and measured at a time: it stays in a core's cache until all is known of it."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
 TOGETHER = 64
@@ -70,14 +70,14 @@ class Reader:
         self._cancel = cancel
         self._told = told
         self._files: dict[str, Readable] = {}
+        self._tally = Tally()
         self._scratch = fresh(0)
-        self._lent = self._scratch
         """Memory that no leaf may take over: the next tensor is read into it."""
 
     def made(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The leaves that these tensors make, each placed like its live one; several at once."""
-        if len(recipes) == 1:
-            return [self._one(*recipes[0])]
+        if len(recipes) == 1 and self._pays_on_device(*recipes[0]):
+            return [self._on_device(*recipes[0])]
         on_host = self.made_on_host(recipes)
         leaves = _placed([each.leaf for each in on_host], [live for _, live in recipes])
         jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
@@ -85,23 +85,13 @@ class Reader:
 
     def made_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The same in host memory, each in memory of its own."""
-        made = []
-        for parts, live in recipes:
-            array, tally = self.array(parts, live)
-            made.append(Made(kept(array), tally.one))
-        return made
+        return [self._on_host(*recipe) for recipe in recipes]
 
-    def _one(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
-        given = [part for part in parts if part.tensor in self._checkpoint.held]
-        if given == [*parts] and all(pays_on_device(live, self._stored(part)) for part in parts):
-            return self._on_device(parts, live)
-        array, tally = self.array(parts, live)
-        if len(live.devices()) > 1 and np.may_share_memory(array, self._lent):
-            array = kept(array)  # each of them may take its part over
-        leaf = _placed([array], [live])[0].block_until_ready()
-        if len(live.devices()) == 1 and is_within(leaf, self._lent):
-            leaf = _placed([kept(array)], [live])[0].block_until_ready()
-        return Made(leaf, tally.one)
+    def _pays_on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> bool:
+        return all(
+            part.tensor in self._checkpoint.held and pays_on_device(live, self._stored(part))
+            for part in parts
+        )
 
     def _on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         """The leaf made there of bytes in the file's order: here they are only read and hashed.
@@ -110,7 +100,7 @@ class Reader:
         """
         if parts[0].expert is not None:
             return self._stacked(parts, live)
-        part, tensor = parts[0], self.lent(parts[0])
+        part, tensor = parts[0], _passed(*self.lent(parts[0]))
         if part.rule.moves_nothing and tensor.dtype == live.dtype:
             leaf, figures = kept_as_it_is(tensor, live)
         else:
@@ -120,33 +110,47 @@ class Reader:
     def _stacked(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, figures = empty_stack(live), []
         for part in parts:
-            stack, of_part = stacked(stack, put(self.lent(part), part, live), part, live)
+            stack, of_part = stacked(stack, put(_passed(*self.lent(part)), part, live), part, live)
             figures.append(jax.device_get(of_part))
         return Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
 
-    def array(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[Array, Tally]:
-        """The leaf in host memory, measured; the next call may overwrite it.
+    def _on_host(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        """The leaf in memory of its own, where JAX may leave it.
 
         An expert whose tensor is left out stays what it is in the live leaf.
         """
-        tally = Tally()
-        if parts[0].expert is None:
-            return self._tensor(parts[0], live.dtype, tally), tally
-        stacked = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
+        self._tally.begin()
+        leaf = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
         given = [part.tensor in self._checkpoint.held for part in parts]
         if not all(given):
-            stacked[...] = copied_to_host(live)
+            leaf[...] = copied_to_host(live)
         for part, is_given in zip(parts, given, strict=True):
+            own = leaf if part.expert is None else leaf[part.expert, ...]
             if is_given:
-                stacked[part.expert] = in_order(self._tensor(part, live.dtype, tally))
+                self._fill(own, part)
             else:
-                tally.add(part.tensor, in_order(part.rule.restored(stacked[part.expert])))
-        return stacked, tally
+                self._tally.add(part.tensor, [in_order(part.rule.restored(own))])
+        return Made(leaf, self._tally.one)
+
+    def _fill(self, own: Array, part: Ingredient) -> None:
+        """Make what a part becomes; it is measured as in the file, before anything turns it."""
+        stored = self._stored(part)
+        if part.rule.moves_nothing and stored == own.dtype:
+            memory = own.reshape(-1).view(np.uint8)
+            self._tally.add(part.tensor, self.read_into(memory, part))
+            return
+        tensor, pieces = self.lent(part)
+        if stored != own.dtype:
+            tensor = _passed(tensor, pieces).astype(own.dtype)
+            pieces = iter([tensor])
+        self._tally.add(part.tensor, pieces)
+        lay(part.rule.applied(tensor), own)
 
     def check(self, tensor: str) -> None:
         """Read a tensor and make nothing of it; CheckpointChanged unless it is what was checked."""
         held = self._checkpoint.held[tensor]
-        self._read(tensor, held, self._room(held.end - held.begin))
+        for _ in self._read(tensor, held, self._room(held.end - held.begin)):
+            pass
 
     def close(self) -> None:
         """Let go of the files. What was read of them is what was checked, whatever they are now."""
@@ -154,46 +158,35 @@ class Reader:
             file.close()
         self._files = {}
 
-    def _tensor(self, part: Ingredient, dtype: Any, tally: Tally) -> Array:
-        """Make what a part becomes; it is measured as in the file, before anything turns it."""
-        is_kept = part.rule.moves_nothing and part.expert is None and self._stored(part) == dtype
-        tensor = self.owned(part) if is_kept else self.lent(part)
-        tensor = tensor if tensor.dtype == dtype else tensor.astype(dtype)
-        tally.add(part.tensor, tensor)
-        made: Array = part.rule.applied(tensor)
-        return made
+    def lent(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
+        """The tensor as the file has it, once these pieces have passed; the next overwrites it."""
+        held = self._checkpoint.held[part.tensor]
+        memory = self._room(held.end - held.begin)
+        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
+        return tensor, self.read_into(memory, part)
 
-    def owned(self, part: Ingredient) -> Array:
-        """The tensor as the file has it, in memory that a leaf may keep."""
-        return self._whole(part, fresh)
-
-    def lent(self, part: Ingredient) -> Array:
-        """The tensor as the file has it; the next one overwrites it."""
-        return self._whole(part, self._room)
+    def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:
+        """Fill memory with the tensor as the file has it; each piece, as soon as it is there."""
+        held, stored = self._checkpoint.held[part.tensor], self._stored(part)
+        return (piece.view(stored) for piece in self._read(part.tensor, held, memory))
 
     def _stored(self, part: Ingredient) -> Any:
         return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
 
-    def _whole(self, part: Ingredient, memory_of: Callable[[int], Array]) -> Array:
-        held = self._checkpoint.held[part.tensor]
-        memory = memory_of(held.end - held.begin)
-        self._read(part.tensor, held, memory)
-        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
-        return tensor
-
     def _room(self, size: int) -> Array:
         """Memory for tensors that the leaf does not keep, one after the other."""
         if len(self._scratch) < size:
-            self._scratch = self._lent = fresh(0)  # free it before there is more of it
-            self._scratch = self._lent = fresh(size)
+            self._scratch = fresh(0)  # free it before there is more of it
+            self._scratch = fresh(size)
         return self._scratch[:size]
 
-    def _read(self, tensor: str, held: TensorBytes, memory: Array) -> None:
+    def _read(self, tensor: str, held: TensorBytes, memory: Array) -> Iterator[Array]:
         """Fill the memory with the tensor's bytes; refuse them unless they are what was checked."""
         with words_for(held.file):
             hashing = Hashing(self._file(held.file), PIECE, self._cancel)
             for piece in hashing.into(memoryview(memory), held.begin):
                 self._told(len(piece))
+                yield np.frombuffer(piece, np.uint8)
             if hashing.digest() != held.digest:
                 raise Changed(f"the bytes of {tensor} are different now")
 
@@ -229,6 +222,13 @@ def why_not_by_rules(
     return None
 
 
+def _passed(tensor: Array, pieces: Iterator[Array]) -> Array:
+    """The tensor, when all its pieces have passed."""
+    for _ in pieces:
+        pass
+    return tensor
+
+
 def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
     if all(live.committed and live.is_fully_addressable for live in lives):
         leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
@@ -241,10 +241,3 @@ def _placed_like(array: Array, live: jax.Array) -> jax.Array:
         # `device_put` would compare the whole array with that of every other host, and wait.
         return jax.make_array_from_callback(array.shape, live.sharding, array.__getitem__)
     return jax.device_put(array, live.sharding) if live.committed else jnp.asarray(array)
-
-
-def kept(array: Array) -> Array:
-    """The same in memory that the leaf made of it may keep."""
-    copy = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
-    copy[...] = in_order(array)
-    return copy

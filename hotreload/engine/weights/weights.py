@@ -1,5 +1,6 @@
 """A set of weights, and what is known of it."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ class Weights:
             self.leaves.pop()
         while self.host:
             self.host.popitem()
+        gc.collect(0)  # until then JAX may hold the memory of a hundred arrays that are gone
         give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
