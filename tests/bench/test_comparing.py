@@ -13,12 +13,14 @@ import pytest
 
 from hotreload.features.compare.comparing import BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
-from hotreload.types import Staged
+from hotreload.types import Phase, Staged
 from tests.bench.figures import median
 from tests.bench.test_unnoticed import client, figures_of
 from tests.engine import real
+from tests.integration.running import Load, Running
 
 pytestmark = [pytest.mark.bench, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
@@ -91,3 +93,58 @@ def gaps(came: list[float]) -> list[float]:
 
 def spread(values: list[float]) -> str:
     return f"{median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"
+
+
+WAYS = {
+    "[compare] report = false": CompareSettings(report=False),
+    "without limits": CompareSettings(),
+    "with limits": CompareSettings(limits=CompareLimits(min_agreement=0.0)),
+}
+RELOADS = 7
+
+
+@pytest.mark.parametrize("clients", [0, 4])
+async def test_what_it_adds_to_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    """From the rename to the end of the attempt, in turns; each after one that was made alike."""
+    running = Running(tmp_path, "compare.report=true", "reload.keep_previous=device")
+    running.drop(1)
+    took = {name: list[float]() for name in WAYS}
+    probing = list[float]()
+    async with running.serving(), AsyncExitStack() as stack:
+        rereading, numbers = running.daemon.rereading, itertools.count(2)
+
+        async def reload(way: CompareSettings) -> float:
+            features = {"compare": way}
+            monkeypatch.setattr(
+                rereading, "settings", rereading.settings.model_copy(update=features)
+            )
+            before = running.daemon.attempts.follow_ups._task
+            folder, began = running.drop(next(numbers)), time.perf_counter()
+            attempt = await running.attempted(folder)
+            seconds = time.perf_counter() - began
+            probing.append(attempt.phases[Phase.PROBING])
+            if way.report:
+                follow_ups = running.daemon.attempts.follow_ups
+                await running.until(lambda: follow_ups._task is not before)
+                assert follow_ups._task is not None
+                await asyncio.wait([follow_ups._task])
+            return seconds
+
+        for way in WAYS.values():  # what is not compiled yet is now
+            await reload(way)
+        probing.clear()
+        if clients:
+            await stack.enter_async_context(Load(running, clients).on())
+        for _ in range(RELOADS):
+            for name, way in WAYS.items():
+                await reload(way)
+                took[name].append(await reload(way))
+    none, undecided, limited = (median(each) for each in took.values())
+    print(f"\nfrom the rename to the end of the attempt, {clients} clients:")
+    for name, each in took.items():
+        print(f"  {name:<26} {spread(each)}")
+    more = (limited - none) / median(probing)
+    print(f"  without limits {undecided / none:.2f} times as long as without a comparison")
+    print(f"  with limits {more:.2f} times the probe ({median(probing):.2f} s) longer")
