@@ -187,6 +187,8 @@ class Shares:
     """For those that are being proven, while clients are answered."""
     fading: float = 0.5
     """The least for older ones that still answer; more as they answer as many as others do."""
+    prove_within: float = 5.0
+    """Seconds that a proof is to take: for that the share of what is proven grows, up to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
             "reload.sets=3",
             "reload.finish_timeout=17",
             "reload.shadow_share=0.2",
+            "reload.prove_within=6",
         )
     )
     assert rules == Rules(
@@ -89,8 +90,9 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         sets=3,
         finish_timeout=17,
         shadow_share=0.2,
+        prove_within=6,
     )
-    assert rules.proving_timeout == 80
+    assert rules.proving_timeout == 6 + 2 * 16
 
 
 def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_path: Path) -> None:
@@ -99,7 +101,9 @@ def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_p
     timeouts = ("fetch_timeout=1", "validate_timeout=2", "stage_timeout=4", "probe_timeout=8")
     decided = settings(tmp_path, *several, *(f"reload.{each}" for each in timeouts))
     assert (stage_seconds(decided), rules_of(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
-    assert rules_of(decided).probe_timeout == 8 + NAMING_SECONDS
+    rules = rules_of(decided)
+    assert rules.probe_timeout == 8 + NAMING_SECONDS
+    assert rules.proving_timeout == rules.probe_timeout / 0.25  # a proof has its share alone there
 
 
 @pytest.mark.parametrize(

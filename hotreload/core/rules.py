@@ -40,6 +40,9 @@ class Rules:
     shadow_share: float = 0.25
     """The part of their turns in which new weights compute for the probes, beside clients."""
 
+    prove_within: float | None = 5.0
+    """Time of a proof, for which its share grows up to 1; None where it stays as it is."""
+
     @property
     def most_sets(self) -> int:
         """The most sets of weights on the device, whatever memory there is."""
@@ -47,5 +50,10 @@ class Rules:
 
     @property
     def proving_timeout(self) -> float:
-        """Time for the probes where clients are answered meanwhile, who have most of the steps."""
-        return self.probe_timeout / self.shadow_share
+        """Time for the probes where clients are answered meanwhile, who have most of the steps.
+
+        Once the share has grown to 1, each step of theirs waits for one of the clients'.
+        """
+        if self.prove_within is None:
+            return self.probe_timeout / self.shadow_share
+        return self.prove_within + 2 * self.probe_timeout

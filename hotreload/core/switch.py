@@ -140,7 +140,7 @@ class Switch(ABC):
         """Ask the probes; bad answers cost nobody anything."""
         try:
             within = self._rules.proving_timeout
-            async with self._probing(within, "[reload] probe_timeout, divided by shadow_share"):
+            async with self._probing(within, "[reload] probe_timeout beside clients"):
                 await self._engine.prove(staged)
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
             raise

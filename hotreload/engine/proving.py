@@ -3,7 +3,9 @@
 Canary prompts say whether they answer at all; other questions, how they differ from the live ones.
 """
 
+import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -13,7 +15,7 @@ from hotreload.behaviour.asked import Answered, Question
 from hotreload.behaviour.heard import HEARD_ANSWER, HEARD_TOKENS
 from hotreload.engine import facts
 from hotreload.engine.ahead import Ahead
-from hotreload.engine.answering.answers import Answer
+from hotreload.engine.answering.answers import Answer, all_ended
 from hotreload.engine.answering.canaries import Batches, Canaries
 from hotreload.engine.answering.grammars import grammars_of
 from hotreload.engine.answering.items import USUAL_TOKENS, Item, Parsed
@@ -37,12 +39,14 @@ from hotreload.engine.upstream.rehearsal import find_rehearsal
 from hotreload.engine.upstream.watch import EngineWatch
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.errors import BadRequest, ConfigError, ProbeFailed
-from hotreload.threads import in_thread
+from hotreload.threads import in_thread, uninterrupted
 from hotreload.types import Staged
 
 log = logging.getLogger("hotreload.engine")
 
 NOT_ASKED_FOR = "it was started without [compare] report"
+HURRY_EVERY = 0.25
+"""Seconds between two looks if a proof ends in time."""
 COME_AND_GO = 0
 """In the place of a number of prompts that are asked together: nobody knows it."""
 
@@ -99,8 +103,30 @@ class ProvingEngine(ReleasingEngine):
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane that nobody else is answered in."""
         asked = self._canaries.in_batches()
-        async with self._shadow(staged, len(asked[0])) as lane:
+        steps = sum(max(probe.max_new_tokens for probe in batch) for batch in asked)
+        async with self._shadow(staged, len(asked[0])) as lane, self._in_time(lane, steps):
             await self._ask_canaries(asked, lane)
+
+    @asynccontextmanager
+    async def _in_time(self, lane: int, steps: int) -> AsyncIterator[None]:
+        """Have so many steps of this lane end in `[reload] prove_within`, as far as shares do it.
+
+        Over several hosts all decide the same, and by no clock.
+        """
+        hurrying = []
+        if self._scheduler.turns is None:
+            hurrying.append(asyncio.create_task(self._hurry(lane, steps)))
+        try:
+            yield
+        finally:
+            await uninterrupted(all_ended(hurrying))
+
+    async def _hurry(self, lane: int, steps: int) -> None:
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(HURRY_EVERY)
+            hurry = partial(self._scheduler.lanes.hurry, lane, steps, time.monotonic() - began)
+            await self._between.at_a_turn(hurry)
 
     async def answer_unseen(
         self, staged: Staged, questions: Sequence[Question]

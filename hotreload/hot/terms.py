@@ -43,6 +43,8 @@ class HotTerms:
     probe_timeout: float = DAEMONS_RULES.probe_timeout
     shadow_share: float = DAEMONS_SHARES.shadow
     """Steps of what is proven for each step of what is answered meanwhile."""
+    prove_within: float = DAEMONS_SHARES.prove_within
+    """Time of a proof, for which that share grows, up to 1."""
     fading_share: float = DAEMONS_SHARES.fading
     """The least part of their turns in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout
@@ -70,12 +72,13 @@ class HotTerms:
             probe_timeout=self.probe_timeout,
             keep_previous=KeepPrevious(self.keep_previous),
             shadow_share=self.shadow_share,
+            prove_within=self.prove_within,
         )
 
     @property
     def shares(self) -> Shares:
         """The parts of their turns in which weights compute that are not the live ones."""
-        return Shares(self.shadow_share, self.fading_share)
+        return Shares(self.shadow_share, self.fading_share, self.prove_within)
 
     def staging(self, spool: Path) -> StagingOptions:
         """Options of the loading: at usual priority, since the caller waits for it."""

@@ -106,16 +106,15 @@ class EngineSettings(SettingsTable):
     )
     staging_priority: Literal["idle", "normal"] = Field(
         default="idle",
-        description="What processor time these threads get, and those that name and check a "
-        "checkpoint beside those who are served: idle is what others leave over, and a tenth of a "
-        "processor that they want (niceness 10); where that is less than a quarter of one, "
-        "threads of niceness 5, and at last 0, join them. normal is a share like any other's.",
+        description="What processor time these threads get, and those that name and check: idle "
+        "is what others leave over, and a tenth of a processor that they want (niceness 10); where "
+        "that is less than a quarter, threads of niceness 5, at last 0, join. normal is a share "
+        "like any other's.",
     )
     staging_starve: Deadline = Field(
         default=2.0,
         description="How long threads of priority idle may want a processor, and have less than a "
-        "quarter of one, before threads of the next niceness join them. Waiting for a disk does "
-        "not count.",
+        "quarter of one, before others join.",
     )
     warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
         default=32,

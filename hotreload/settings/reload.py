@@ -85,14 +85,20 @@ class ReloadSettings(SettingsTable):
     probe_timeout: Deadline = Field(
         default=DEFAULT_RULES.probe_timeout,
         description="How long all probes together may take; if they take longer, the answers "
-        "count as bad. Where clients are answered meanwhile, it is divided by shadow_share.",
+        "count as bad. Beside clients it is twice that and prove_within; over several hosts, "
+        "divided by shadow_share.",
     )
     shadow_share: PartOfTurns = Field(
         default=DEFAULT_SHARES.shadow,
         description="How many steps a checkpoint that is being proven computes for each step of "
-        "clients' answers, of whatever generations; 0.05 to 1. At 0.25 it is one beside four of "
-        "theirs: the less, the faster tokens come meanwhile, and the longer the probe takes. "
+        "clients' answers, of whatever generations; 0.05 to 1. The less, the faster tokens come "
+        "meanwhile, and the longer the probe takes. "
         "While nobody is answered it computes in every turn. For mode = 'overlap'.",
+    )
+    prove_within: Deadline = Field(
+        default=DEFAULT_SHARES.prove_within,
+        description="How long a proof is to take: where steps are slow its share grows for that, "
+        "up to 1; over several hosts it does not.",
     )
     fading_share: PartOfTurns = Field(
         default=DEFAULT_SHARES.fading,

@@ -18,7 +18,8 @@ def stage_seconds(settings: Settings) -> float:
 
 def shares_of(settings: Settings) -> Shares:
     """Return in which part of their turns weights compute that are not the live ones."""
-    return Shares(settings.reload.shadow_share, settings.reload.fading_share)
+    reload = settings.reload
+    return Shares(reload.shadow_share, reload.fading_share, reload.prove_within)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -38,4 +39,5 @@ def rules_of(settings: Settings) -> Rules:
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
         shadow_share=reload.shadow_share,
+        prove_within=reload.prove_within if settings.engine.nnodes == 1 else None,
     )

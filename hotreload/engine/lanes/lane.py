@@ -55,6 +55,10 @@ class Lane:
         """True in a turn in which it launches nothing, so that others have more of the steps."""
         self.credit = Fraction(0)
         """The part of a launch that it is owed for the turns in which it rested."""
+        self.share: Fraction | None = None
+        """Its own share of the clients' steps, where it hurries."""
+        self.rounds = self.launches = 0
+        """Turns in which it had something to launch, and those in which it did."""
         self._unmerged: Any = None
         self._scheduler = scheduler
         self._state: dict[str, Any] | None = None

@@ -96,6 +96,11 @@ class Lanes:
         how: dict[str, Any] = {"prompts": prompts, "rows": rows, "has_own_pool": True}
         return self._add(Lane(scheduler, next(self._numbers), own, **how), state)
 
+    def hurry(self, number: int, steps: int, since: float) -> None:
+        """Have a proof of so many steps, asked for so many seconds, end in time; if it goes on."""
+        if (lane := self._find(number)) is not None:
+            self._resting.hurry(lane, steps, since)
+
     def end(self, number: int) -> Future[None]:
         """Give the lane up as soon as nothing of it is left; nobody is admitted to it any more."""
         lane, ended = self._lane(number), Future[None]()

@@ -1,7 +1,8 @@
 """Says in which of its turns a lane launches, so that some have more of the steps than others.
 
 It counts turns and looks at what lanes hold, and never at a clock: so all ranks of an engine over
-several hosts decide the same. `Rotation` says why no pattern mixes anything.
+several hosts decide the same. On one host a proof that would take long may `hurry`. `Rotation` says
+why no pattern mixes anything.
 """
 
 import math
@@ -37,10 +38,19 @@ class Resting:
         self._running = running
         self._shadow = _fraction(shares.shadow)
         self._fading = _fraction(shares.fading)
+        self._prove_within = shares.prove_within
 
     def may_launch(self, lane: Lane, lanes: Sequence[Lane]) -> bool:
         """Count one more turn of this lane; say if it may launch in it."""
-        share = self._share(lane, lanes) if self._has_work(lane) else WHOLE
+        if not self._has_work(lane):
+            lane.credit = Fraction(0)
+            return True
+        may = self._is_owed(lane, self._share(lane, lanes))
+        lane.rounds += 1
+        lane.launches += may
+        return may
+
+    def _is_owed(self, lane: Lane, share: Fraction) -> bool:
         if share == WHOLE:
             lane.credit = Fraction(0)
             return True
@@ -49,6 +59,17 @@ class Resting:
             return False
         lane.credit -= 1
         return True
+
+    def hurry(self, lane: Lane, steps: int, since: float) -> None:
+        """Give what is proven the share by which its steps end in the time that it is to take.
+
+        It is the usual one at least. A step of anybody's is taken for as long as those before were:
+        `since` is the time of them. Where all ranks must decide the same, nobody asks: their clocks
+        differ.
+        """
+        left, step = self._prove_within - since, since / max(1, lane.rounds + lane.launches)
+        own = max(1, steps - lane.launches) * step
+        lane.share = max(self._shadow, _fraction(own / max(own, left - own)))
 
     def turns_between(self, lane: Lane) -> int:
         """The most turns from one in which this lane may launch to the next."""
@@ -67,7 +88,7 @@ class Resting:
         at_work = filter(self._has_work, serving)
         steps = sum((self._share_of_serving(each, serving) for each in at_work), Fraction(0))
         # A share of the clients' steps, of which a round has one for each lane that does not rest.
-        return min(WHOLE, self._shadow * steps) if steps else WHOLE
+        return min(WHOLE, (lane.share or self._shadow) * steps) if steps else WHOLE
 
     def _share_of_serving(self, lane: Lane, serving: Sequence[Lane]) -> Fraction:
         if lane is self.live:

@@ -150,6 +150,41 @@ def test_a_proof_that_is_given_up_rests_no_more_so_whoever_waits_for_its_end_wai
     assert loop.is_strict
 
 
+def proven(loop: Loop, steps: int, seconds: float) -> tuple[str, float]:
+    """Who launched until a proof of so many steps was over, each of so many seconds; and when."""
+    lane, launched = loop.lane(SHADOW), ""
+    while launched.count(SHADOW) < steps:
+        launched += loop.turns(1).replace(".", "")
+        if launched:
+            loop.resting.hurry(lane, steps, len(launched) * seconds)
+    assert loop.is_strict
+    return launched, len(launched) * seconds
+
+
+def test_where_steps_are_slow_a_proof_has_the_share_that_ends_it_in_time() -> None:
+    """At its usual share it took 12 s of steps of 0.3 s; a loop of slower ones, 41 s."""
+    launched, took = proven(Loop("as", shadow=0.25, prove_within=5), 8, 0.3)
+    assert 4 < took <= 5.3
+    assert "ss" not in launched
+
+
+def test_a_proof_has_no_more_than_a_step_beside_each_of_the_clients_however_slow_they_are() -> None:
+    for within in (5, 0):
+        launched, _ = proven(Loop("as", shadow=0.25, prove_within=within), 8, 2.0)
+        assert launched == "as" * 8
+
+
+def test_where_steps_are_fast_a_proof_has_its_usual_share() -> None:
+    assert proven(Loop("as", shadow=0.25, prove_within=5), 8, 0.01)[0][-35:] == "aaaas" * 7
+
+
+def test_who_hurries_speeds_up_no_other_proof() -> None:
+    loop = Loop("as", shadow=0.25, prove_within=5)
+    proven(loop, 4, 2.0)
+    loop.lane(SHADOW).share = None  # as another that is opened beside it has none
+    assert "aaaas" * 3 in loop.rounds(20)
+
+
 def test_while_nobody_is_answered_they_launch_in_every_turn() -> None:
     loop = Loop("as", shadow=0.05)
     loop.answers["a"] = 0

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
-from hotreload.engine import versions
+from hotreload.engine import proving, versions
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
@@ -150,18 +150,31 @@ def launches(engine: Engine) -> Iterator[list[Launch]]:
 async def test_while_clients_are_answered_a_proof_has_a_step_beside_four_of_theirs(
     engine: Engine, voices: Voices
 ) -> None:
+    assert {*await steps_between(engine, voices, within=600)} == {4}
+
+
+async def test_a_proof_that_would_take_too_long_has_a_step_beside_each_of_theirs(
+    engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "HURRY_EVERY", 0.001)
+    assert {*(await steps_between(engine, voices, within=0))[-3:]} == {1}
+
+
+async def steps_between(engine: Engine, voices: Voices, within: float) -> list[int]:
+    """How many steps of a client were between two of a proof that is to take so long."""
     staged = await engine.stage(voices.checkpoint(2))
     client = asyncio.create_task(tell(engine, 400))
     await until(lambda: engine.under_way == 1)
-    with launches(engine) as seen:
+    with launches(engine) as seen, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._scheduler.lanes._resting, "_prove_within", within)
         await engine.prove(staged)
     assert not client.done()
     theirs = engine.live.weights.lane
     steps = "".join("." if each.lane == theirs else "p" for each in seen).split("p")
     assert len(steps) > 4
-    assert {len(between) for between in steps[1:-1]} == {4}
     assert (await client).is_whole
     await engine.release(staged)
+    return [*map(len, steps[1:-1])]
 
 
 async def test_probes_are_asked_in_one_batch_whose_size_stays(
