@@ -9,7 +9,8 @@ from hotreload.cli.exits import Misused
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for where the engine computes, in which dtype, and with what else."""
-    parser.add_argument("--device", choices=("auto", "cpu", "tpu"), help="where to run (auto)")
+    devices = ("auto", "cpu", "tpu", "gpu")
+    parser.add_argument("--device", choices=devices, help="where to run (auto)")
     parser.add_argument("--tp", type=_count, metavar="N", help="devices that share the weights (1)")
     parser.add_argument(
         "--dtype",

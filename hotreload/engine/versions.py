@@ -6,6 +6,7 @@ source is unknown, and nothing is said about it; the engine itself decides.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Release:
     """The command that installs it, with a jax that it can be imported with."""
     can: Mapping[str, bool]
     """Things its engine can do, by the names of `Capabilities.named`."""
+    runs_with: tuple[str, str] | None = None
+    """The oldest and the newest jax that it has run with; None where that was not tried."""
 
 
 SUPPORTED: Mapping[str, Release] = {
@@ -53,6 +56,7 @@ SUPPORTED: Mapping[str, Release] = {
             "flush": True,
             "pause": True,
         },
+        runs_with=("0.10.2", "0.11.2"),
     ),
 }
 
@@ -81,6 +85,27 @@ def why_untested() -> str | None:
     if jax != release.jax:
         return f"sglang-jax {engine} is tested with jax {release.jax}, and jax {jax} is installed"
     return None
+
+
+def why_refused() -> str | None:
+    """Say why this jax is none that the release installed here runs with; None where it may.
+
+    Within that range another jax than the tested one is only told of (`why_untested`).
+    """
+    engine, jax = installed("sglang-jax") or "", installed("jax")
+    release = SUPPORTED.get(engine)
+    if release is None or release.runs_with is None or jax is None:
+        return None
+    oldest, newest = release.runs_with
+    if _numbers(oldest) <= _numbers(jax) <= _numbers(newest):
+        return None
+    return f"sglang-jax {engine} runs with jax {oldest} to {newest}, and jax {jax} is installed"
+
+
+def _numbers(version: str) -> list[int]:
+    """The numbers that a version begins with: [0, 11, 2] of 0.11.2.dev20260101."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return [int(each) for each in found[0].split(".")] if found else []
 
 
 def how_to_install() -> str:

@@ -42,7 +42,7 @@ class EngineSettings(SettingsTable):
         "older checkpoint answer in its place, which is told, or wait for them. The model itself "
         "answers only until a checkpoint was live, or with boot = 'model'.",
     )
-    device: Literal["auto", "cpu", "tpu"] = Field(
+    device: Literal["auto", "cpu", "tpu", "gpu"] = Field(
         default="auto",
         description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
         "finds. A device other than the first that JAX_PLATFORMS names is refused.",

@@ -12,6 +12,7 @@ from hotreload.cli import GROUPS, build_parser
 from hotreload.cli.ops.completion import EXPLAINED, PLACES, SHELLS, script
 from tests.cli.conftest import ROOT
 
+DEVICES = {"auto", "cpu", "tpu", "gpu"}
 NAMES = {name for _, names in GROUPS for name in names}
 
 
@@ -50,7 +51,7 @@ def test_bash_completes_the_options_of_the_verb(tmp_path: Path) -> None:
 
 def test_bash_completes_choices_and_files_and_leaves_free_text_alone(tmp_path: Path) -> None:
     (tmp_path / "step_1").mkdir()
-    assert completed("swap", "--device", "", folder=tmp_path) == {"auto", "cpu", "tpu"}
+    assert completed("swap", "--device", "", folder=tmp_path) == DEVICES
     assert completed("completion", "", folder=tmp_path) == set(SHELLS)
     assert completed("check", "st", folder=tmp_path) == {"step_1"}
     assert completed("check", "step_1", "--against", "st", folder=tmp_path) == {"step_1"}
@@ -110,7 +111,7 @@ def test_fish_completes_verbs_options_and_choices(tmp_path: Path) -> None:
 
     assert offered("hotreload ") == NAMES
     assert "--force" in offered("hotreload reload --")
-    assert offered("hotreload swap --device ") == {"auto", "cpu", "tpu"}
+    assert offered("hotreload swap --device ") == DEVICES
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh: apt-get install zsh")

@@ -54,7 +54,7 @@ from hotreload.cli.ops.machine import (
 from hotreload.engine import versions
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.host_memory import free_in_groups
-from hotreload.facts import holders
+from hotreload.facts import gpus, holders
 from hotreload.facts.holders import Process
 from hotreload.features import FEATURES
 from hotreload.life.saved.state_lock import StateFolder
@@ -153,6 +153,17 @@ def test_an_accelerator_that_is_wanted_and_absent_fails(world: Path) -> None:
     assert check_devices(facts(world)).verdict == "ok"
 
 
+def test_of_a_gpu_it_says_which_flags_xla_gets_and_why(world: Path) -> None:
+    node = world / "nvidia0"
+    node.touch()
+    node.chmod(0o666)
+    said = check_devices(facts(world, "engine.device=gpu", devices=(node,)))
+    assert said.verdict == "ok"
+    assert all(flag in said.says for flag in gpus.XLA_FLAGS)
+    assert "autotuner ended an engine" in said.says
+    assert check_devices(facts(world, "engine.device=gpu")).verdict == "fail"
+
+
 def test_the_process_that_holds_a_device_is_named(world: Path) -> None:
     node = world / "accel0"
     with node.open("w"):
@@ -191,6 +202,15 @@ def test_only_numbered_nodes_make_an_accelerator(tmp_path: Path) -> None:
     (tmp_path / "accel1").touch()
     found = [str(node.relative_to(tmp_path)) for node in accelerators(tmp_path, tmp_path)]
     assert found == ["accel1", "vfio/0", "vfio/vfio"]
+
+
+def test_the_nodes_that_a_gpu_is_driven_through_make_none(tmp_path: Path) -> None:
+    for name in ("nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert accelerators(tmp_path, tmp_path) == []
+    (tmp_path / "nvidia1").touch()
+    found = [node.name for node in accelerators(tmp_path, tmp_path)]
+    assert found == ["nvidia1", "nvidiactl", "nvidia-uvm"]
 
 
 def test_a_vfio_group_is_an_accelerator_only_if_google_made_what_is_in_it(tmp_path: Path) -> None:

@@ -265,6 +265,13 @@ def test_the_devices_found_are_let_in_by_path(tmp_path: Path) -> None:
     assert "10-devices.conf" not in rendered(tmp_path / "none")
 
 
+def test_on_a_gpu_jax_is_told_of_cuda(tmp_path: Path) -> None:
+    nodes = [Path("/dev/nvidia0"), Path("/dev/nvidiactl")]
+    devices = rendered(tmp_path / "none", devices=nodes)["10-devices.conf"]
+    assert "DeviceAllow=/dev/nvidia0 rw\nDeviceAllow=/dev/nvidiactl rw\n" in devices
+    assert "Environment=JAX_PLATFORMS=cuda,cpu\n" in devices
+
+
 def test_an_engine_on_the_cpu_is_given_no_devices(tmp_path: Path) -> None:
     """With JAX_PLATFORMS=tpu,cpu beside [engine] device = "cpu" it would not start."""
     config = settings(tmp_path, "[engine]\ndevice = 'cpu'\n")

@@ -4,17 +4,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from hotreload.cli.doctor_checks import checkup
+from hotreload.cli.doctor_checks.checkup import check_engine
 from hotreload.engine import versions
-from hotreload.engine.versions import SUPPORTED, imports_explained, why_untested
+from hotreload.engine.upstream import build
+from hotreload.engine.versions import SUPPORTED, imports_explained, why_refused, why_untested
 from hotreload.errors import ConfigError
 
 
 def has(monkeypatch: pytest.MonkeyPatch, **packages: str) -> None:
     named = {name.replace("_", "-"): version for name, version in packages.items()}
-    monkeypatch.setattr(versions, "installed", named.get)
+    for module in (versions, checkup):
+        monkeypatch.setattr(module, "installed", named.get)
 
 
 @pytest.mark.parametrize("engine", SUPPORTED)
@@ -37,6 +42,29 @@ def test_another_jax_is_named_beside_the_one_that_is_tested(
     assert why_untested() == (
         "sglang-jax 0.1.0rc0 is tested with jax 0.10.2, and jax 0.12.0 is installed"
     )
+
+
+@pytest.mark.parametrize("jax", ["0.9.2", "0.10.1", "0.11.3", "0.12.0.dev20260101"])
+def test_a_jax_outside_the_range_that_a_release_runs_with_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, jax: str
+) -> None:
+    has(monkeypatch, sglang_jax="0.1.0rc0", jax=jax)
+    refusal = f"sglang-jax 0.1.0rc0 runs with jax 0.10.2 to 0.11.2, and jax {jax} is installed"
+    assert why_refused() == refusal
+    monkeypatch.setattr(build, "_upstream", lambda: pytest.fail("it is not imported"))
+    with pytest.raises(ConfigError) as told:
+        build._ready_upstream()
+    assert str(told.value) == f"{refusal}; {SUPPORTED['0.1.0rc0'].install}"
+    assert check_engine(cast("Any", None)).says == refusal
+
+
+@pytest.mark.parametrize("jax", ["0.10.2", "0.11.0", "0.11.2"])
+def test_a_jax_within_that_range_is_only_told_of(monkeypatch: pytest.MonkeyPatch, jax: str) -> None:
+    has(monkeypatch, sglang_jax="0.1.0rc0", jax=jax)
+    assert why_refused() is None
+    assert (why_untested() is None) == (jax == "0.10.2")
+    has(monkeypatch, sglang_jax="0.0.2", jax=jax)
+    assert why_refused() is None
 
 
 def test_another_release_and_none_at_all_are_told_which_there_are(

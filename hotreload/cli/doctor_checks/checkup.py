@@ -35,8 +35,14 @@ from hotreload.cli.doctor_checks.room import (
     check_open_files,
 )
 from hotreload.cli.ops import machine
-from hotreload.engine.versions import SUPPORTED, how_to_install, installed, why_untested
-from hotreload.facts import holders
+from hotreload.engine.versions import (
+    SUPPORTED,
+    how_to_install,
+    installed,
+    why_refused,
+    why_untested,
+)
+from hotreload.facts import gpus, holders
 from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
 from hotreload.settings.load import missing_to_serve
 
@@ -59,9 +65,9 @@ def check_settings(facts: Facts) -> Advice:
 
 def check_devices(facts: Facts) -> Advice:
     """Is there an accelerator, and may the daemon open it?"""
-    wants_one = facts.settings.engine.device == "tpu"
+    wants_one = facts.settings.engine.device in ("tpu", "gpu")
     if not facts.devices:
-        says = "there is no /dev/accel* and no /dev/vfio/*"
+        says = "there is no /dev/accel*, no /dev/vfio/* and no /dev/nvidia*"
         if wants_one:
             return Advice("fail", says, "load the driver, or set [engine] device = 'cpu'")
         return Advice("ok", f"{says}: the engine will use the CPU")
@@ -72,7 +78,11 @@ def check_devices(facts: Facts) -> Advice:
         names = " ".join(map(str, closed))
         todo = f"add a udev rule, or chgrp {facts.user.name} {names} && chmod g+rw {names}"
         return Advice("fail", f"{facts.user.name} may not open {names}", todo)
-    return Advice("ok", f"{facts.user.name} may open {' '.join(map(str, facts.devices))}")
+    says = f"{facts.user.name} may open {' '.join(map(str, facts.devices))}"
+    if any(node.name.startswith("nvidia") for node in facts.devices):
+        flags = " ".join(gpus.XLA_FLAGS)
+        says += f"; XLA gets {flags}, but for what XLA_FLAGS names itself: {gpus.WHY}"
+    return Advice("ok", says)
 
 
 def check_device_free(facts: Facts) -> Advice:
@@ -99,6 +109,8 @@ def check_engine(facts: Facts) -> Advice:
     if untested is None:
         assert engine is not None, "or it would be untested"
         return Advice("ok", f"sglang-jax {engine} with jax {installed('jax')}{_can(engine)}")
+    if refused := why_refused():
+        return Advice("fail", refused, how_to_install())
     fault = _import_fault() if engine is not None else "there is none to import"
     if fault:
         return Advice("fail", f"{untested}: {fault}", how_to_install())
@@ -152,10 +164,12 @@ def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
     engine = facts.settings.engine
     wanted, needed = engine.device, engine.tp * engine.replicas // engine.nnodes
     if wanted not in {"auto", platform}:
-        todo = f"set JAX_PLATFORMS to {wanted}, install jax[{wanted}], or change [engine] device"
+        plugin = "cuda12" if wanted == "gpu" else wanted
+        named = "cuda" if wanted == "gpu" else wanted
+        todo = f"set JAX_PLATFORMS to {named}, install jax[{plugin}], or change [engine] device"
         return Advice("fail", f"JAX finds {found}, and [engine] device is {wanted!r}", todo)
     if wanted == "auto" and platform == "cpu" and facts.devices:
-        todo = "install jax[tpu], or look at JAX_PLATFORMS"
+        todo = "install jax[tpu] or jax[cuda12], or look at JAX_PLATFORMS"
         return Advice("warn", f"JAX finds {found}, and not the accelerator that is here", todo)
     if count < needed:
         what = "tp times replicas" if engine.nnodes == 1 else "tp divided by nnodes"

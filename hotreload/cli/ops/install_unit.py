@@ -167,7 +167,8 @@ def _complaints(installation: "Installation") -> Iterator[str]:
     if not wants_accelerator(installation):
         return
     if not installation.devices:
-        yield "no accelerator is here (/dev/accel*, /dev/vfio/*): the service will use the CPU"
+        nodes = "/dev/accel*, /dev/vfio/*, /dev/nvidia*"
+        yield f"no accelerator is here ({nodes}): the service will use the CPU"
     for node in unknown_groups(installation.devices):
         yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
 

@@ -14,7 +14,16 @@ from pathlib import Path
 
 from hotreload.cli.ops.unit_words import credential_name
 
-DEVICE_NODES = ("accel[0-9]*", "vfio/[0-9]*", "vfio/vfio")
+DEVICE_NODES = (
+    "accel[0-9]*",
+    "vfio/[0-9]*",
+    "vfio/vfio",
+    "nvidia[0-9]*",
+    "nvidiactl",
+    "nvidia-uvm",
+)
+BESIDE_A_DEVICE = {"vfio", "nvidiactl", "nvidia-uvm"}
+"""The names of nodes that are used beside each device of their kind."""
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 GOOGLE = "0x1ae0"
 """The PCI vendor number of Google, who makes TPUs."""
@@ -31,7 +40,7 @@ def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[
     """
     found = [node for pattern in DEVICE_NODES for node in sorted(dev.glob(pattern))]
     found = [node for node in found if GOOGLE in (_vendors(node, groups) or {GOOGLE})]
-    return found if any(node.name != "vfio" for node in found) else []
+    return found if any(node.name not in BESIDE_A_DEVICE for node in found) else []
 
 
 def unknown_groups(nodes: Sequence[Path], groups: Path = IOMMU_GROUPS) -> list[Path]:

@@ -271,7 +271,8 @@ def _devices(nodes: Sequence[Path]) -> str:
     kept = [line for line in lines if not line.startswith("DeviceAllow=")]
     after = kept.index("[Service]") + 1
     kept[after:after] = [f"DeviceAllow={node} rw" for node in nodes]
-    return "\n".join(kept) + "\n"
+    are_gpus = any(node.name.startswith("nvidia") for node in nodes)
+    return "\n".join(kept).replace("tpu,cpu", "cuda,cpu" if are_gpus else "tpu,cpu") + "\n"
 
 
 def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:

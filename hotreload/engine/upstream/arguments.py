@@ -6,16 +6,35 @@ that the setting and JAX_PLATFORMS name.
 
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
+from hotreload.facts import gpus
 from hotreload.facts.owned_args import refused_args
+
+log = logging.getLogger("hotreload.engine")
 
 LOG_LEVEL = logging.WARNING
 """Upstream's."""
+
+ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
+    # Upstream pads a prompt to its chunk size, 4096 tokens: on a CPU that takes minutes.
+    "cpu": {
+        "chunked_prefill_size": 512,
+        "max_running_requests": 32,
+        "max_total_tokens": 16384,
+        "attention_backend": "native",
+        "disable_jax_precompile": True,
+        "disable_precompile": True,
+        "mem_fraction_static": 0.1,
+    },
+    "gpu": {"attention_backend": "native", "disable_precompile": True},
+}
+"""Values in place of upstream's own, whose attention kernels are for TPUs alone."""
 
 
 def arguments_of(
@@ -46,7 +65,7 @@ def arguments_of(
         "skip_server_warmup": True,
         "log_level": logging.getLevelName(LOG_LEVEL).lower(),
         **({**over_processes, "device_indexes": None} if over_processes else {}),
-        **(_on_cpu() if platform == "cpu" else {}),
+        **ON_DEVICE.get(platform, {}),
         **options.args,
     }
     return {name: value for name, value in given.items() if name in known}
@@ -67,22 +86,6 @@ def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:
         )
 
 
-def _on_cpu() -> dict[str, Any]:
-    """Attention kernels and compiling ahead are for accelerators.
-
-    Upstream pads a prompt to its chunk size, 4096 tokens: on a CPU that takes minutes.
-    """
-    return {
-        "chunked_prefill_size": 512,
-        "max_running_requests": 32,
-        "max_total_tokens": 16384,
-        "attention_backend": "native",
-        "disable_jax_precompile": True,
-        "disable_precompile": True,
-        "mem_fraction_static": 0.1,
-    }
-
-
 def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any]:
     """`tp` devices of this machine, from number `first` on; there must be some for all engines.
 
@@ -92,6 +95,7 @@ def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any
     import jax
 
     _choose_platform(device)
+    _set_xla_flags(device)
     try:
         found = jax.devices()
     except RuntimeError as fault:
@@ -124,7 +128,7 @@ def _choose_platform(device: str) -> None:
     # This holds JAX_PLATFORMS, until a program sets something else.
     named: str = getattr(jax.config, "jax_platforms", None) or ""
     chosen = named.partition(",")[0]
-    if chosen and device not in ("auto", chosen):
+    if chosen and device not in ("auto", "gpu" if chosen in gpus.CALLED else chosen):
         raise ConfigError(
             f"[engine] device = {device!r}, but JAX_PLATFORMS = {named!r}: make them the same, "
             "or leave one out"
@@ -133,3 +137,10 @@ def _choose_platform(device: str) -> None:
     if wanted in ("cpu", "tpu") and named in ("", wanted):
         both = "tpu,cpu" if wanted == "tpu" else wanted
         jax.config.update("jax_platforms", both)  # type: ignore[no-untyped-call]
+
+
+def _set_xla_flags(device: str) -> None:
+    """Set what XLA needs on a GPU; it reads them once, when JAX first looks for devices."""
+    if flags := gpus.flags_to_add(device, os.environ):
+        os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), *flags])
+        log.info("engine.xla_flags", extra={"added": " ".join(flags), "why": gpus.WHY})

@@ -97,6 +97,8 @@ def import_upstream() -> None:
 
 def _ready_upstream() -> tuple[Any, Any]:
     """Upstream's engine module and its arguments, with the work-rounds that come before a start."""
+    if why := versions.why_refused():
+        raise ConfigError(f"{why}; {versions.how_to_install()}")
     entry, server_args, sampler, loader = _upstream()
     if why := versions.why_untested():
         log.warning("engine.untested", extra={"why": why, "todo": versions.how_to_install()})

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from hotreload.facts.gpus import CALLED
+
 FILE_LIMIT = 65535
 """The file limit upstream asks for."""
 
@@ -198,13 +200,13 @@ def _scanning_own_files() -> Iterator[None]:
 
 @contextmanager
 def _naming(platform: str) -> Iterator[None]:
-    """Set JAX_PLATFORMS to the device's bare name in here: both versions refuse a list of names.
+    """Set JAX_PLATFORMS to the device's bare name in here: both versions refuse any other.
 
-    `tpu,cpu` is right on a TPU, and JAX has read it by now. Goes when `ServerArgs` does not
-    compare it with the device.
+    `tpu,cpu` is right on a TPU, `cuda` on a GPU, and JAX has read it by now. Goes when
+    `ServerArgs` does not compare it with the device.
     """
     named = os.environ.get("JAX_PLATFORMS", "")
-    if "," not in named:
+    if "," not in named and named not in CALLED:
         yield
         return
     os.environ["JAX_PLATFORMS"] = platform
