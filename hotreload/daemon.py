@@ -15,6 +15,7 @@ from socket import socket
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
+from hotreload.core.deciding import learn_all
 from hotreload.core.recording import Attempts
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.entrance import Entrance
@@ -79,6 +80,7 @@ class Daemon:
         self.state = StateFile(settings.state.directory, publish)
         self.events.subscribe(self.state.observe)
         self.ledger = self.state.read()
+        learn_all(self.ledger)
         self.ledger.count_crash(time.time())
         self.ledger.judge_by(digest_of_probes(settings))
         self.entrance = Entrance[RunningEngine](
@@ -104,7 +106,8 @@ class Daemon:
         )
         self.features = AllFeatures([each.begin(self._given_to(each)) for each in features])
         self.entrance.admissions = self.features.admissions
-        digests = Digests(self._quiet)  # of what the source or the checks have read, for both
+        # Of what the source or the checks have read, for both.
+        digests = Digests(self.ledger.contents, self._quiet)
         self.source = make_source(settings, publish, self.ledger, digests)
         self.checking = Checking(
             self.rereading,

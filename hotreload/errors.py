@@ -10,6 +10,7 @@ HotReloadError
 ├── TryAgain                   nothing wrong with it; later               POSTPONED
 │   ├── SourceUnavailable · CheckpointChanged · NotEnoughMemory · DrainTimedOut
 ├── Superseded                 a newer one is wanted                      SUPERSEDED
+├── Recognized                 it is live, or was refused, already        no attempt
 ├── DeviceUnavailable          the accelerator is busy or absent          exit 69
 ├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
@@ -155,6 +156,12 @@ class Superseded(HotReloadError):
 
     code = "superseded"
     outcome = Outcome.SUPERSEDED
+
+
+class Recognized(HotReloadError):
+    """These bytes are live, or were refused, by another name: no attempt was needed."""
+
+    code = "recognized"
 
 
 class DeviceUnavailable(HotReloadError):

@@ -10,6 +10,8 @@ IN_MEMORY = "the mapping"
 """The name of tensors in memory in the place of a file's name; no file has it."""
 NOISY = "perturbed-"
 """The ids of noisy revisions begin with this; no id of a source does."""
+UNREAD = "unread-"
+"""The ids of files whose bytes nobody has read begin with this: they tell what a stat says."""
 
 START = "start"
 """The verb of what a start of the daemon tries."""
@@ -54,6 +56,11 @@ class Revision:
     def __post_init__(self) -> None:
         """A folder's name may hold bytes that are no text; a label goes into logs and JSON."""
         object.__setattr__(self, "label", as_text(self.label))
+
+    @property
+    def is_unread(self) -> bool:
+        """True if it is named by what a stat says: its content is known once it was staged."""
+        return self.id.startswith(UNREAD)
 
     @property
     def is_noise(self) -> bool:
@@ -117,6 +124,14 @@ class Checkpoint:
     """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
     is_part: bool = False
     """True if it lacks tensors that the model needs: these stay as they are live."""
+    first_reading: Any = field(default=None, repr=False, compare=False)
+    """The `FirstReading` that judges the bytes of the files while somebody loads them; None where
+    they were judged before."""
+
+    @property
+    def as_read(self) -> "Checkpoint":
+        """The same with all that its first reading found, once that is over."""
+        return (self.first_reading and self.first_reading.found) or self
 
     @property
     def is_unread(self) -> bool:

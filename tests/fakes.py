@@ -4,6 +4,7 @@ A fault is put before a step by name: an exception is raised there, HANG waits f
 """
 
 import asyncio
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -114,6 +115,12 @@ class Steps:
             raise fault
 
 
+def read(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as an engine knows it that has read it all."""
+    first = checkpoint.first_reading
+    return checkpoint if first is None else first.read(threading.Event())
+
+
 class FakeEngine(FakeAnswers):
     """Weights are a sentence; bad ones poison the cache of every later answer until a scrub."""
 
@@ -215,7 +222,7 @@ class FakeEngine(FakeAnswers):
         self.staging = HowFar(0, checkpoint.bytes)
         try:
             await self.steps.pass_through("stage")
-            staged = await self.loaded(checkpoint)
+            staged = await self.loaded(read(checkpoint))
         finally:
             self.staging = None
         return self._spare(staged)

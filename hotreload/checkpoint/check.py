@@ -1,31 +1,23 @@
 """Runs every check on one folder, or on tensors in memory: all findings for people, one verdict.
 
 Reads the weights once, or not at all where they were examined when the checkpoint was named: the
-bytes that were hashed are the bytes that were looked at. Loading proves that they still are.
+bytes that were hashed are the bytes that were looked at. Loading proves that they still are. Of
+files that nobody has read yet the values are judged while they are loaded (`first_reading`).
 """
 
 import logging
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from hotreload.checkpoint.config import contradictions
-from hotreload.checkpoint.content import Content, examine, unread
+from hotreload.checkpoint.content import Content
 from hotreload.checkpoint.counted import Counted, what_counts
-from hotreload.checkpoint.digests import Digests, head_digest, identify
-from hotreload.checkpoint.file_findings import changed
-from hotreload.checkpoint.findings import (
-    Finding,
-    Findings,
-    Unfit,
-    bounded,
-    error_of,
-    listed,
-    most_telling,
-    total,
-)
+from hotreload.checkpoint.digests import Digests, identify, unread_id
+from hotreload.checkpoint.findings import Finding, Unfit, bounded, fault
 from hotreload.checkpoint.fingerprint import fingerprint
 from hotreload.checkpoint.fit import (
     Located,
@@ -39,12 +31,12 @@ from hotreload.checkpoint.fit import (
     tensors_by_name,
 )
 from hotreload.checkpoint.in_memory import InMemory
-from hotreload.checkpoint.memory import in_given_names, survey_memory, with_serving
-from hotreload.checkpoint.reading import Readable
-from hotreload.checkpoint.safetensors import Header
-from hotreload.checkpoint.survey import Roots, ServingFile, Survey, survey
-from hotreload.errors import HotReloadError
+from hotreload.checkpoint.memory import in_given_names, survey_memory
+from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey
+from hotreload.checkpoint.whole.contents import FileReader, read_all
+from hotreload.checkpoint.whole.first_reading import FirstReading, judged
 from hotreload.types import (
+    UNREAD,
     Checkpoint,
     CheckpointFile,
     Revision,
@@ -54,11 +46,6 @@ from hotreload.types import (
 )
 
 log = logging.getLogger("hotreload.checks")
-
-THROUGH_A_MAPPING = (
-    "its bytes changed, and its size and times did not: a program stores into it through a mapping "
-    "(mmap), so wait until that has closed it; hotreload tries the new bytes"
-)
 
 type Each = Callable[
     [Callable[[ServingFile], Content | Unfit], Iterable[ServingFile]], Iterable[Content | Unfit]
@@ -79,6 +66,7 @@ class Report:
     """The places of the tensors that could be read."""
     fingerprint: str | None = None
     """The one that a daemon shows once it serves this; None where nobody asked, or can tell."""
+    looked: Survey = field(default=NO_FILES, repr=False)
 
     @property
     def fit(self) -> bool:
@@ -102,6 +90,7 @@ def findings(
     compute_in: str | None = None,
     beside: Mapping[str, int] = MappingProxyType({}),
     each: Each = map,
+    is_unread: bool = False,
 ) -> Report:
     """Run every check there is; a bad checkpoint makes findings, and no exception.
 
@@ -109,7 +98,8 @@ def findings(
     Without `served` the files are judged by themselves. `digests` holds what was read for the
     revision id, and remembers what is read here, so that nobody reads it again. With
     `compute_in`, the [engine] dtype, a fit checkpoint has a fingerprint; that of a part counts the
-    sums of the tensors `beside` it, by name. `each` may read the files at once.
+    sums of the tensors `beside` it, by name. `each` may read the files at once. Where it is to stay
+    unread, of a shard its head alone is read, which the digest is of.
     """
     looked = survey_memory(folder) if isinstance(folder, InMemory) else survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -123,8 +113,8 @@ def findings(
     counted = Counted()
     if compute_in is not None and not (looked.findings or wrong):
         counted = what_counts(looked, found, served, policy, compute_in)
-    reader = _Reader(looked, counted.names, cancel, digests or Digests())
-    read = _read_all(looked, policy, each(reader.read, looked.files))
+    reader = FileReader(looked, counted.names, cancel, digests or Digests(), is_unread)
+    read = read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = bounded((*looked.findings, *wrong, *read.findings.all()))
     if isinstance(folder, InMemory):
@@ -132,7 +122,8 @@ def findings(
     of_all = fingerprint({**beside, **read.sums}) if counted.names and not every else None
     if not every:
         notes += counted.unknown
-    return Report(every, tuple(notes), tuple(read.files), tensors, weights, read.held, of_all)
+    files = tuple(read.files)
+    return Report(every, tuple(notes), files, tensors, weights, read.held, of_all, looked)
 
 
 def _config_alone(looked: Survey, tensors: Mapping[str, TensorSpec]) -> tuple[Finding, ...]:
@@ -162,85 +153,6 @@ def _misfits(
     return wrong
 
 
-@dataclass(slots=True)
-class _Contents:
-    """All that the bytes of the files turned out to be."""
-
-    files: list[CheckpointFile] = field(default_factory=list)
-    held: dict[str, TensorBytes] = field(default_factory=dict)
-    sums: dict[str, int] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
-
-
-def _read_all(looked: Survey, policy: Policy, contents: Iterable[Content | Unfit]) -> _Contents:
-    """Digest every file; in shards with a sound header also look at tensors and their values."""
-    read = _Contents()
-    any_nonzero = not any(header.data_bytes for header in looked.headers.values())
-    for file, content in zip(looked.files, contents, strict=True):
-        if isinstance(content, Unfit):
-            read.findings.add(content.finding)
-            any_nonzero = True  # nobody knows what is in an unread file
-            continue
-        is_unknown = file.name in looked.shards and looked.header_of(file) is None
-        read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
-        read.held |= content.held
-        read.sums |= content.sums
-        any_nonzero = any_nonzero or content.any_nonzero or is_unknown
-        if policy.nonfinite == "reject":
-            read.findings.add(*content.nonfinite)
-    if not any_nonzero and policy.missing == "reject":
-        read.findings.add(Finding("zeros", "every value of every tensor is zero"))
-    return read
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads the files of one checkpoint, each by itself."""
-
-    looked: Survey
-    counted: Container[str]
-    cancel: threading.Event | None
-    digests: Digests
-
-    def read(self, file: ServingFile) -> Content | Unfit:
-        """Read weights even when their digest is known, unless they were looked at with it."""
-        header = self.looked.header_of(file)
-        try:
-            if header is None:
-                return Content(self._digest(file), False, (), {}, {})
-            content = self._examined(file, header)
-            return replace(content, digest=self._digest(file)) if self._is_condemned else content
-        except Unfit as unfit:
-            return unfit
-
-    @property
-    def _is_condemned(self) -> bool:
-        """True if it is unfit whatever the rest of its bytes are, as its name was made by."""
-        return bool(self.looked.findings) and not any(each.memory for each in self.looked.files)
-
-    def _digest(self, file: ServingFile) -> str:
-        if self._is_condemned:
-            return head_digest(self.looked, file)
-        return self.digests.of(file, cancel=self.cancel)
-
-    def _examined(self, file: ServingFile, header: Header) -> Content:
-        if file.memory is not None and file.memory.is_unread:
-            return unread(file.name, header, f"unread {file.identity.ino}")
-        for_its_name = None if self.counted else self.digests.taken(file, header)
-
-        def work(opened: Readable) -> Content:
-            quiet = self.digests.quiet()
-            return for_its_name or examine(
-                opened, header, counted=self.counted, cancel=self.cancel, quiet=quiet
-            )
-
-        content, known = with_serving(file, work), self.digests.known(file)
-        self.digests.note(file, content.digest)
-        if known not in (None, content.digest):
-            raise changed(file.name, THROUGH_A_MAPPING)
-        return content
-
-
 def check_checkpoint(
     revision: Revision | None,
     folder: Path | InMemory,
@@ -256,30 +168,56 @@ def check_checkpoint(
 
     Else CheckpointRejected says why, or CheckpointChanged that nobody knows yet.
 
-    Without `revision` the checkpoint is named by the bytes that were checked. Oddities that keep
-    nobody from loading it are logged, in one line.
+    Without `revision` the checkpoint is named by the bytes that were checked. One whose content
+    nobody knows is not read if its heads are fit: whoever loads it judges its values. Oddities that
+    keep nobody from loading it are logged, in one line.
     """
-    report = findings(folder, served, policy, root, cancel, digests=digests)
-    revision = revision or Revision(report.content_id, folder.name)
+    digests = digests or Digests()
+    check = partial(findings, folder, served, policy, root, digests=digests)
+    is_unread = content_id is not None and content_id.startswith(UNREAD)
+    report = check(cancel, is_unread=is_unread)
+    if is_unread and report.findings:  # what is refused is refused by its content
+        report, is_unread = check(cancel), False
+    looked = report.looked
+    named = Revision(report.content_id, revision.label if revision else folder.name)
+    revision = named if revision is None or (revision.is_unread and not is_unread) else revision
     if report.notes:
         about = {"revision": revision.id, "label": revision.label, "notes": report.notes}
         log.info("checkpoint.notes", extra=about)
     wrong = report.findings
     # Where not all files were read, the id says nothing, and another finding says why.
-    telling = report.files and all(finding.code != "io" for finding in wrong)
-    if content_id is not None and telling and content_id != report.content_id:
+    telling = bool(report.files) and all(finding.code != "io" for finding in wrong)
+    if telling and _is_another(report, content_id, digests, cancel, is_read=not is_unread):
         words = f"{folder.name}: its files changed since it was found"
         wrong = (Finding("changed", words), *wrong)
     if wrong:
         raise fault(wrong)
     path, memory = (Path(), folder) if isinstance(folder, InMemory) else (folder, None)
     held = (report.files, report.tensors, report.bytes, report.held)
-    return Checkpoint(revision, path, *held, memory, is_part=policy.missing == "live")
+    made = Checkpoint(revision, path, *held, memory, is_part=policy.missing == "live")
+    if not is_unread:
+        return made
+    again = partial(check_checkpoint, revision, folder, served=served, policy=policy, root=root)
+    heads = {file.name: file.digest for file in report.files if file.name in looked.headers}
+    judge = partial(judged, made, looked, policy=policy, digests=digests, by_stat=content_id or "")
+    read = partial(again, digests=digests)
+    first = FirstReading(looked, heads, judge=judge, read=lambda cancel: read(cancel=cancel))
+    return replace(made, first_reading=first)
 
 
-def fault(findings: tuple[Finding, ...]) -> HotReloadError:
-    """The error that says these findings, led by the most telling one."""
-    first = most_telling(findings)
-    others = total(findings) - 1
-    more = f" (and {others} more)" if others else ""
-    return error_of(first, first.message + more, listed(findings))
+def _is_another(
+    report: Report,
+    content_id: str | None,
+    digests: Digests,
+    cancel: threading.Event | None,
+    *,
+    is_read: bool,
+) -> bool:
+    """Say if it is not what this id stands for; note what a stat says of it, if it was read."""
+    by_stat = None
+    if not any(file.memory for file in report.looked.files):
+        by_stat = unread_id(report.looked, digests, cancel)
+    if by_stat is not None and is_read:
+        digests.note_content(by_stat, report.content_id)
+    is_by_stat = content_id is not None and content_id.startswith(UNREAD)
+    return content_id not in (None, by_stat if is_by_stat else report.content_id)

@@ -14,7 +14,7 @@ import xxhash
 
 from hotreload.checkpoint.findings import Finding, bounded, quoted, shown_name
 from hotreload.checkpoint.fingerprint import TensorSum
-from hotreload.checkpoint.reading import Hashing, Readable
+from hotreload.checkpoint.reading import Hashing, Pieces, Readable, joined
 from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
 from hotreload.quiet import LOUD, Quiet, step_by_step
 from hotreload.types import TensorBytes
@@ -77,16 +77,9 @@ class Content:
     """The shares of the tensors that were asked for in a fingerprint."""
 
 
-_NO_TENSORS = Header((), 0, 0)
-
-
 def unread(name: str, header: Header, digest: str) -> Content:
     """Nothing of the bytes is known: who takes them over judges them; `digest` stands for them."""
-    start = header.data_start
-    held = {
-        each.name: TensorBytes(name, start + each.begin, start + each.end, "")
-        for each in header.tensors
-    }
+    held = {each.name: TensorBytes(name, *header.place_of(each), "") for each in header.tensors}
     return Content(digest, True, (), held, {})
 
 
@@ -102,23 +95,36 @@ def examine(
 
     The tensors that are `counted` are summed up, which takes longer than all the rest.
     """
-    header = header or _NO_TENSORS
-    hashing = Hashing(file, BUFFER, cancel)
+    header = header or Header((), file.identity.size, 0)
+    head = Hashing(file, min(BUFFER, header.data_start), cancel)
     scan, tensors = _Scan(file.name), _Tensors(file.name, header, counted)
+    data = Pieces(file, BUFFER, cancel)
 
     def pieces() -> Iterator[None]:
-        for run in _runs(header, file.identity.size):
-            for offset, piece in hashing.pieces(run.begin, run.end):
+        for _ in head.pieces(0, header.data_start):
+            yield
+        tensors.update(memoryview(b""), header.data_start)  # the first ones may be empty
+        for run in _runs(header):
+            for offset, piece in data.pieces(run.begin, run.end):
                 tensors.update(piece, offset)
                 scan.look(np.frombuffer(piece, np.uint8), offset, run)
                 yield
 
     step_by_step(pieces(), quiet)
-    return Content(hashing.digest(), scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
+    digest = joined([head.digest(), *(each.digest for each in tensors.held.values())])
+    return Content(digest, scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
 
 
-def _runs(header: Header, size: int) -> Iterator[_Run]:
-    run = _Run(None, 0, header.data_start, [], [])
+def head_of(file: Readable, end: int) -> str:
+    """The digest of what a file holds before its first tensor, or of as much of it."""
+    hashing = Hashing(file, min(BUFFER, end))
+    for _ in hashing.pieces(0, end):
+        pass
+    return hashing.digest()
+
+
+def _runs(header: Header) -> Iterator[_Run]:
+    run = _Run(None, header.data_start, header.data_start, [], [])
     for tensor in header.tensors:
         if tensor.dtype != run.dtype:
             yield run
@@ -127,8 +133,6 @@ def _runs(header: Header, size: int) -> Iterator[_Run]:
         run.end = header.data_start + tensor.end
         run.ends.append(run.end - run.begin)
     yield run
-    if run.end < size:  # bytes that belong to no tensor count for the digest alone
-        yield _Run(None, run.end, size, [], [])
 
 
 class _Tensors:
@@ -146,10 +150,10 @@ class _Tensors:
 
     def update(self, piece: memoryview, offset: int) -> None:
         """Take in the next piece: a tensor may begin before it, and end behind it."""
-        start, tensors = self._header.data_start, self._header.tensors
+        tensors = self._header.tensors
         while len(self.held) < len(tensors):
             tensor = tensors[len(self.held)]
-            lies = (start + tensor.begin, start + tensor.end)
+            lies = self._header.place_of(tensor)
             self._take(tensor, piece[max(lies[0] - offset, 0) : lies[1] - offset])
             if lies[1] > offset + len(piece):
                 break
@@ -219,3 +223,28 @@ class _Scan:
         got = f"{values} NaN or infinite, the first at index {first} of {list(tensor.shape)}"
         words = f"{shown_name(self._name)}: tensor {quoted(tensor.name)} has {got}"
         return Finding("nonfinite", words, self._name, tensor.name, "finite values", got)
+
+
+class OneTensor:
+    """Looks at the values of one tensor, whose pieces pass in their order."""
+
+    def __init__(self, file: str, tensor: StoredTensor) -> None:
+        size = tensor.end - tensor.begin
+        self._scan = _Scan(file)
+        self._run = _Run(tensor.dtype, 0, size, [tensor], [size])
+        self._reached = 0
+
+    def look(self, piece: memoryview) -> None:
+        """Take in the next piece."""
+        self._scan.look(np.frombuffer(piece, np.uint8), self._reached, self._run)
+        self._reached += len(piece)
+
+    @property
+    def any_nonzero(self) -> bool:
+        """True if a value was seen that is not zero."""
+        return self._scan.any_nonzero
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The things that are wrong with its values."""
+        return self._scan.findings()

@@ -11,16 +11,18 @@ from functools import partial
 
 import xxhash
 
-from hotreload.checkpoint.content import Content, examine
+from hotreload.checkpoint.content import Content, examine, head_of
 from hotreload.checkpoint.findings import Unfit, error_of
 from hotreload.checkpoint.memory import with_serving
-from hotreload.checkpoint.reading import Hashing, Identity, Readable
+from hotreload.checkpoint.reading import Identity
 from hotreload.checkpoint.safetensors import LONGEST_HEAD, Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.quiet import LOUD, Quiet
-from hotreload.types import CheckpointFile
+from hotreload.types import UNREAD, CheckpointFile
 
 _KEPT_DIGESTS = 4096
+KEPT_CONTENTS = 1024
+"""Checkpoints whose content is known by what a stat says: more than are ever refused or live."""
 KEPT_TENSORS = 2**18
 """Tensors whose digests wait for the checks: those of twice the largest models, 0.2 GB at most."""
 
@@ -28,14 +30,21 @@ KEPT_TENSORS = 2**18
 class Digests:
     """Each file's digest, remembered by its identity, so that a rescan reads nothing twice.
 
+    And the content of whole checkpoints by what a stat says of them: `contents` outlives us.
+
     The rest of what a reading for a name found waits for the checks, which take it over once. The
     next check of the same bytes reads them again: stores through a mapping move no time of a file,
     so what was once read is not believed for ever.
     """
 
-    def __init__(self, quiet: Callable[[], Quiet] = lambda: LOUD) -> None:
+    def __init__(
+        self, contents: dict[str, str] | None = None, quiet: Callable[[], Quiet] = lambda: LOUD
+    ) -> None:
         """`quiet` is what of the machine a reading may take when it begins."""
         self.quiet = quiet
+        self.contents = {} if contents is None else contents
+        """The content id of what was named by what a stat says, once it was read."""
+        self._before = dict(self.contents)
         self._known: OrderedDict[Identity, str] = OrderedDict()
         self._waiting: OrderedDict[Identity, tuple[Header, Content]] = OrderedDict()
         self._lock = threading.Lock()  # an operator's wish may be hashed beside the source's
@@ -73,6 +82,22 @@ class Digests:
             if len(self._known) > _KEPT_DIGESTS:
                 self._known.popitem(last=False)
 
+    def read_before(self, unread_id: str) -> str | None:
+        """The content id of what an earlier life read where a stat says this; None if none did.
+
+        In this life the files' own digests tell: by them a rewriting shows that keeps the times.
+        """
+        return self._before.get(unread_id)
+
+    def note_content(self, unread_id: str, content_id: str) -> None:
+        """Remember which bytes were read where a stat says this."""
+        with self._lock:
+            self._before.pop(unread_id, None)
+            self.contents.pop(unread_id, None)
+            self.contents[unread_id] = content_id
+            if len(self.contents) > KEPT_CONTENTS:
+                del self.contents[next(iter(self.contents))]
+
     def taken(self, file: ServingFile, header: Header) -> Content | None:
         """Hand out what was found when the file was read for its name; once.
 
@@ -104,11 +129,34 @@ def content_id(
             return head_digest(survey, file)
         return digests.of(file, survey.header_of(file), cancel)
 
+    return _identified(survey.files, digest_of)
+
+
+def unread_id(
+    survey: Survey, digests: Digests, cancel: threading.Event | None = None
+) -> str | None:
+    """Name a checkpoint by what a stat says of its shards, by their heads, and by all else in it.
+
+    It moves with whoever writes to a shard, and not with a chmod or a backup. None where a look
+    has condemned it: its name needs no reading. Raises as `content_id` does.
+    """
+    if survey.findings or not survey.whole:
+        return None
+
+    def digest_of(file: ServingFile) -> str:
+        if file.name not in survey.headers:
+            return digests.of(file, cancel=cancel)
+        seen = file.identity
+        return f"{seen.dev} {seen.ino} {seen.mtime_ns} {head_digest(survey, file)}"
+
+    return UNREAD + _identified(survey.files, digest_of)
+
+
+def _identified(files: Iterable[ServingFile], digest_of: Callable[[ServingFile], str]) -> str:
     try:
-        files = [CheckpointFile(f.name, f.identity.size, digest_of(f)) for f in survey.files]
+        return identify([CheckpointFile(f.name, f.identity.size, digest_of(f)) for f in files])
     except Unfit as unfit:
         raise error_of(unfit.finding) from unfit
-    return identify(files)
 
 
 def head_digest(survey: Survey, file: ServingFile) -> str:
@@ -120,13 +168,7 @@ def head_digest(survey: Survey, file: ServingFile) -> str:
     header = survey.headers.get(file.name)
     end = min(file.identity.size, header.data_start if header else LONGEST_HEAD)
 
-    def work(opened: Readable) -> str:
-        hashing = Hashing(opened, LONGEST_HEAD)
-        for _ in hashing.pieces(0, end):
-            pass
-        return f"head {hashing.digest()}"
-
-    return with_serving(file, work)
+    return f"head {with_serving(file, lambda opened: head_of(opened, end))}"
 
 
 def identify(files: Iterable[CheckpointFile]) -> str:

@@ -148,3 +148,11 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
 def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The findings' words: a few of each kind, then how many more of it there are."""
     return tuple(finding.message for finding in bounded(findings, SHOWN_OF_A_KIND))
+
+
+def fault(findings: tuple[Finding, ...]) -> HotReloadError:
+    """The error that says these findings, led by the most telling one."""
+    first = most_telling(findings)
+    others = total(findings) - 1
+    more = f" (and {others} more)" if others else ""
+    return error_of(first, first.message + more, listed(findings))

@@ -8,12 +8,12 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, override
 
 import xxhash
 
@@ -197,13 +197,12 @@ def opened(path: Path, name: str, cancel: threading.Event | None = None) -> Iter
         file.close()
 
 
-class Hashing:
-    """Reads an open file piece by piece, and hashes what it reads."""
+class Pieces:
+    """Reads an open file piece by piece."""
 
     def __init__(self, file: Readable, piece: int, cancel: threading.Event | None = None) -> None:
         self._file = file
         self._piece = min(piece, file.identity.size) or 1
-        self._digest = xxhash.xxh3_128()
         self._cancel = cancel
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
@@ -231,8 +230,30 @@ class Hashing:
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
         self._file.read_into(piece, offset)
+
+
+class Hashing(Pieces):
+    """Hashes what it reads, too."""
+
+    def __init__(self, file: Readable, piece: int, cancel: threading.Event | None = None) -> None:
+        super().__init__(file, piece, cancel)
+        self._digest = xxhash.xxh3_128()
+
+    @override
+    def _take(self, piece: memoryview, offset: int) -> None:
+        super()._take(piece, offset)
         self._digest.update(piece)
 
     def digest(self) -> str:
         """The digest of all pieces so far."""
         return self._digest.hexdigest()
+
+
+def joined(digests: Sequence[str]) -> str:
+    """The digest of a file, of those of its head and of each tensor behind it, in their order.
+
+    So tensors may be read in any order, by many threads. A file of one stretch has its digest.
+    """
+    if len(digests) == 1:
+        return digests[0]
+    return xxhash.xxh3_128("\n".join(digests).encode()).hexdigest()

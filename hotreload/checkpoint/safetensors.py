@@ -71,6 +71,10 @@ class Header:
         """The size that the file must have."""
         return self.data_start + self.data_bytes
 
+    def place_of(self, tensor: StoredTensor) -> tuple[int, int]:
+        """The offsets in the file at which a tensor begins and ends."""
+        return self.data_start + tensor.begin, self.data_start + tensor.end
+
 
 def read_header(file: Opened) -> Header:
     """The file's header; Unfit says what is wrong with it. The data's size is not looked at."""

@@ -93,6 +93,9 @@ class Survey:
         return header if is_whole else None
 
 
+NO_FILES = Survey(Path(), (), None, (), (), (), {}, None)
+
+
 def survey(folder: Path, root: Roots = None) -> Survey:
     """Look at a folder as a checkpoint; never raises for what it finds there."""
     return _Surveyor(folder, root).survey()

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from hotreload.core.deciding import check_undecided, learn
 from hotreload.core.engines.everywhere import (
     EngineChange,
     change_in_turn,
@@ -28,6 +29,7 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
+from hotreload.events import RevisionWanted
 from hotreload.threads import uninterrupted, wait_for_left_behind
 from hotreload.types import Checkpoint, Noise, Phase, Revision, Staged
 
@@ -86,6 +88,8 @@ class AttemptUnderWay:
         self.follow_up: FollowUp | None = None
         """Work that judges have put off until the new weights are live."""
         self._is_way_back = False
+        self._is_forced = False
+        """True if it goes on though its content turns out to be live, or refused, already."""
 
     def name(self, revision: Revision, version: str) -> None:
         """Have the weights known by this version if they are of this revision, and not live yet."""
@@ -94,9 +98,14 @@ class AttemptUnderWay:
 
     # --- the four kinds ----------------------------------------------------------------------
 
-    async def reload(self, is_wanted: Callable[[], bool], version: str = "") -> None:
-        """Make the revision live, or raise why not: then what answered before answers still."""
-        self.progress.version = version
+    async def reload(
+        self, is_wanted: Callable[[], bool], version: str = "", *, force: bool = False
+    ) -> None:
+        """Make the revision live, or raise why not: then what answered before answers still.
+
+        Recognized, without `force`, where staging finds that its content was decided on before.
+        """
+        self.progress.version, self._is_forced = version, force
         self.wanted.ask(is_wanted)
         self._check_judges()
         checkpoint = await self._prepared()
@@ -106,6 +115,7 @@ class AttemptUnderWay:
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
         """Do on one engine what `reload` does before anything goes live; cut nobody off for it."""
         self.wanted.ask(is_wanted)
+        self._is_forced = True
         self._check_judges()
         checkpoint = await self._prepared()
         self._rules = replace(self._rules, abort_on_drain_timeout=False)
@@ -117,6 +127,7 @@ class AttemptUnderWay:
             switch = rollout.first
             with rollout.on(switch):
                 async with switch.staged(lambda engine: engine.stage(checkpoint)) as staged:
+                    self._learn()
                     self.wanted.check()
                     if why := switch.replica.engine.cannot_overlap:
                         self.progress.note(not_probed(why))
@@ -191,12 +202,24 @@ class AttemptUnderWay:
     async def _proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside the live ones, once probes and judges have let them pass."""
         async with switch.staged(make) as staged:
+            self._learn()
             self.wanted.check()  # the last cheap exit
             self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
             await switch.prove(staged)
             await self._judge(switch, staged)
             self.progress.is_staged = True
             yield staged
+
+    def _learn(self) -> None:
+        """Know the weights by their content, which staging may have been the first to read."""
+        ledger, before = self._attempts.ledger, self.progress.revision
+        self.progress.revision = revision = learn(ledger, before)
+        if revision == before:
+            return
+        if ledger.wanted == revision:
+            self.progress.publish(RevisionWanted(revision))
+        if not self._is_forced:
+            check_undecided(ledger, revision)
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""

@@ -1,9 +1,14 @@
-"""The next thing to try: the same ledger and the same time give the same answer."""
+"""The next thing to try: the same ledger and the same time give the same answer.
+
+A folder that nobody has read yet is named by what a stat says of it. Its content is known once it
+was read, which may be in the midst of its attempt; what was decided of that holds for any name.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger
+from hotreload.errors import Recognized
 from hotreload.types import Generation, Refusal, Revision
 
 
@@ -69,3 +74,38 @@ def decide(ledger: Ledger, now: float) -> Try | Sleep:
 
 def _name(live: Generation | None) -> str:
     return f"generation {live.number}" if live else "what is live"
+
+
+# --- what was decided by another name ---------------------------------------------------------
+
+
+def learn(ledger: Ledger, revision: Revision) -> Revision:
+    """Return the revision by its content where that is known; what is known of it moves there."""
+    id = ledger.contents.get(revision.id)
+    if id is None:
+        return revision
+    for counts in (ledger.failures, ledger.crashes):
+        if (count := counts.pop(revision.id, 0)) > 0:
+            counts[id] = counts.get(id, 0) + count
+    if (earliest := ledger.not_before.pop(revision.id, None)) is not None:
+        ledger.not_before[id] = earliest
+    named = replace(revision, id=id)
+    ledger.wanted = named if ledger.wanted == revision else ledger.wanted
+    ledger.wished = named if ledger.wished == revision else ledger.wished
+    ledger.under_way = named if ledger.under_way == revision else ledger.under_way
+    return named
+
+
+def learn_all(ledger: Ledger) -> None:
+    """Learn what earlier lives died on: a restart may know it by its content."""
+    died_on = [*map(Revision, ledger.crashes), *filter(None, [ledger.under_way])]
+    for revision in died_on:
+        learn(ledger, revision)
+
+
+def check_undecided(ledger: Ledger, revision: Revision) -> None:
+    """Raise Recognized where it is what is live, or was refused: that holds for any name of it."""
+    if ledger.live is not None and ledger.live.revision == revision:
+        raise Recognized(f"{revision} is live already")
+    if (refusal := ledger.refused.get(revision.id)) is not None:
+        raise Recognized(f"{revision} was refused before ({refusal.reason.code})")

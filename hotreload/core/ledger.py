@@ -95,6 +95,8 @@ class Ledger:
     superseded_last: bool = False
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """The content ids of what was named by what a stat says; whoever reads files notes them."""
     probes: str = ""
     """A digest of the probes that weights are judged by."""
     promised: int = 0
@@ -244,8 +246,7 @@ class Ledger:
 
     def in_a_row(self, revision: Revision, code: str) -> int:
         """Count the last attempts at this revision that ended for this reason, without a gap."""
-        own = (a for a in self.history if a.revision == revision and not a.dry_run)
-        reasons = (each.reason for each in own)
+        reasons = (a.reason for a in self.history if a.revision == revision and not a.dry_run)
         return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
@@ -325,9 +326,8 @@ class Ledger:
     def judge_by(self, probes: str) -> None:
         """Judge by other probes from now on: what failed those of before may be tried again."""
         self.probes = probes
-        self.refused = {
-            id: each for id, each in self.refused.items() if each.probes in ("", probes)
-        }
+        still = [each for each in self.refused.values() if each.probes in ("", probes)]
+        self.refused = {each.revision.id: each for each in still}
 
     def refuse(self, revision: Revision, reason: Reason, at: float) -> None:
         """Never try this again until its bytes, or the probes it failed, change, or by force."""
@@ -346,5 +346,5 @@ class Ledger:
         self.numbers_given = self.next_number
         self.crashes[died_on.id] = self.crashes.get(died_on.id, 0) + 1
         if self.crashes[died_on.id] >= 2:
-            reason = Reason("crashed", "the process died twice while this revision was tried")
-            self.refuse(died_on, reason, at)
+            words = "the process died twice while this revision was tried"
+            self.refuse(died_on, Reason("crashed", words), at)

@@ -25,7 +25,7 @@ from hotreload.errors import (
 )
 from hotreload.events import OperatorAsked, Publish
 from hotreload.threads import in_thread
-from hotreload.types import Attempt, By, Generation, Noise, Outcome, Reason, Revision
+from hotreload.types import Attempt, By, Generation, Noise, Reason, Revision
 
 
 class Operator:
@@ -62,12 +62,8 @@ class Operator:
                 return first.done
             order = ReloadOrder(revision, by, force=force, version=version)
             refusal = self._ledger.refused.get(revision.id)
-            if order.is_fulfilled(self._replicas.live):
-                order.settle(await self._reconciler.fulfilled(order))
-            elif not force and refusal is not None:
-                again = f"{refusal.reason.message} (refused before; --force tries it again)"
-                reason = Reason(refusal.reason.code, again, refusal.reason.findings)
-                order.settle(self._reconciler.unattempted(order, Outcome.REJECTED, reason))
+            if order.is_fulfilled(self._replicas.live) or (refusal is not None and not force):
+                order.settle(await self._reconciler.decided(order))
             else:
                 self._reconciler.take(order)
             return order.done
@@ -188,6 +184,8 @@ class Operator:
             there = await self._source.resolve(place.path)
         except (BadRequest, SourceUnavailable) as gone:
             return f"its files are gone from {place.path}: {gone}"
+        if there.is_unread:  # whoever fetches it finds out
+            return None
         return None if there == place.revision else f"{place.path} holds other bytes now"
 
     async def can_be_had(self) -> list[str]:

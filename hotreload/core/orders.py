@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, override
 
 from hotreload.core.attempt import AttemptUnderWay
+from hotreload.core.deciding import learn
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger, PastGeneration
 from hotreload.errors import Busy, NotServing
 from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision
@@ -84,7 +85,7 @@ class ReloadOrder(Order):
 
     @override
     async def run(self, attempt: AttemptUnderWay) -> None:
-        await attempt.reload(lambda: not self.is_overruled, self.version)
+        await attempt.reload(lambda: not self.is_overruled, self.version, force=self._force)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:
@@ -180,11 +181,18 @@ class NoiseOrder(Order):
 class OrderQueue:
     """One order at a time; one that overrules it may be given before it is done."""
 
-    def __init__(self) -> None:
-        self.first: Order | None = None
-        """The order that is not done yet."""
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._first: Order | None = None
         self._overruling: Order | None = None
         self._is_over = False
+
+    @property
+    def first(self) -> Order | None:
+        """The order that is not done yet, by what is known of its revision now."""
+        if self._first is not None:
+            self._first.revision = learn(self._ledger, self._first.revision)
+        return self._first
 
     @property
     def promises(self) -> list[asyncio.Future[Attempt]]:
@@ -199,7 +207,7 @@ class OrderQueue:
         if self._is_over:
             raise NotServing("hotreload is stopping", code="stopping")
         if self.first is None:
-            self.first = order
+            self._first = order
         elif order.overrules and self._may_be_overruled(self.first, under_way):
             self.first.is_overruled, self._overruling = True, order
         else:
@@ -214,7 +222,7 @@ class OrderQueue:
 
     def drop(self, order: Order) -> None:
         """End the turn of the first order; all that still wait for it are told."""
-        self.first, self._overruling = self._overruling, None
+        self._first, self._overruling = self._overruling, None
         order.done.cancel()
 
     def end(self) -> None:
@@ -222,7 +230,7 @@ class OrderQueue:
         self._is_over = True
         for promise in self.promises:
             promise.cancel()
-        self.first = self._overruling = None
+        self._first = self._overruling = None
 
 
 def _with_noise(live: Generation, noise: Noise) -> Revision:

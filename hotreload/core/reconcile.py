@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
-from hotreload.core.deciding import Sleep, Try, decide
+from hotreload.core.deciding import Sleep, Try, decide, learn
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.orders import Order, OrderQueue
@@ -21,8 +21,8 @@ from hotreload.core.ports import Engine, Source
 from hotreload.core.progress import StillWanted
 from hotreload.core.recording import AttemptPolicy, Attempts
 from hotreload.core.rules import Rules
-from hotreload.errors import DrainTimedOut, EngineLost, NotSaved
-from hotreload.events import GenerationNamed, RevisionWanted, Waiting
+from hotreload.errors import DrainTimedOut, EngineLost, NotSaved, Recognized
+from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Waiting
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
@@ -55,7 +55,7 @@ class Reconciler:
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
-        self.orders = OrderQueue()
+        self.orders = OrderQueue(self.ledger)
         self._under_way: AttemptUnderWay | None = None
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -94,8 +94,13 @@ class Reconciler:
         await self._attempts.save()
         return live
 
-    async def fulfilled(self, order: Order) -> Attempt:
-        """Answer an order for what is live already: it may have another name for that."""
+    async def decided(self, order: Order) -> Attempt:
+        """Answer an order for what was refused before, or is live: it may name that otherwise."""
+        refusal = self.ledger.refused.get(order.revision.id)
+        if refusal is not None and not order.is_fulfilled(self._replicas.live):
+            again = f"{refusal.reason.message} (refused before; --force tries it again)"
+            reason = Reason(refusal.reason.code, again, refusal.reason.findings)
+            return self.unattempted(order, Outcome.REJECTED, reason)
         if order.version and order.version != self._replicas.live.weight_version:
             await self.name_live(order.version)
         return self.unattempted(order, Outcome.LIVE, None)
@@ -174,7 +179,8 @@ class Reconciler:
             case Try(revision):
                 is_wanted = self._still_wanted(revision)
                 policy = AttemptPolicy(rest=self.min_interval)
-                await self._attempt(revision, lambda attempt: attempt.reload(is_wanted), policy)
+                with suppress(Recognized):
+                    await self._attempt(revision, lambda attempt: attempt.reload(is_wanted), policy)
                 return None
             case Sleep() as rest:
                 self._say_waiting(rest.why)
@@ -185,6 +191,7 @@ class Reconciler:
         order.revision = order.revision_on(self._replicas.live)
         try:
             attempt = await self._attempt_ordered(order)
+            order.revision = learn(self.ledger, order.revision)
             if attempt.outcome is Outcome.LIVE:
                 await self._obey(order, left, wanted)
             order.settle(attempt)
@@ -200,9 +207,12 @@ class Reconciler:
             words = "a rollback was asked for before its turn came"
             return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replicas.live):
-            return await self.fulfilled(order)
+            return await self.decided(order)
         policy = AttemptPolicy(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
-        return await self._attempt(order.revision, order.run, policy)
+        with suppress(Recognized):
+            return await self._attempt(order.revision, order.run, policy)
+        order.revision = learn(self.ledger, order.revision)
+        return await self.decided(order)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
         """Note that what an operator made live overrules the source until its next wish."""
@@ -236,14 +246,15 @@ class Reconciler:
 
         def is_wanted() -> bool:
             order, attempt = self.orders.first, self._under_way
+            progress = attempt.progress if attempt is not None else None
+            now = progress.revision if progress is not None else revision
             # A dry run that waits its turn decides nothing, until a rollback overrules it.
             if order is not None and (order.is_overruled or not order.is_dry_run):
-                return order.revision == revision and not order.is_overruled
-            progress = attempt.progress if attempt is not None else None
+                return order.revision == now and not order.is_overruled
             is_staged = progress is not None and progress.is_staged
             waits = progress is not None and progress.waits_for_room
             goes_on = (once_already and not waits) or is_staged
-            is_wanted = self.ledger.wanted == revision or goes_on
+            is_wanted = self.ledger.wanted == now or goes_on
             return is_wanted and not self.ledger.pinned
 
         return is_wanted
@@ -266,6 +277,10 @@ class Reconciler:
                 is_live = attempt.progress.generation is not None
                 self._attempts.follow_ups.go_on_with(attempt.follow_up, is_live=is_live)
             return attempt.progress.ended
+        except Recognized as known:
+            log.info("reload.recognized", extra={"why": str(known)})
+            self._publish(PhaseEntered(attempt.progress.revision, None))
+            raise
         finally:
             self._under_way = None
             self._idle.set()

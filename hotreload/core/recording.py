@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
+from hotreload.core.deciding import learn
 from hotreload.core.engines.follow_up import FollowUps
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
@@ -19,6 +20,7 @@ from hotreload.errors import (
     Misbehaved,
     NotSaved,
     ProbeFailed,
+    Recognized,
     TryAgain,
 )
 from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
@@ -60,7 +62,7 @@ class AttemptPolicy:
     """Have faults found in the files refuse the revision; bad answers always do."""
     dry_run: bool = False
     """Have nothing go live or be refused by it: the ledger only remembers that it was."""
-    raises: tuple[type[Exception], ...] = ()
+    raises: tuple[type[Exception], ...] = (Recognized,)
     """Errors that say nothing about the revision: they are not recorded but raised."""
 
 
@@ -143,6 +145,7 @@ class Attempts:
 
         Where the probes are not `probes` any more, nobody knows which ones it failed.
         """
+        progress.revision = learn(self.ledger, progress.revision)
         attempt = progress.ended = self._described(progress, error, policy)
         self.ledger.promised = 0
         if policy.dry_run:

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.checkpoint.check import check_checkpoint, fault, findings
+from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, identify
+from hotreload.checkpoint.findings import fault
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.never_loaded import matches

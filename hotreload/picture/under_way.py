@@ -85,7 +85,8 @@ class UnderWay:
                 self._forget()
 
     def _enter(self, revision: Revision, phase: Phase) -> None:
-        if revision != self._revision:
+        before = self._revision
+        if before is None or (revision != before and not before.is_unread):
             self._forget()
         self._spent = self._spent_by_now()
         self._revision, self.phase, self._since = revision, phase, self._clock()

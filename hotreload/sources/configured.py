@@ -26,6 +26,7 @@ def _folder(
 ) -> DirectorySource:
     source = settings.source
     assert source.path is not None, "it was found missing before"
+    is_once = settings.engine.nnodes == 1 and settings.engine.loader == "auto"
     options = FolderOptions(
         pattern=source.pattern,
         marker=source.marker,
@@ -34,6 +35,8 @@ def _folder(
         order=source.order,
         patience=source.patience,
         roots=settings.checkpoint_roots,
+        # A start, other hosts and sglang-jax's loader must know which bytes they are before.
+        reads_once=lambda: is_once and ledger.live is not None,
     )
     return DirectorySource(
         source.path,

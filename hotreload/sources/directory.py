@@ -58,7 +58,7 @@ class DirectorySource:
         self._path, self._options = Path(os.path.abspath(path)), options
         self._roots = [self._path, *options.roots]
         self._publish, self._clock = publish, clock
-        self._seen = Seen(digests)
+        self._seen = Seen(digests, options.reads_once)
         self._tree = Tree(
             self._path, options, self._seen, is_refused=is_refused, clock=clock, wall=wall
         )
@@ -107,7 +107,8 @@ class DirectorySource:
     def _still_holds(self, folder: Path, revision: Revision, cancel: threading.Event) -> bool:
         """Say whether the folder's bytes are the revision's; reads those that anybody touched."""
         looked = survey(folder, self._roots)
-        if self._seen.id_of(folder, looked, cancel) != revision.id:
+        id = self._seen.id_of(folder, looked, cancel, is_finished=revision.is_unread)
+        if id not in (revision.id, self._seen.by_content(revision.id)):
             return False
         self._seen.note(revision.id, folder, looked)
         return True
@@ -133,10 +134,12 @@ class DirectorySource:
             still = looked.waiting_for is not None and looked.files == before.files
             if looked.waiting_for is not None and not (still and looked.files):
                 raise SourceUnavailable(f"{folder.name}: {looked.waiting_for}")
-        return await _in_thread(lambda cancel: self._seen.name(folder, looked, cancel))
+        return await _in_thread(
+            lambda cancel: self._seen.name(folder, looked, cancel, is_finished=True)
+        )
 
     def content_of(self, revision: Revision) -> str:
-        """The revision's own id: this source names revisions by their content."""
+        """The revision's own id: this source names revisions by their content, or a stat's."""
         return revision.id
 
     def listed(self) -> list[Listed]:
@@ -259,6 +262,7 @@ class DirectorySource:
         One rescan later, when the broken one has been judged, the complete one is wished again:
         otherwise the broken one would have taken its place for good.
         """
+        self._wanted = self._seen.by_content(self._wanted)
         held_back = look.overdue is not None and self._clock() < self._recall_at
         held_back = held_back or self._is_too_early(look)
         if look.best is not None and look.best.id != self._wanted and not held_back:

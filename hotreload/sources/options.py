@@ -22,6 +22,8 @@ class FolderOptions:
     depth: int = 3
     roots: Sequence[Path] = ()
     """Folders in which checkpoints may lie, beside the watched one."""
+    reads_once: Callable[[], bool] = lambda: False
+    """Say if whoever stages a finished folder may be the first to read its bytes."""
 
 
 @dataclass(frozen=True, slots=True)

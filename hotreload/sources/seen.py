@@ -1,13 +1,20 @@
-"""Remembers which folder each revision was last seen in, and names revisions by their bytes."""
+"""Remembers which folder each revision was last seen in, and names revisions.
+
+By their bytes; by what a stat says, where nobody has read these and their writer is finished.
+"""
 
 import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.checkpoint.digests import Digests, content_id
+from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.errors import HotReloadError, SourceUnavailable
+from hotreload.sources.alarm import remote_file_system
+from hotreload.sources.place import Followed
 from hotreload.types import Revision
 
 _REMEMBERED = 256
@@ -23,8 +30,9 @@ class Sighting(NamedTuple):
 class Seen:
     """The revisions seen lately."""
 
-    def __init__(self, digests: Digests) -> None:
-        self._digests = digests
+    def __init__(self, digests: Digests, reads_once: Callable[[], bool]) -> None:
+        """`reads_once` says if whoever stages a finished folder may be the first to read it."""
+        self._digests, self._reads_once = digests, reads_once
         self._sightings: dict[str, Sighting] = {}
         self._lock = threading.Lock()  # an operator's wish may be hashed while a look runs
 
@@ -33,21 +41,72 @@ class Seen:
         with self._lock:
             return self._sightings.get(id)
 
-    def name(self, folder: Path, survey: Survey, cancel: threading.Event | None = None) -> Revision:
+    def name(
+        self,
+        folder: Path,
+        survey: Survey,
+        cancel: threading.Event | None = None,
+        *,
+        is_finished: bool = False,
+    ) -> Revision:
         """Name and note the surveyed folder; SourceUnavailable if it changes meanwhile."""
-        id = self.id_of(folder, survey, cancel)
+        id = self.id_of(folder, survey, cancel, is_finished=is_finished)
         self.note(id, folder, survey)
         return Revision(id, folder.name)
 
-    def id_of(self, folder: Path, survey: Survey, cancel: threading.Event | None = None) -> str:
-        """The id of the surveyed files, by their bytes. Notes nothing; Cancelled at `cancel`."""
+    def id_of(
+        self,
+        folder: Path,
+        survey: Survey,
+        cancel: threading.Event | None = None,
+        *,
+        is_finished: bool = False,
+    ) -> str:
+        """The id of the surveyed files, by their bytes. Notes no sighting; Cancelled at `cancel`.
+
+        One that `is_finished` is named by what a stat says, and whoever stages it reads it first.
+        """
         stand_in = blake2b(repr((folder, survey.files)).encode(), digest_size=16).hexdigest()
         try:
-            return content_id(survey, self._digests, cancel) if survey.files else stand_in
+            return self._id_of(folder, survey, cancel, is_finished) if survey.files else stand_in
         except HotReloadError as error:
             if error.code != "io":
                 raise SourceUnavailable(str(error)) from error
             return stand_in  # unreadable bytes have no hash, and a refusal still needs an id
+
+    def _id_of(
+        self, folder: Path, survey: Survey, cancel: threading.Event | None, is_finished: bool
+    ) -> str:
+        by_stat = None
+        if any(self._digests.known(file) is None for file in survey.files):
+            by_stat = unread_id(survey, self._digests, cancel)
+        if by_stat is None:
+            return content_id(survey, self._digests, cancel)
+        if (id := self._digests.read_before(by_stat)) is not None:
+            return id
+        # Other hosts may write there, and no stat here would tell. What was read and touched since
+        # may be what it was: then there is nothing to try.
+        may_wait = by_stat not in self._digests.contents and remote_file_system(folder) is None
+        if is_finished and self._reads_once() and may_wait:
+            return by_stat
+        id = content_id(survey, self._digests, cancel)
+        self._digests.note_content(by_stat, id)
+        return id
+
+    def by_content(self, id: str) -> str:
+        """The same id, or that of the content, where the files so named have been read since."""
+        return self._digests.contents.get(id, id)
+
+    def learn(self, followed: Iterable[Followed]) -> bool:
+        """Name by its content what has been read since it was named; say if there was any."""
+        learned = False
+        for each in followed:
+            if each.revision is None or each.survey is None or not each.revision.is_unread:
+                continue
+            if (id := self.by_content(each.revision.id)) != each.revision.id:
+                each.revision, learned = replace(each.revision, id=id), True
+                self.note(id, each.place.folder, each.survey)
+        return learned
 
     def note(self, id: str, folder: Path, survey: Survey) -> None:
         """Remember that the revision lies in this folder now."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from hotreload.checkpoint.survey import survey
@@ -62,6 +63,7 @@ class Tree:
         self._doubted: set[Path] = set()
         self._unchanged = Unchanged()
         self._last = LastLook()
+        self._has_looked = False
         self.named: tuple[str, ...] = ()
         """The ids of revisions that the last look named, the newest first."""
 
@@ -83,9 +85,11 @@ class Tree:
         self._unchanged.begin(self._left if quick else ())
         walked = walk(Path(os.path.realpath(self._path)), self._options.depth, self._unchanged)
         may_hold = quick and not came and not self._doubted
+        may_hold = not self._seen.learn(self._followed.values()) and may_hold
         if may_hold and (same := self._last.again(walked, self._refused_now, now)) is not None:
             return same
         look = self._look_anew(walked, came, now, at_all=at_all)
+        self._has_looked = True
         if not at_all and not look.is_to_be_named:
             self._last.remember(walked, self._refused_now, look)
         else:
@@ -247,8 +251,11 @@ class Tree:
         assert candidate.survey is not None
         folder = candidate.place.folder
         if candidate.revision is None:
+            # What was there before us may have been judged in an earlier life, by its content.
+            is_new = self._has_looked and candidate.is_vouched_for(self._options.marker)
+            name = partial(self._seen.name, is_finished=is_new)
             with suppress(SourceUnavailable):
-                candidate.revision = self._seen.name(folder, candidate.survey, self._cancel)
+                candidate.revision = name(folder, candidate.survey, self._cancel)
         if candidate.revision is None:
             candidate.begin_anew(self._clock())
         else:

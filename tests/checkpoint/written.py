@@ -7,6 +7,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import xxhash
 from hypothesis import strategies as st
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]
@@ -97,3 +98,13 @@ def write_index(folder: Path, weight_map: object) -> None:
 
 def codes(findings: Iterable[Any]) -> list[str]:
     return [finding.code for finding in findings]
+
+
+def digest_of_shard(held: bytes) -> str:
+    """That of its head, and of each tensor: so they may be read in any order."""
+    start = 8 + int.from_bytes(held[:8], "little")
+    entries = json.loads(held[8:start]).items()
+    places = sorted(each["data_offsets"] for name, each in entries if name != "__metadata__")
+    parts = [held[:start], *(held[start + begin : start + end] for begin, end in places)]
+    digests = [xxhash.xxh3_128_hexdigest(each) for each in parts]
+    return digests[0] if not places else xxhash.xxh3_128_hexdigest("\n".join(digests).encode())

@@ -21,6 +21,7 @@ from hotreload.tiny.sayings import parse_saying
 from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import hand_built
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
+from tests.checkpoint.written import digest_of_shard
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -59,7 +60,7 @@ def part_of(whole: Checkpoint, *names: str) -> Checkpoint:
 
 def _file(path: Path) -> CheckpointFile:
     content = path.read_bytes()
-    return CheckpointFile(path.name, len(content), xxhash.xxh3_128_hexdigest(content))
+    return CheckpointFile(path.name, len(content), digest_of_shard(content))
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, TensorSpec, TensorBytes]]:

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,8 +20,12 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload import failpoints, threads
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests, content_id, unread_id
+from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
-from hotreload.engine.weights import headroom, loaders, own, trust
+from hotreload.engine.weights import headroom, loaders, on_device, own, rereading, trust
 from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
@@ -29,10 +33,16 @@ from hotreload.engine.weights.measuring import measure_leaf
 from hotreload.engine.weights.on_device import can_turn
 from hotreload.engine.weights.own import Reader
 from hotreload.engine.weights.trust import noted
-from hotreload.errors import CheckpointChanged, SourceUnavailable
+from hotreload.engine.weights.weights import Destination
+from hotreload.errors import (
+    CheckpointChanged,
+    CheckpointRejected,
+    NotEnoughMemory,
+    SourceUnavailable,
+)
 from hotreload.quiet import Quiet
 from hotreload.tiny import write_tiny
-from hotreload.types import HowFar
+from hotreload.types import Checkpoint, HowFar, Revision
 from tests.engine import real
 from tests.waiting import turn_until
 
@@ -196,7 +206,7 @@ async def test_on_the_host_a_part_makes_a_whole_set(engine: Engine, folders: rea
     folder = changed(folders.folder(8), "model.norm.weight")
     whole = real.checked(folder)
     part = real.part_of(whole, "model.norm.weight")
-    place, live = loaders.Destination(is_host=True), engine.live.weights
+    place, live = Destination(is_host=True), engine.live.weights
     load = engine.loaders.load
     made, how = load(part, live, place, threading.Event(), lambda total: None)
     assert (how.leaves_staged, how.leaves_shared) == (1, len(engine.layout.places) - 1)
@@ -533,3 +543,109 @@ async def test_several_threads_make_the_same(folders: real.Folders) -> None:
         assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
         await engine.release(await engine.exchange(staged))
         assert (await real.ask(engine))["text"] == "served by step 2"
+
+
+# --- what nobody has read before --------------------------------------------------------------
+
+
+def unread(folder: Path) -> Checkpoint:
+    """The folder as a checkpoint of which only the head was read; it need not fit."""
+    named = Revision(unread_id(survey(folder), Digests()) or "", folder.name)
+    return check_checkpoint(named, folder, served=None, policy=Policy(), content_id=named.id)
+
+
+async def test_one_reading_makes_what_a_second_one_makes(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await engine.stage(folders.checkpoint(12))
+    folder = folders.root / "step_12"
+    monkeypatch.setattr(own, "SMALL", 0)
+    for turn in (on_device.pays_on_device, can_turn):
+        monkeypatch.setattr(own, "pays_on_device", turn)
+        staged = await engine.stage(unread(folder))
+        assert staged.revision.id == content_id(survey(folder))
+        assert (staged.fingerprint, staged.leaves) == (expected.fingerprint, expected.leaves)
+        assert staged.weights.sources == expected.weights.sources
+        assert staged.loading.bytes_read == (folder / WEIGHTS).stat().st_size - head_of(folder)
+        await engine.release(staged)
+    await engine.release(expected)
+
+
+def head_of(folder: Path) -> int:
+    return 8 + int.from_bytes((folder / WEIGHTS).read_bytes()[:8], "little")
+
+
+async def test_leaves_that_are_there_are_shared_in_one_reading(
+    engine: Engine, folders: real.Folders
+) -> None:
+    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(13))))
+    folder = changed(folders.folder(13), "model.norm.weight")
+    staged = await engine.stage(unread(folder))
+    live = engine.live.weights.leaves
+    leaves = len(engine.layout.places)
+    assert (staged.loading.leaves_staged, staged.loading.leaves_shared) == (1, leaves - 1)
+    assert sum(a is not b for a, b in zip(staged.weights.leaves, live, strict=True)) == 1
+    again = await engine.stage(real.checked(folder))
+    assert again.fingerprint == staged.fingerprint
+    for each in (staged, again):
+        await engine.release(each)
+
+
+async def test_what_finds_no_room_as_a_whole_is_read_first_and_shares_what_it_can(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(14))))
+    folder = changed(folders.folder(14), "model.norm.weight")
+    really, asked = headroom.check_headroom, list[int]()
+
+    def of_a_few(arrays: Any, **rest: Any) -> None:
+        arrays = list(arrays)
+        asked.append(len(arrays))
+        if len(arrays) > 3:
+            raise NotEnoughMemory("room for three leaves")
+        really(arrays, **rest)
+
+    for module in (rereading, loaders):
+        monkeypatch.setattr(module, "check_headroom", of_a_few)
+    checkpoint = unread(folder)
+    staged = await engine.stage(checkpoint)
+    assert (staged.loading.leaves_staged, asked[-1] <= 3) == (1, True)
+    assert staged.revision.id == content_id(survey(folder)) == checkpoint.as_read.revision.id
+    await engine.release(staged)
+    lacks = ["room for three leaves"]
+    monkeypatch.setattr(rereading, "why_no_further", lambda new, host: lacks[len(new) <= 3 :][:1])
+    assert not await engine.lacks_room(unread(folder))
+
+
+async def test_upstreams_loader_takes_only_what_was_read_first(
+    engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await engine.stage(folders.checkpoint(15))
+    monkeypatch.setattr(loaders.Loaders, "why_upstream", "the test wants it")
+    staged = await engine.stage(unread(folders.root / "step_15"))
+    assert (staged.loading.loader, staged.fingerprint) == ("upstream", expected.fingerprint)
+    for each in (expected, staged):
+        await engine.release(each)
+
+
+@pytest.mark.parametrize("damage", ["nan", "inf", "zeros"])
+async def test_the_first_reading_finds_what_any_reading_finds(
+    engine: Engine, folders: real.Folders, damage: str
+) -> None:
+    folder = folders.folder(16, damage)
+    with pytest.raises(CheckpointRejected) as found:
+        await engine.stage(unread(folder))
+    with pytest.raises(CheckpointRejected) as expected:
+        check_checkpoint(None, folder, served=None, policy=Policy())
+    assert found.value.reason == expected.value.reason
+
+
+@pytest.mark.parametrize("touch", [Path.touch, lambda file: file.chmod(0o600)])
+async def test_what_is_touched_before_its_first_reading_is_over_is_put_off(
+    engine: Engine, folders: real.Folders, touch: Callable[[Path], None]
+) -> None:
+    folder = folders.folder(17)
+    checkpoint = unread(folder)
+    touch(folder / WEIGHTS)
+    with pytest.raises(CheckpointChanged, match=f"{WEIGHTS}: it was (touched|replaced)"):
+        await engine.stage(checkpoint)

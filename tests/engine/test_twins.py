@@ -17,11 +17,10 @@ from hotreload.checkpoint.reading import Cancelled
 from hotreload.engine.weights import headroom
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaves import Layout, signature
-from hotreload.engine.weights.loaders import Destination
 from hotreload.engine.weights.measuring import Measured, measure
 from hotreload.engine.weights.staging import taken_to_host
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
-from hotreload.engine.weights.weights import Weights
+from hotreload.engine.weights.weights import Destination, Weights
 from hotreload.errors import CheckpointIncompatible, NotEnoughMemory, TryAgain
 from hotreload.quiet import Quiet
 from hotreload.types import Revision, Staged

@@ -8,18 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from hotreload import threads
 from hotreload.checkpoint import reading
 from hotreload.checkpoint import survey as files
+from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.reading import Hashing, Identity, Opened
 from hotreload.engine.weights import own
 from hotreload.engine.weights.loaders import Loaders
+from hotreload.errors import CheckpointRejected
 from hotreload.events import SourceScanned
 from hotreload.tiny import write_tiny
-from hotreload.types import Attempt, Checkpoint, Outcome, Phase, Staged
+from hotreload.types import UNREAD, Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.integration.running import (
     PROMPTS,
     Load,
@@ -34,7 +39,7 @@ from tests.integration.running import (
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon("source.rescan=0.5")
+running = one_daemon("source.rescan=0.5", "source.settle=0.3")
 
 
 # --- what can be done to files ---------------------------------------------------------------
@@ -220,20 +225,35 @@ def store_through_a_mapping(folder: Path) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-async def test_bytes_that_changed_unseen_after_they_were_named_go_live_by_their_own_name(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    StillTimes(monkeypatch)
-    folder, stage, stored = running.checkpoints / "step_50", running.engine.stage, list[str]()
+def in_place(running: Running, number: int) -> Path:
+    """A checkpoint of two shards that is copied to where it is watched, and not renamed."""
+    made = write_tiny(running.folder / "made" / f"step_{number}", words(number), shards=2)
+    return Path(shutil.copytree(made, running.checkpoints / made.name))
+
+
+def storing_before_it_is_staged(
+    running: Running, patch: pytest.MonkeyPatch, folder: Path
+) -> list[str]:
+    """Other bytes come into the folder just before it is staged; as what it was known then."""
+    StillTimes(patch)
+    stage, known = running.engine.stage, list[str]()
 
     async def stage_other_bytes(checkpoint: Checkpoint) -> Staged:
-        if not stored:
-            stored.append(checkpoint.revision.id)
+        if not known:
+            known.append(checkpoint.revision.id)
             store_through_a_mapping(folder)
         return await stage(checkpoint)
 
-    monkeypatch.setattr(running.engine, "stage", stage_other_bytes)
-    running.drop(50)
+    patch.setattr(running.engine, "stage", stage_other_bytes)
+    return known
+
+
+async def test_bytes_that_changed_unseen_after_they_were_named_go_live_by_their_own_name(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = running.checkpoints / "step_50"
+    stored = storing_before_it_is_staged(running, monkeypatch, folder)
+    in_place(running, 50)
     await running.until(lambda: running.live.revision.label == folder.name)
     tried = [each for each in running.attempts if each.revision.label == folder.name]
     reasons = [each.reason for each in tried[:-1] if each.reason is not None]
@@ -245,23 +265,96 @@ async def test_bytes_that_changed_unseen_after_they_were_named_go_live_by_their_
     assert running.live.revision.id == content_id(files.survey(folder)) != stored[0]
 
 
-async def test_each_byte_of_a_checkpoint_is_read_twice_on_its_way(
+async def test_bytes_that_changed_unseen_before_their_first_reading_are_what_is_judged(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For its name and its checks, and when it is loaded: far away each reading takes minutes."""
-    folder, real, read = running.checkpoints / "step_60", os.preadv, [0]
+    folder = running.checkpoints / "step_51"
+    known = storing_before_it_is_staged(running, monkeypatch, folder)
+    attempt = await running.attempted(running.drop(51, shards=2))
+    assert [each.startswith(UNREAD) for each in known] == [True]
+    assert attempt.outcome is Outcome.LIVE
+    assert running.live.revision.id == attempt.revision.id == content_id(files.survey(folder))
+
+
+# --- how often it is read --------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The bytes that were read of the files of each folder, by its name."""
+    real, read = os.preadv, dict[str, int]()
 
     def counted(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
         count = real(descriptor, buffers, offset)
-        if Path(os.readlink(f"/proc/self/fd/{descriptor}")).is_relative_to(folder):
-            read[0] += count
+        folder = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name
+        read[folder] = read.get(folder, 0) + count
         return count
 
     monkeypatch.setattr(os, "preadv", counted)
-    running.drop(60, shards=2)
+    return read
+
+
+def weights_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in of_weights(folder))
+
+
+async def test_each_byte_of_a_folder_that_was_written_in_place_is_read_twice_on_its_way(
+    running: Running, read: dict[str, int]
+) -> None:
+    """For its name and its checks, and when it is loaded: far away each reading takes minutes."""
+    folder = in_place(running, 60)
     assert (await running.attempted(folder)).outcome is Outcome.LIVE
-    weights = sum(file.stat().st_size for file in of_weights(folder))
-    assert weights < read[0] <= 2 * weights + LOOKED_AT_AGAIN
+    weights = weights_of(folder)
+    assert 2 * weights <= read[folder.name] <= 2 * weights + LOOKED_AT_AGAIN
+
+
+async def test_each_byte_of_a_folder_that_came_by_a_rename_is_read_once_on_its_way(
+    running: Running, read: dict[str, int]
+) -> None:
+    folder = running.drop(61, shards=2)
+    attempt = await running.attempted(folder)
+    assert attempt.outcome is Outcome.LIVE
+    weights = weights_of(folder)
+    assert weights <= read[folder.name] <= weights + LOOKED_AT_AGAIN
+    live = running.live.revision
+    assert live == attempt.revision == await running.daemon.source.resolve(folder.name)
+    assert live.id == content_id(files.survey(folder))
+    assert read[folder.name] <= 2 * weights + LOOKED_AT_AGAIN, "that alone read it again"
+
+
+async def test_what_is_wrong_with_values_is_found_while_they_are_staged_and_in_the_same_words(
+    running: Running, read: dict[str, int]
+) -> None:
+    folder = running.drop(62, damage="nan")
+    attempt = await running.attempted(folder)
+    assert Phase.STAGING in attempt.phases
+    assert read[folder.name] <= weights_of(folder) + LOOKED_AT_AGAIN
+    with pytest.raises(CheckpointRejected) as refusal:
+        check_checkpoint(None, folder, served=None, policy=Policy())
+    assert attempt.outcome is Outcome.REJECTED
+    assert attempt.reason == refusal.value.reason
+    assert attempt.revision.id == content_id(files.survey(folder))
+    assert attempt.revision.id in running.daemon.ledger.refused
+
+
+async def test_what_did_not_change_is_shared_though_nobody_read_it_before(
+    running: Running, read: dict[str, int]
+) -> None:
+    assert (await running.attempted(running.drop(63))).outcome is Outcome.LIVE
+    made = shutil.copytree(running.checkpoints / "step_63", running.folder / "changed")
+    tensors = load_file(made / "model.safetensors")
+    name = "model.norm.weight"
+    tensors[name] = (tensors[name].astype(np.float32) * 1.01).astype(tensors[name].dtype)
+    save_file(tensors, made / "model.safetensors")
+    folder = made.rename(running.checkpoints / "step_64")
+    attempt = await running.attempted(folder)
+    loading = attempt.loading
+    assert (attempt.outcome, loading is None) == (Outcome.LIVE, False)
+    assert loading is not None
+    leaves = len(running.live.leaves)
+    assert (loading.leaves_staged, loading.leaves_shared) == (1, leaves - 1)
+    assert loading.leaves_changed == 1
+    assert read[folder.name] <= weights_of(folder) + LOOKED_AT_AGAIN
 
 
 async def test_what_is_done_after_it_was_read_goes_unnoticed_and_the_checked_bytes_answer(

@@ -4,6 +4,7 @@ None of it needs a feature: this daemon has none, and is whole all the same.
 """
 
 import shutil
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,7 +26,7 @@ from tests.integration.running import (
 pytestmark = one_daemon_marks()
 
 
-running = one_daemon(features=())
+running = one_daemon("source.settle=0.3", features=())
 
 
 async def test_of_two_at_once_the_newest_wins(running: Running) -> None:
@@ -46,27 +47,63 @@ async def test_fifty_in_a_few_seconds_end_with_the_newest(running: Running) -> N
     assert load.failures == []
     assert mixed(load.answers, running.generations) == []
     staged = [e for e in since if isinstance(e, PhaseEntered) and e.phase is Phase.STAGING]
-    wanted = [e for e in since if isinstance(e, RevisionWanted)]
+    wanted = {e.revision.label for e in since if isinstance(e, RevisionWanted)}
     assert 1 <= len(staged) <= len(wanted) <= 50
     assert running.attempts[-1].outcome is Outcome.LIVE
 
 
 async def test_the_same_bytes_under_a_new_name_are_no_new_revision(running: Running) -> None:
-    live, attempts = running.live, len(running.attempts)
+    """They are read once, beside what is live, and nothing comes of it."""
+    live, attempts, began = running.live, len(running.attempts), len(running.happened)
     newest = running.checkpoints / live.revision.label
-    shutil.copytree(newest, running.checkpoints / "step_70.tmp")
-    (running.checkpoints / "step_70.tmp").rename(running.checkpoints / "step_70")
+    copy_whole(newest, "step_70")
     for file in newest.iterdir():
         file.touch()
-    revision = await running.daemon.source.resolve("step_70")
-    assert revision == live.revision
+    await running.until(lambda: staged_since(running, began))
+    answer = await post(running, "reload_weights", model_path="step_70")
+    assert (answer.json()["outcome"], answer.json()["generation"]) == ("live", live.number)
+    assert await running.daemon.source.resolve("step_70") == live.revision
     assert (await running.ask())["meta_info"]["generation"] == live.number
     assert len(running.attempts) == attempts
+    assert Phase.PROBING not in phases_since(running, began)
+
+
+def copy_whole(folder: Path, name: str) -> Path:
+    """A copy that comes by a rename, as a finished folder does."""
+    shutil.copytree(folder, folder.with_name(f"{name}.tmp"))
+    return folder.with_name(f"{name}.tmp").rename(folder.with_name(name))
+
+
+def phases_since(running: Running, began: int) -> list[Phase | None]:
+    since = running.happened[began:]
+    return [event.phase for event in since if isinstance(event, PhaseEntered)]
+
+
+def staged_since(running: Running, began: int) -> bool:
+    """Whether something was staged since, and that is over."""
+    phases = phases_since(running, began)
+    return Phase.STAGING in phases and phases[-1] is None
+
+
+async def test_refused_bytes_under_a_new_name_are_refused_without_a_probe(
+    running: Running,
+) -> None:
+    refused = await running.attempted(running.drop(71, "gibberish"))
+    assert refused.reason is not None
+    assert refused.reason.code == "probe"
+    live, attempts, began = running.live, len(running.attempts), len(running.happened)
+    folder = copy_whole(running.checkpoints / refused.revision.label, "step_72")
+    await running.until(lambda: staged_since(running, began))
+    answer = (await post(running, "reload_weights", model_path=folder.name)).json()
+    assert (answer["outcome"], answer["code"]) == ("rejected", "probe")
+    assert "refused before" in answer["reason"]
+    assert Phase.PROBING not in phases_since(running, began)
+    assert (len(running.attempts), running.live) == (attempts, live)
 
 
 async def test_one_folder_overwritten_in_place_goes_live(running: Running) -> None:
-    folder = running.checkpoints / "step_71"
-    for number in (71, 72, 73):
+    folder = running.checkpoints / "step_75"
+    for number in (75, 76, 77):
         before = running.live.number
         write_tiny(folder, words(number))
         await running.until(lambda before=before: running.live.number > before)  # type: ignore[misc]

@@ -28,7 +28,7 @@ def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree_of(root: Path, clock: Clock) -> Tree:
-    tree = Tree(root, FolderOptions(settle=1.0), Seen(Digests()), clock=clock)
+    tree = Tree(root, FolderOptions(settle=1.0), Seen(Digests(), lambda: False), clock=clock)
     tree.look(set())
     clock.now += 2
     look = tree.look(set())

@@ -119,9 +119,9 @@ class Watching(Witness):
 def directory(
     path: Path, publish: Callable[[Event], None] = lambda _: None, **settings: Any
 ) -> DirectorySource:
-    settings = {"settle": 0.1, "rescan": 60.0, "patience": 60.0, **settings}
+    settings = {"settle": 0.1, "rescan": 60.0, "patience": 60.0, "digests": Digests(), **settings}
     options = FolderOptions(**taken(FolderOptions, settings))
-    return DirectorySource(path, options, digests=Digests(), publish=publish, **settings)
+    return DirectorySource(path, options, publish=publish, **settings)
 
 
 def taken(options: type, settings: dict[str, Any]) -> dict[str, Any]:

@@ -31,26 +31,19 @@ from hotreload.engine.weights.leaves import Layout
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.on_device import there_twice
 from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
-from hotreload.engine.weights.rereading import check_again
+from hotreload.engine.weights.rereading import (
+    SameLeaves,
+    check_again,
+    judge_what_passed,
+    read_as_needed,
+)
 from hotreload.engine.weights.upstream_loading import load_upstream
-from hotreload.engine.weights.weights import Weights, at_hand, left_out, sources_upon
+from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Checkpoint, Loading
 
 log = logging.getLogger("hotreload.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The place where a set is made."""
-
-    is_host: bool = False
-    """In host memory, and no second set on the device."""
-    beside: Sequence[Any] = ()
-    """Arrays that must fit beside a set on the device: the KV pool it is proven in."""
-    held: Sequence[Weights] = ()
-    """Sets there beside the live one: what one of them holds already is not made again."""
 
 
 @dataclass(slots=True)
@@ -107,6 +100,7 @@ class Loaders:
     ) -> tuple[Weights, Loading]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
         self.check_takes(checkpoint)
+        checkpoint = read_as_needed(checkpoint, self, live, place, cancel)
         why, count = self.why_not_ours(checkpoint), Count(told)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
@@ -182,11 +176,13 @@ class Loaders:
             check_headroom(need, beside=place.beside, on_host=on_host)
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
+            sets = (live, *place.held)
             for at, made, change in self._made(
-                checkpoint, fresh, live, _placed_by, cancel=cancel, told=count
+                checkpoint, fresh, live, _placed_by, cancel=cancel, told=count, sets=sets
             ):
                 if checkpoint.is_unread and not change and same_bits(made.leaf, live.leaves[at]):
-                    made.leaf = live.leaves[at]
+                    made.leaf, made.is_shared = live.leaves[at], True
+                if made.is_shared:
                     shared.append(at)
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
             if checkpoint.is_unread:
@@ -194,6 +190,7 @@ class Loaders:
             elif checkpoint.memory is not None:
                 parts = (part for at in shared for part in self._plan.parts[paths[at]])
                 check_again(checkpoint, parts, cancel, count, self.quiet)
+            judge_what_passed(checkpoint, cancel, count, self.quiet)
         except BaseException:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
@@ -209,6 +206,7 @@ class Loaders:
         None stands for a set that is no checkpoint's. A leaf is described by the live one.
         """
         alive = self._layout.named(live.leaves)
+        checkpoint = checkpoint and checkpoint.as_read
         if checkpoint is None or self.why_not_ours(checkpoint) is not None:
             return [*alive.values()], size_of(alive) if checkpoint is not None else 0
         _, ones = self._at_hand(checkpoint, live, place)
@@ -246,6 +244,7 @@ class Loaders:
                 checkpoint, places, live, make, cancel=cancel, told=count
             ):
                 made.host[at], ones[paths[at]], changes[paths[at]] = each.leaf, each.one, change
+            judge_what_passed(checkpoint, cancel, count, self.quiet)
         except BaseException:
             made.drop()
             raise
@@ -290,7 +289,9 @@ class Loaders:
 
     def _largest_tensor(self, checkpoint: Checkpoint) -> int:
         """The room that is read into: it is needed beside the leaves that are made of it."""
-        sizes = (held.end - held.begin for held in checkpoint.held.values() if held.digest)
+        if checkpoint.is_unread:
+            return 0
+        sizes = (held.end - held.begin for held in checkpoint.held.values())
         return max(sizes, default=0) * self.quiet.threads
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
@@ -306,13 +307,17 @@ class Loaders:
         *,
         cancel: threading.Event,
         told: ToldBytes,
+        sets: Sequence[Weights] = (),
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
         maker, divided = maker_of(checkpoint)
+        same = SameLeaves(checkpoint, self._layout.paths, sets)
 
         @contextmanager
         def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
             with closing(maker(checkpoint, cancel, told)) as reader:
+                if isinstance(reader, Reader):
+                    reader.there = same.find
                 yield partial(self._make, partial(make, reader), live)
 
         def bytes_of(places: list[int]) -> int:

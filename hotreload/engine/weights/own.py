@@ -53,6 +53,8 @@ class Made:
     one: One
     change: float | None = None
     """Its distance from the live one, where who made it found out."""
+    is_shared: bool = False
+    """True where it was not made: a set that is there holds it."""
 
 
 Recipe = tuple[Sequence[Ingredient], jax.Array]
@@ -71,6 +73,8 @@ class Reader:
         self._told = told
         self._files: dict[str, Readable] = {}
         self._tally = Tally()
+        self.there: Callable[[Sequence[Ingredient], jax.Array], Made | None] = lambda *_: None
+        """Find a leaf that is there already, once all its tensors have passed."""
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
 
@@ -78,10 +82,14 @@ class Reader:
         """The leaves that these tensors make, each placed like its live one; several at once."""
         if len(recipes) == 1 and self._pays_on_device(*recipes[0]):
             return [self._on_device(*recipes[0])]
-        on_host = self.made_on_host(recipes)
-        leaves = _placed([each.leaf for each in on_host], [live for _, live in recipes])
+        made = self.made_on_host(recipes)
+        pairs = zip(made, recipes, strict=True)
+        new = [(each, live) for each, (_, live) in pairs if not each.is_shared]
+        leaves = _placed([each.leaf for each, _ in new], [live for _, live in new])
         jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
-        return [Made(leaf, each.one) for leaf, each in zip(leaves, on_host, strict=True)]
+        for leaf, (each, _) in zip(leaves, new, strict=True):
+            each.leaf = leaf
+        return made
 
     def made_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The same in host memory, each in memory of its own."""
@@ -101,6 +109,8 @@ class Reader:
         if parts[0].expert is not None:
             return self._stacked(parts, live)
         part, tensor = parts[0], _passed(*self.lent(parts[0]))
+        if (there := self.there(parts, live)) is not None:
+            return there
         if part.rule.moves_nothing and tensor.dtype == live.dtype:
             leaf, figures = kept_as_it_is(tensor, live)
         else:
@@ -112,7 +122,8 @@ class Reader:
         for part in parts:
             stack, of_part = stacked(stack, put(_passed(*self.lent(part)), part, live), part, live)
             figures.append(jax.device_get(of_part))
-        return Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
+        made = Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
+        return self.there(parts, live) or made
 
     def _on_host(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         """The leaf in memory of its own, where JAX may leave it.
@@ -127,24 +138,28 @@ class Reader:
         for part, is_given in zip(parts, given, strict=True):
             own = leaf if part.expert is None else leaf[part.expert, ...]
             if is_given:
-                self._fill(own, part)
+                tensor = self._measured(own, part)
+                if part is parts[-1] and (there := self.there(parts, live)) is not None:
+                    return there
+                if tensor is not None:
+                    lay(part.rule.applied(tensor), own)
             else:
                 self._tally.add(part.tensor, [in_order(part.rule.restored(own))])
         return Made(leaf, self._tally.one)
 
-    def _fill(self, own: Array, part: Ingredient) -> None:
-        """Make what a part becomes; it is measured as in the file, before anything turns it."""
+    def _measured(self, own: Array, part: Ingredient) -> Array | None:
+        """Read what a part becomes, measured as in the file; None where it is in place already."""
         stored = self._stored(part)
         if part.rule.moves_nothing and stored == own.dtype:
             memory = own.reshape(-1).view(np.uint8)
             self._tally.add(part.tensor, self.read_into(memory, part))
-            return
+            return None
         tensor, pieces = self.lent(part)
         if stored != own.dtype:
             tensor = _passed(tensor, pieces).astype(own.dtype)
             pieces = iter([tensor])
         self._tally.add(part.tensor, pieces)
-        lay(part.rule.applied(tensor), own)
+        return tensor
 
     def check(self, tensor: str) -> None:
         """Read a tensor and make nothing of it; CheckpointChanged unless it is what was checked."""
@@ -181,13 +196,21 @@ class Reader:
         return self._scratch[:size]
 
     def _read(self, tensor: str, held: TensorBytes, memory: Array) -> Iterator[Array]:
-        """Fill the memory with the tensor's bytes; refuse them unless they are what was checked."""
+        """Fill the memory with the tensor's bytes; refuse them unless they are what was checked.
+
+        Who reads them first has them judged.
+        """
+        first = self._checkpoint.first_reading
+        seen = first and first.begin(tensor)
         with words_for(held.file):
             hashing = Hashing(self._file(held.file), PIECE, self._cancel)
             for piece in hashing.into(memoryview(memory), held.begin):
                 self._told(len(piece))
+                if seen:
+                    seen.look(piece)
                 yield np.frombuffer(piece, np.uint8)
-            if hashing.digest() != held.digest:
+            digest = hashing.digest()
+            if not (first.end(tensor, digest, seen) if first else digest == held.digest):
                 raise Changed(f"the bytes of {tensor} are different now")
 
     def _file(self, name: str) -> Readable:

@@ -12,18 +12,19 @@ from weakref import WeakSet
 from hotreload.engine.weights import staging
 from hotreload.engine.weights.comparing import leaves_whose_copies_differ
 from hotreload.engine.weights.filling import Filling
-from hotreload.engine.weights.headroom import size_of, why_no_further, why_one_set
+from hotreload.engine.weights.headroom import size_of, why_one_set
 from hotreload.engine.weights.leaf_rules import Plan
 from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Comparison, Destination, Loaders
+from hotreload.engine.weights.loaders import Comparison, Loaders
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.noise import with_noise
 from hotreload.engine.weights.plan import record_plan
+from hotreload.engine.weights.rereading import why_no_room
 from hotreload.engine.weights.room_for_a_set import Room
 from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.values import first_values
-from hotreload.engine.weights.weights import Weights, held_bytes, sources_of
+from hotreload.engine.weights.weights import Destination, Weights, held_bytes, sources_of
 from hotreload.errors import BadRequest
 from hotreload.quiet import QUIET, Quiet
 from hotreload.threads import in_thread
@@ -189,8 +190,8 @@ class StagingEngine:
         finally:
             self.staging = None
             self._note_distrust()
-        revision = staged.revision
-        if checkpoint.is_unread:  # only now anybody knows what it is
+        revision = checkpoint.as_read.revision  # only now anybody knows what unread files are
+        if checkpoint.is_unread:  # and arrays
             revision = replace(revision, id=staged.fingerprint)
         return replace(staged, revision=revision, loading=how[0])
 
@@ -230,9 +231,7 @@ class StagingEngine:
         """Say what memory is missing for one more set of weights; None when it is there."""
         live = self.live.weights
         place = self._beside_all(live)
-        work = partial(self.loaders.need, checkpoint, live, place)
-        need, on_host = await in_thread(lambda cancel: work())
-        return why_no_further([*need, *place.beside], on_host)
+        return await in_thread(partial(why_no_room, checkpoint, self.loaders, live, place))
 
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
         """Bytes that each takes on the device beside those before it: a leaf is held once."""

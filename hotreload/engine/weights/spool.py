@@ -10,11 +10,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from hotreload import failpoints
 from hotreload.checkpoint.file_names import SINGLE
-from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular
+from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular, joined
 from hotreload.engine.weights.opening import changed, opened, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
@@ -128,11 +129,20 @@ def _pour(
     with closing(opened(checkpoint, file.name, cancel)) as source:
         if source.identity.size != file.size:
             raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
-        hashing = Hashing(source, COPIED_AT_A_TIME, cancel)
-        for _, piece in hashing.pieces(0, file.size):
-            write(piece)
-    if hashing.digest() != file.digest:
+        digests = list[str]()
+        for begin, end in pairwise([0, *_ends(checkpoint, file)]):
+            hashing = Hashing(source, min(COPIED_AT_A_TIME, end - begin), cancel)
+            for _, piece in hashing.pieces(begin, end):
+                write(piece)
+            digests.append(hashing.digest())
+    if joined(digests) != file.digest:
         raise Changed("its bytes are different now")
+
+
+def _ends(checkpoint: Checkpoint, file: CheckpointFile) -> list[int]:
+    """The places at which a file's head ends, and each tensor behind it; of others, its end."""
+    tensors = sorted((t.begin, t.end) for t in checkpoint.held.values() if t.file == file.name)
+    return [begin for begin, _ in tensors[:1]] + [end for _, end in tensors] or [file.size]
 
 
 def _gb(size: int) -> str:

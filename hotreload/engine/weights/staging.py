@@ -14,10 +14,10 @@ import numpy as np
 from hotreload.engine.weights.bytes_read import ToldBytes
 from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.loaders import Destination, Loaders
+from hotreload.engine.weights.loaders import Loaders
 from hotreload.engine.weights.measuring import Measured
 from hotreload.engine.weights.upstream_loading import MOST_NAMED
-from hotreload.engine.weights.weights import Weights, sources_upon
+from hotreload.engine.weights.weights import Destination, Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading
 
@@ -50,7 +50,7 @@ def made_of(
         made.leaves.clear()
         made.drop()
         raise
-    made.sources = sources_upon(live, checkpoint)
+    made.sources = sources_upon(live, checkpoint.as_read)
     # Now, rather than while the gate is closed, and of young objects alone: to look at every one
     # stops all threads for tenths of a second.
     gc.collect(YOUNG)

@@ -15,10 +15,10 @@ from hotreload.engine.weights.headroom import check_headroom, size_of, telling_l
 from hotreload.engine.weights.host_arrays import copied_to_host
 from hotreload.engine.weights.leaf_rules import Ingredients
 from hotreload.engine.weights.leaves import Layout, like, wait_for
-from hotreload.engine.weights.loaders import Comparison, Destination
+from hotreload.engine.weights.loaders import Comparison
 from hotreload.engine.weights.measuring import Measured, One, gathered, measure
 from hotreload.engine.weights.staging import check_signatures
-from hotreload.engine.weights.weights import Weights, at_hand
+from hotreload.engine.weights.weights import Destination, Weights, at_hand
 from hotreload.errors import CheckpointIncompatible, TryAgain
 from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Revision, Staged

@@ -1,4 +1,4 @@
-"""A set of weights, and what is known of it."""
+"""A set of weights, what is known of it, and the place where one is made."""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -61,6 +61,18 @@ class Weights:
         for leaf in self.leaves[place : place + 1]:  # another thread may free this set meanwhile
             return leaf if self.same(parts, sources) else None
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The place where a set is made."""
+
+    is_host: bool = False
+    """In host memory, and no second set on the device."""
+    beside: Sequence[Any] = ()
+    """Arrays that must fit beside a set on the device: the KV pool it is proven in."""
+    held: Sequence[Weights] = ()
+    """Sets there beside the live one: what one of them holds already is not made again."""
 
 
 def at_hand(

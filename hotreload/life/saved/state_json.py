@@ -22,7 +22,7 @@ from hotreload.errors import CheckpointChanged
 from hotreload.json_fields import Fields, iso, rounded
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 11
+VERSION = 12
 """The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
 
 
@@ -44,6 +44,7 @@ class Memory:
     served_by: ServedBy | None
     missed: PastGeneration | None
     damage: str | None
+    contents: dict[str, str]
 
 
 _MEMORY = TypeAdapter(Memory)
@@ -68,6 +69,7 @@ def to_json(ledger: Ledger) -> bytes:
         served_by=ledger.served_by,
         missed=ledger.missed,
         damage=ledger.damage,
+        contents=dict(ledger.contents),  # at once: those who read files note them in threads
     )
     fields = _MEMORY.dump_python(memory, mode="json")
     lines = (f'"{name}": {json.dumps(value)}' for name, value in fields.items())
@@ -128,6 +130,10 @@ def _from_10(memory: dict[str, Any]) -> dict[str, Any]:
     return memory
 
 
+def _from_11(memory: dict[str, Any]) -> dict[str, Any]:
+    return {"contents": {}, **memory}
+
+
 def _evidence_of(attempt: dict[str, Any]) -> Iterator[Fields]:
     """Make evidence of the fields that each judge had of its own in an attempt."""
     why = attempt.get("unproven") or None
@@ -186,6 +192,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
     8: _from_8,
     9: _from_9,
     10: _from_10,
+    11: _from_11,
 }
 """For each older version, how to turn its data into the next version's."""
 
@@ -241,4 +248,5 @@ def from_json(data: bytes) -> Ledger:
         served_by=memory.served_by,
         missed=memory.missed,
         damage=memory.damage,
+        contents=memory.contents,
     )
