@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -138,8 +138,10 @@ class ProvingEngine(ReleasingEngine):
         found: list[Answered] = []
         for batch in in_batches(await self._as_items(questions), self._find_room):
             prompts = len(batch.request.items)
+            waits = staged.weights.lane is None  # to go live: what answers requests does not
             async with (
                 self._shadow(staged, prompts, batch.along) as lane,
+                self._in_time(lane, batch.steps) if waits else nullcontext(),
                 aclosing(self._front.generate(batch.request, lane)) as answers,
             ):
                 answer = await anext(answers)

@@ -43,6 +43,11 @@ class UnseenBatch:
         """The answers that are given, and what is noted."""
         self.request = Parsed(self._items, is_batch=True, stream=False)
 
+    @property
+    def steps(self) -> int:
+        """The most steps that they take."""
+        return max(int(each.sampling_params["max_new_tokens"]) for each in self._items)
+
     def answered(self, answers: Sequence[Answer]) -> list[Answered]:
         """Return how each question was answered."""
         given, noted = self.along.given, self.along.noted

@@ -97,6 +97,7 @@ async def _said_by_live(
     said = said or KnownOfWeights(*await _answered_by_live(both, questions))
     if not said.asked:
         return None
+    known.keep(both.live.fingerprint, said)  # the next try goes on where time is up
     note("the live weights had answered, and were being asked again")
     try:
         return await asked_again(both.engine, both.live, known, said)

@@ -131,7 +131,7 @@ class CompareSettings(SettingsOfFeature):
             live=True,
             was="behaviour.time",
         ),
-    ] = 10.0
+    ] = 40.0
     corpus: Annotated[
         NamedFile | None,
         Setting(
