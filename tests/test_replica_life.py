@@ -101,7 +101,6 @@ async def test_the_second_engine_copies_the_first_and_answers_too(lives: Lives) 
     assert len(lives.replicas) == 2
     assert [await lives.ask() for _ in range(2)] == ["1: first clean"] * 2
     assert GenerationLive(lives.replicas.live, 1) in lives.happened
-    assert lives.made[0].is_kept_to_compiled  # `compile_behind`, which is none here, ends it
 
 
 async def test_one_that_is_lost_is_closed_and_started_again_while_the_other_serves(

@@ -35,6 +35,11 @@ from tests.waiting import PATIENCE, turn_until
 class Started:
     """What starts here: it is neither warmed nor asked anything."""
 
+    is_kept_to_compiled = False
+
+    def keep_to_compiled(self, is_kept: bool) -> None:
+        self.is_kept_to_compiled = is_kept
+
     def sizes_to_compile(self, most: int, longest: int) -> list[BatchSize]:
         """It must be asked, for which nobody wishes here."""
         return []
@@ -99,7 +104,8 @@ async def test_each_setting_of_the_engine_reaches_it(
             "state": {"directory": str(tmp_path / "state")},
         }
     )
-    await start_engine(settings, tmp_path, None, begun())
+    started: Any = await start_engine(settings, tmp_path, None, begun())
+    assert started.is_kept_to_compiled  # until `compile_behind` ends
     assert {name: given[name] for name in engine} == engine
     assert (given["terms"].max_drift, given["terms"].memory) == (7.0, "auto")
     assert [(probe.prompt, probe.contains) for probe in given["probes"]] == [("Who?", "me")]

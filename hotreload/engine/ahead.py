@@ -80,6 +80,25 @@ class Ahead:
                 await in_thread(lambda cancel: work(), leave_as=name, is_read=False)
                 self._compiled.sizes.add(size)
 
+    async def compile_first(self, prompts: int, tokens: int) -> None:
+        """Compile for so many prompts of so many tokens in all, and a step, beside each other.
+
+        Once: the start's first answers wait for it. If it fails, they compile for themselves.
+        """
+        if self._rehearsal is None or self._compiled.sizes:
+            return
+        step, *_, prompt = self._sizes_of(prompts, tokens)
+        try:
+            await asyncio.gather(*map(self._compile_at_once, (step, prompt)))
+        except Exception as fault:
+            log.warning("engine.not_compiled_ahead", extra={"why": str(fault)})
+
+    async def _compile_at_once(self, size: BatchSize) -> None:
+        assert self._rehearsal is not None, "there are no sizes where there is none"
+        work, name = partial(self._rehearsal.compile_for, size), "compiling for the first answers"
+        await in_thread(lambda cancel: work(), leave_as=name, is_read=False)
+        self._compiled.sizes.add(size)
+
     async def until_ready_to_prove(self) -> None:
         """Return once what weights are proven with is compiled: clients would wait for it.
 

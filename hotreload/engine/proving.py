@@ -184,6 +184,7 @@ class ProvingEngine(ReleasingEngine):
 
         `briefly` asks only how each answer begins: that it does, and by numbers.
         """
+        await self._ahead.compile_first(*self._canaries.beginning)
         await self._ask_canaries(self._canaries.in_batches(briefly=briefly), self._lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:

@@ -171,7 +171,6 @@ class ReplicaLife:
         engine.count_anew()  # what its first answers compiled nobody waited for
         replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
         shared.by_index[self._index] = replica
-        engine.keep_to_compiled(True)  # until `compile_behind` ends
         replica.open()
         shared.publish(GenerationLive(live, self._index))
         shared.publish(ReplicaMoved(self._index, ReplicaState.SERVING))

@@ -163,7 +163,6 @@ class ServingLife:
         )
         self._slot.fill(replicas, operator)
         self._publish(chosen)
-        engine.keep_to_compiled(True)  # until `compile_behind` ends
         replica.open()
         self._publish(GenerationLive(live, replica.index))
         self._lasting = self._tasks(replicas, reconciler)

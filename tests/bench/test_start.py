@@ -1,8 +1,9 @@
 """What a start costs, from exec to ready and to the first answer, beside upstream's bare `Engine`.
 
-Both read the same compile cache, which a start of each has filled before. So what is compared is
-imports, the checks, reading and building, and the first answer; ours are probed ones. Ours is ready
-once it has asked its own first question, as the bare one is with its first answer.
+Both read the same compile cache, which a start of each has filled before, or none. So what is
+compared is imports, the checks, reading and building, and the first answer, with or without what it
+compiles; ours are probed ones. Ours is ready once it has asked its own first question, as the bare
+one is with its first answer.
 """
 
 import itertools
@@ -98,22 +99,28 @@ class Daemon(Process):
         return ready, taken, {**told, "loader": engine["loader"], **building}
 
 
+@pytest.mark.parametrize("cache", ["all compiled", "nothing compiled"])
 @pytest.mark.parametrize("size", MODELS)
 def test_start_beside_a_bare_engine(
-    tmp_path: Path, size: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, size: str, cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    def read(folder: str) -> None:
+        folder = "compiled" if cache == "all compiled" else folder
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / folder))
+
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
     model = MODELS[size](tmp_path / "model")
     daemon = Daemon(tmp_path, model)
     rows: list[Seconds] = []
     phases: list[dict[str, Any]] = []
-    for _ in range(ROUNDS + 1):  # the first fills the cache
+    for at in range(ROUNDS + 1):  # the first fills the cache, and reads by upstream's loader
+        read(f"theirs {at}")
         theirs = bare(tmp_path, model)
+        read(f"ours {at}")
         ready, ours, told = daemon.first_answer()
         rows.append((theirs, ready, ours))
         phases.append(told)
-    print_rows(size, rows, phases)
+    print_rows(f"{size}, {cache}", rows, phases)
 
 
 def print_rows(size: str, rows: list[Seconds], phases: list[dict[str, Any]]) -> None:

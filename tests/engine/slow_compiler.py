@@ -30,7 +30,7 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
     """
     scheduler = engine._scheduler.scheduler
     runner = scheduler.tp_worker.get_model_runner()
-    await real.ask(engine, "Who?", max_new_tokens=2)  # as a start's probe does
+    await the_first_answer_compiles_nothing(engine)
     staged = await engine.stage(other)
     engine.count_anew()
     engine.keep_to_compiled(True)
@@ -57,6 +57,15 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
         asked = {"text": prompts, "sampling_params": {"temperature": 0.7, "max_new_tokens": 6}}
         assert len([each async for each in engine.generate(asked)]) == 1
     assert engine.recompiles == 0
+
+
+async def the_first_answer_compiles_nothing(engine: Any) -> None:
+    """A start's probe: what its answer needs is compiled before, the two programs side by side."""
+    before = engine.recompiles
+    with slow_compiler() as threads:
+        await engine.probe(briefly=True)
+    assert engine.recompiles == before
+    assert threads == ["compiling for the first answers"] * 2
 
 
 async def warmed(engine: Any) -> None:

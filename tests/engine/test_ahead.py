@@ -7,7 +7,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +17,7 @@ from hotreload.engine.ahead import Ahead
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
+from tests.waiting import PATIENCE
 
 SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
 ONE, TWO, FOUR, PROMPT = (
@@ -36,6 +37,7 @@ class Noted:
         self.ways: list[tuple[float, int]] = []
         """How long the compiling thread kept Python's lock, and its niceness."""
         self.fault: Exception | None = None
+        self.begins: Callable[[], object] = int
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
@@ -47,6 +49,7 @@ class Noted:
         yield from (each for each in (TWO, FOUR, ONE) if each.requests <= most)
 
     def compile_for(self, size: BatchSize) -> None:
+        self.begins()
         self.may_go_on.wait()
         self.ways.append((sys.getswitchinterval(), niceness(threading.get_native_id())))
         if self.fault is not None:
@@ -112,6 +115,31 @@ async def test_each_size_is_compiled_for_once_however_many_ask_at_once() -> None
     await asyncio.gather(*asked)
     await ahead.compile_for(ONE)
     assert noted.compiled == [ONE]
+
+
+async def test_what_the_first_answers_need_is_compiled_side_by_side_and_once() -> None:
+    noted = Noted()
+    noted.may_go_on.clear()
+    ahead, both = ahead_of(noted), threading.Barrier(3, timeout=PATIENCE)
+    noted.begins = both.wait
+    first = asyncio.create_task(ahead.compile_first(1, 24))
+    await asyncio.to_thread(both.wait)
+    noted.may_go_on.set()
+    await first
+    assert {size.tokens for size in noted.compiled} == {1, 64}
+    await ahead.compile_first(1, 24)
+    assert len(noted.compiled) == 2
+    assert ahead.sizes(2, 64) == [TWO, PROMPT, ONE]
+
+
+async def test_first_answers_compile_for_themselves_where_it_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    noted = Noted()
+    noted.fault = KeyError("another engine")
+    await ahead_of(noted).compile_first(1, 24)
+    assert "engine.not_compiled_ahead" in caplog.text
+    await ahead_of(None).compile_first(1, 24)
 
 
 async def test_who_compiles_leaves_processors_and_the_lock_to_those_who_are_served() -> None:

@@ -37,6 +37,12 @@ class Canaries:
         """Tokens for which there is room where weights are proven, from the start on."""
 
     @property
+    def beginning(self) -> tuple[int, int]:
+        """So many of them are asked together, with so many tokens until their answers begin."""
+        asked = self._probes[:SHADOW_ROWS]
+        return len(asked), sum(map(self._tokens_of, map(beginning_of, asked)))
+
+    @property
     def ask_logprobs(self) -> bool:
         """True if one is judged by log-probabilities."""
         return any(probe.min_mean_logprob is not None for probe in self._probes)

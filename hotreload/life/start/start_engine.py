@@ -182,7 +182,11 @@ async def _closed_if_broken_off(engine: RunningEngine) -> AsyncIterator[None]:
 
 
 async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProgress) -> None:
-    """Compile what the first requests need, unless that can be done beside those who are served."""
+    """Compile what the first requests need, unless that can be done beside those who are served.
+
+    Until it is done there, the engine takes in what is compiled holds, the probes too.
+    """
+    engine.keep_to_compiled(True)
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
     if not engine.sizes_to_compile(most, LONGEST):
         await warm(engine, progress, most=most, within=within)
