@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotreload import quiet
+from hotreload.engine.lanes.sharing import Sharing
+from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.quiet import LITTLE, NICENESS, QUIET, yield_processors
 from hotreload.tiny import write_tiny
 from tests.bench.checkpoints import HALF_A_GB, model
@@ -95,3 +98,30 @@ def lowered(niceness: int) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     else:
         yield_processors(niceness)
+
+
+async def test_longest_gap_beside_a_comparison(tmp_path: Path) -> None:
+    """Its questions in pieces, and all at once, in turn; a client's own prompt takes a gap, too."""
+    took: dict[str, list[float]] = {"in pieces": [], "all at once": []}
+    longest: dict[str, list[float]] = {name: [] for name in ("nothing else", *took)}
+    live, new = (write_tiny(tmp_path / f"{steps}", steps=steps) for steps in (36, 40))
+    async with (
+        real.engine_of(live, tmp_path / "spool", quiet=QUIET, compares=True) as engine,
+        client(engine) as came,
+    ):
+        staged = await engine.stage(real.checked(new))
+        both = BothWeights(engine, engine.live, staged)
+        await compared(both, KnownAnswers())  # what is not compiled yet is now
+        with busy_loops(len(os.sched_getaffinity(0))):
+            for _ in range(5):
+                longest["nothing else"].append(max(await gaps_while(came, asyncio.sleep(5))))
+                for how, seconds in took.items():
+                    with pytest.MonkeyPatch.context() as patch:
+                        if how == "all at once":
+                            patch.setattr(Sharing, "_in_pieces", nullcontext)
+                        work = timed(seconds, compared, both, KnownAnswers())
+                        longest[how].append(max(await gaps_while(came, work)))
+    print("\nthe longest gap between two tokens of a tiny model, beside busy loops")
+    for how, gaps in longest.items():
+        took_words = f"   a comparison {spread(took[how])}" if how in took else ""
+        print(f"beside {how:20} {spread(gaps)}{took_words}")

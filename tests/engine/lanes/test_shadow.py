@@ -18,7 +18,8 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.weights import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
-from hotreload.features.compare.comparing import compared
+from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.known import KnownAnswers
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Staged
 from tests.engine import real
@@ -120,6 +121,28 @@ async def test_what_clients_asked_is_taken_where_a_batch_of_it_finds_room(engine
     assert engine._shadow_pool.holds([engine._heard_tokens] * 16)
 
 
+async def test_beside_clients_questions_are_read_in_pieces_and_compile_nothing(
+    engine: Engine,
+) -> None:
+    """All at once was the longest gap that clients saw: 1.6 s of a tiny model beside busy loops."""
+    heard = [HeardRequest((7 + at,) * 30, (8, 9, 8)).question for at in range(16)]
+    await real.ask(engine, "Who serves?", max_new_tokens=2)
+    alone, before = await engine.answer_unseen(engine.live, heard), engine.recompiles
+    client = asyncio.create_task(tell(engine, 400))
+    try:
+        await until(lambda: engine.under_way == 1)
+        with launches(engine) as seen:
+            beside = await engine.answer_unseen(engine.live, heard)
+        assert not client.done()
+    finally:
+        assert (await client).is_whole
+    theirs = engine.live.weights.lane
+    pieces = [each.tokens for each in seen if each.is_prompt and each.lane != theirs]
+    assert (len(pieces), {*pieces}) == (8, {64})
+    assert [each.tokens for each in beside] == [each.tokens for each in alone]
+    assert engine.recompiles == before
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A batch that was launched: of which lane, how many answers, and to how many it was padded."""
@@ -127,6 +150,8 @@ class Launch:
     lane: int
     prompts: int
     padded: int
+    is_prompt: bool
+    tokens: int
 
 
 @contextmanager
@@ -137,7 +162,8 @@ def launches(engine: Engine) -> Iterator[list[Launch]]:
     launch = worker.forward_batch_generation
 
     def launch_and_note(batch: Any, *args: Any, **more: Any) -> Any:
-        seen.append(Launch(rotation.current.number, batch.real_bs, len(batch.seq_lens)))
+        size = batch.real_bs, len(batch.seq_lens), batch.forward_mode.is_extend()
+        seen.append(Launch(rotation.current.number, *size, len(batch.input_ids)))
         return launch(batch, *args, **more)
 
     worker.forward_batch_generation = launch_and_note
@@ -207,7 +233,7 @@ async def test_a_comparison_takes_no_more_steps_than_the_page_says(
 ) -> None:
     staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
     with launches(engine) as seen:
-        found = await compared(engine, staged)
+        found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers())
     assert found is not None
     assert len(seen) <= COMPARED_IN
     assert engine.recompiles == before
@@ -435,7 +461,9 @@ async def test_a_comparison_that_is_cut_short_leaves_no_lane_and_no_memory(
     await until(lambda: engine.under_way == 1)
     for launched in (1, 4):
         with launches(engine) as seen:
-            comparing = asyncio.create_task(compared(engine, staged))
+            comparing = asyncio.create_task(
+                compared(BothWeights(engine, engine.live, staged), KnownAnswers())
+            )
             await until(lambda: len(of_shadow(seen, serving)) >= launched)  # noqa: B023
             at = len(seen)
             comparing.cancel()

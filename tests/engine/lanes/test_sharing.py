@@ -78,7 +78,7 @@ class Lanes:
             token_to_kv_pool_allocator=self.pool,
             row_limit=LIMIT,
             page_size=PAGE,
-            tp_worker=None,
+            tp_worker=SimpleNamespace(get_precompile_paddings=lambda: ([8, 16, 32], [], [])),
             chunked_prefill_size=16,
             is_mixed_chunk=False,
             req_to_token_pool=SimpleNamespace(free_slots=list(range(rows)), size=ALL_ROWS),
@@ -291,6 +291,26 @@ def test_while_sizes_are_missing_clients_have_as_many_rows_as_what_is_compiled_h
     assert lanes.admits(lanes.shadow) == (1000, LIMIT)
     del lanes.lanes[1:]
     assert lanes.admits(lanes.old) == (1000, 2)
+
+
+def test_beside_clients_what_is_proven_reads_prompts_in_pieces_of_the_smallest_size(
+    lanes: Lanes,
+) -> None:
+    """Their next token waits for each piece: two busy loops beside a tiny model made it 1.6 s."""
+    scheduler = lanes.scheduler
+
+    def piece(lane: Lane) -> Any:
+        return lanes.sharing.admit(lane, lambda: scheduler.chunked_prefill_size)
+
+    assert piece(lanes.shadow) == 16
+    lanes.put(lanes.old, running=[request()])
+    assert (piece(lanes.shadow), piece(lanes.old), scheduler.chunked_prefill_size) == (8, 16, 16)
+    scheduler.page_size = 3
+    assert piece(lanes.shadow) == 6
+    scheduler.page_size = 12
+    assert piece(lanes.shadow) == 12
+    scheduler.chunked_prefill_size = None  # without pieces a prompt is computed whole
+    assert piece(lanes.shadow) is None
 
 
 def test_a_lane_that_was_full_looks_again_when_more_is_compiled(lanes: Lanes) -> None:
