@@ -357,7 +357,7 @@ def test_no_file_of_ours_names_a_registry() -> None:
 
 def test_ci_runs_what_the_docs_say() -> None:
     script = (ROOT / ".ci/run").read_text()
-    assert re.findall(r"^(make \w+|.ci/judge)$", script, re.MULTILINE) == [
+    assert re.findall(r"^(make \w+|.ci/judge)(?: &)?$", script, re.MULTILINE) == [
         "make setup",
         "make check",
         ".ci/judge",
