@@ -44,7 +44,11 @@ def _read_beside(
         with closing(Reader(checkpoint, cancel, told)) as reader:
             yield reader.check
 
-    for _ in done_quietly(tensors, worker, quiet):
+    def bytes_of(tensor: str) -> int:
+        held = checkpoint.held[tensor]
+        return held.end - held.begin
+
+    for _ in done_quietly(tensors, worker, quiet, bytes_of):
         pass
 
 

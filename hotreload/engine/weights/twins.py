@@ -159,7 +159,10 @@ class Copying:
         def worker() -> AbstractContextManager[Callable[[int], tuple[int, Any, One]]]:
             return nullcontext(copy)
 
-        return done_quietly(places, worker, self._quiet)
+        def bytes_of(place: int) -> int:
+            return int(self._live.leaves[place].nbytes)
+
+        return done_quietly(places, worker, self._quiet, bytes_of)
 
 
 def _placed_like(leaf: Any, live: Any) -> Any:
