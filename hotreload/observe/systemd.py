@@ -215,8 +215,9 @@ class Systemd:
         serving = f"{self._verb()} generation {live.number} ({_named(live.revision)})"
         if self._replicas.serving < of > 1:
             serving += f" on {self._replicas.serving} of {of} replicas"
-        fading = ", ".join(str(generation.number) for generation in self._replicas.fading)
-        return f"{serving}, requests still end under {fading}" if fading else serving
+        # Requests may still end by their weights, or a comparison with them, or a conversation.
+        older = ", ".join(str(generation.number) for generation in self._replicas.fading)
+        return f"{serving}, still holding {older}" if older else serving
 
     def _verb(self) -> str:
         """Say what it does with the live generation, and as which of several hosts."""

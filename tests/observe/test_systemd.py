@@ -153,7 +153,7 @@ def overlapping(listener: Listener) -> Systemd:
     systemd.observe(ModeChosen(Mode.OVERLAP))
     systemd.observe(GenerationLive(SECOND))
     systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
-    fading = "STATUS=serving generation 8 (step_2), requests still end under 7"
+    fading = "STATUS=serving generation 8 (step_2), still holding 7"
     assert listener.heard() == ["READY=1", fading]
     return systemd
 
@@ -162,7 +162,7 @@ def test_an_old_generation_is_told_until_it_has_ended(listener: Listener) -> Non
     systemd = overlapping(listener)
     systemd.observe(AttemptFinished(attempt(Outcome.POSTPONED, Reason("drain", "busy")), SECOND))
     _, status = listener.heard()
-    assert status.endswith("requests still end under 7; put off step_2: drain: busy")
+    assert status.endswith("still holding 7; put off step_2: drain: busy")
     systemd.observe(GenerationEnded(FIRST))
     after = "STATUS=serving generation 8 (step_2); put off step_2: drain: busy"
     assert listener.heard() == [after]
@@ -174,7 +174,7 @@ def test_the_end_of_an_old_generation_leaves_what_is_under_way(listener: Listene
     systemd = overlapping(listener)
     systemd.observe(PhaseEntered(Revision("cccc", "step_3"), Phase.DRAINING))
     *_, status = listener.heard()
-    assert "requests still end under 7, reloading: waiting for requests to end" in status
+    assert "still holding 7, reloading: waiting for requests to end" in status
     systemd.observe(GenerationEnded(FIRST))
     doing = "reloading: waiting for requests to end before the swap to step_3"
     assert listener.heard() == [f"STATUS=serving generation 8 (step_2), {doing}"]
@@ -186,7 +186,7 @@ def test_weights_that_a_rollback_made_live_again_do_not_end(listener: Listener) 
     systemd.observe(GenerationLive(again))
     systemd.observe(AttemptFinished(attempt(Outcome.LIVE), again))
     *_, status = listener.heard()
-    assert status == "STATUS=serving generation 9 (step_1), requests still end under 8"
+    assert status == "STATUS=serving generation 9 (step_1), still holding 8"
 
 
 def test_an_old_generation_that_ends_in_a_stop_does_not_hide_the_stop(listener: Listener) -> None:
@@ -287,7 +287,7 @@ def test_while_a_reload_goes_from_one_engine_to_the_next_the_old_generation_is_t
     assert listener.heard()[-1] == status
     systemd.observe(GenerationLive(SECOND, 1))
     systemd.observe(AttemptFinished(attempt(Outcome.LIVE), SECOND))
-    fading = "STATUS=serving generation 8 (step_2), requests still end under 7"
+    fading = "STATUS=serving generation 8 (step_2), still holding 7"
     assert listener.heard() == ["READY=1", fading]
 
 
