@@ -167,12 +167,8 @@ class Daemon:
 
     def _quiet(self) -> Quiet:
         """At a start nobody is answered who would have to be left any processor time."""
-        engine = self.settings.engine
-        return (
-            Quiet(1, engine.staging_priority, engine.staging_starve)
-            if self.slot.filled.is_set()
-            else LOUD
-        )
+        engine, serves = self.settings.engine, self.slot.filled.is_set()
+        return Quiet(1, engine.staging_priority, engine.staging_starve) if serves else LOUD
 
     def _given_to(self, feature: Feature) -> Given:
         return Given(
