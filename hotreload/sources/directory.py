@@ -144,11 +144,11 @@ class DirectorySource:
 
     def listed(self) -> list[Listed]:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
-        return self._tree.listed()
+        return [self._seen.told_by_content(each) for each in self._tree.listed()]
 
     def named(self) -> Sequence[str]:
         """The ids of revisions that the last look saw, the newest first; for any thread."""
-        return self._tree.named
+        return [self._seen.by_content(id) for id in self._tree.named]
 
     def wake(self, cause: str = "request") -> None:
         """Look now; may be called from any thread."""

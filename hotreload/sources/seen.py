@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.errors import HotReloadError, SourceUnavailable
+from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import remote_file_system
 from hotreload.sources.place import Followed
 from hotreload.types import Revision
@@ -96,6 +97,12 @@ class Seen:
     def by_content(self, id: str) -> str:
         """The same id, or that of the content, where the files so named have been read since."""
         return self._digests.contents.get(id, id)
+
+    def told_by_content(self, each: Listed) -> Listed:
+        """The same row, by the content of what has been read since its look."""
+        if each.revision is None or not each.revision.is_unread:
+            return each
+        return replace(each, revision=replace(each.revision, id=self.by_content(each.revision.id)))
 
     def learn(self, followed: Iterable[Followed]) -> bool:
         """Name by its content what has been read since it was named; say if there was any."""
