@@ -29,11 +29,12 @@ from hotreload.engine.weights import headroom, loaders, on_device, own, rereadin
 from hotreload.engine.weights.comparing import same_bits
 from hotreload.engine.weights.filling import Filling, NotByOurs
 from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.measuring import measure_leaf
+from hotreload.engine.weights.measuring import gathered, measure_leaf
 from hotreload.engine.weights.on_device import can_turn
 from hotreload.engine.weights.own import Reader
+from hotreload.engine.weights.rereading import SameLeaves
 from hotreload.engine.weights.trust import noted
-from hotreload.engine.weights.weights import Destination
+from hotreload.engine.weights.weights import Destination, Weights, sources_of
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointRejected,
@@ -181,6 +182,23 @@ async def test_experts_are_stacked(tmp_path: Path) -> None:
     (made,) = reader.made([(parts, live)])
     assert np.array_equal(np.asarray(made.leaf), experts.transpose(0, 2, 1))
     assert made.one.sums.keys() == {"e0", "e1", "e2"}
+
+
+async def test_experts_that_are_all_there_are_shared_in_their_first_reading(tmp_path: Path) -> None:
+    experts = np.random.default_rng(0).normal(size=(3, 4, 6)).astype(np.float32)
+    save_file({f"e{at}": each for at, each in enumerate(experts)}, tmp_path / WEIGHTS)
+    parts = [Ingredient(f"e{at}", Rule((4, 6), axes=(1, 0)), at) for at in range(3)]
+    checked, told = real.checked(tmp_path), list[int]()
+    live = jax.numpy.zeros((3, 6, 4), np.float32)
+    (made,) = Reader(checked, threading.Event(), told.append).made([(parts, live)])
+    there = Weights([made.leaf], gathered({"experts": made.one}), sources=sources_of(checked))
+    for is_other in (False, True):
+        if is_other:
+            changed(tmp_path, "e1")
+        reader = Reader(first := unread(tmp_path), threading.Event(), told.append)
+        reader.there = SameLeaves(first, ["experts"], [there]).find
+        (again,) = reader.made([(parts, made.leaf)])
+        assert (again.is_shared, again.leaf is made.leaf) == (not is_other, not is_other)
 
 
 async def test_experts_that_a_part_leaves_out_stay_what_they_are(tmp_path: Path) -> None:
