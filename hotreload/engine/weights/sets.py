@@ -181,10 +181,10 @@ class StagingEngine:
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
+        await self.until_ready_to_stage()
         self.staging = HowFar(0, checkpoint.bytes)
         how: list[Loading] = []
         try:
-            await self.until_ready_to_stage()
             load = partial(self._load, checkpoint, self.live.weights, how)
             staged = await self._staged(checkpoint.revision, load)
         finally:
