@@ -8,6 +8,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -204,6 +205,8 @@ class Pieces:
         self._file = file
         self._piece = min(piece, file.identity.size) or 1
         self._cancel = cancel
+        self.reads, self.seconds = 0, 0.0
+        """The number of reads, and the time that they took."""
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
         """Each piece between two offsets, and where it begins; the next piece overwrites it.
@@ -229,7 +232,10 @@ class Pieces:
     def _take(self, piece: memoryview, offset: int) -> None:
         if self._cancel is not None and self._cancel.is_set():
             raise Cancelled
+        began = time.perf_counter()
         self._file.read_into(piece, offset)
+        self.seconds += time.perf_counter() - began
+        self.reads += 1
 
 
 class Hashing(Pieces):

@@ -169,7 +169,8 @@ class Tree:
                 self._doubted.discard(place.folder)
             each.place = place
             each.oddity = passing.outside(place, roots) or place.oddity
-            each.claimed = each.claimed or _came_by(place.path, came)
+            above = (place.path, *place.path.parents)
+            each.claimed = each.claimed or any(str(part) in came for part in above)
             followed[place.folder] = each
         self._followed = followed
 
@@ -344,8 +345,3 @@ class Tree:
     def _is_odd_for(self, each: Followed, span: float, look: Look) -> bool:
         look.wake_at(each.touched + span)
         return each.was_untouched(span, look.now, self._wall())
-
-
-def _came_by(path: Path, came: set[str]) -> bool:
-    """Say whether the path, or a folder above it, appeared in one step."""
-    return bool(came) and any(str(part) in came for part in (path, *path.parents))

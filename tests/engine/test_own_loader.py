@@ -6,8 +6,9 @@ import math
 import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from hotreload import failpoints, threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
 from hotreload.engine.weights import headroom, loaders, on_device, own, rereading, trust
@@ -667,3 +669,24 @@ async def test_what_is_touched_before_its_first_reading_is_over_is_put_off(
     touch(folder / WEIGHTS)
     with pytest.raises(CheckpointChanged, match=f"{WEIGHTS}: it was (touched|replaced)"):
         await engine.stage(checkpoint)
+
+
+async def test_of_slow_storage_more_is_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each read has its latency, a mebibyte at a time takes most of the time."""
+    tensors = {f"{at}": np.zeros(8 << 20, np.uint8).view(np.float32) for at in range(3)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    reads, read = list[int](), Opened._read_once
+
+    def slow(file: Opened, buffer: memoryview, offset: int) -> int:
+        reads.append(len(buffer))
+        time.sleep(2 * own.LONG_READ)
+        return read(file, buffer, offset)
+
+    checkpoint = real.checked(tmp_path)
+    monkeypatch.setattr(Opened, "_read_once", slow)
+    with closing(Reader(checkpoint, threading.Event(), lambda count: None)) as reader:
+        for name in tensors:
+            reader.check(name)
+    assert reads == [1 << 20] * 8 + [4 << 20] * 2 + [8 << 20]

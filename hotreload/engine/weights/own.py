@@ -32,6 +32,8 @@ from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 1 << 20
 """Read, hashed and measured at a time: it stays in a core's cache until all is known of it."""
+LARGEST_PIECE, LONG_READ = 16 << 20, 0.002
+"""Of storage that takes so many seconds for a read larger pieces are read."""
 SMALL = 1 << 20
 """Leaves of fewer bytes are placed together: each call takes its time, whatever it places."""
 TOGETHER = 64
@@ -75,6 +77,7 @@ class Reader:
         self._tally = Tally()
         self.there: Callable[[Sequence[Ingredient], jax.Array], Made | None] = lambda *_: None
         """Find a leaf that is there already, once all its tensors have passed."""
+        self._piece = PIECE
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
 
@@ -203,12 +206,14 @@ class Reader:
         first = self._checkpoint.first_reading
         seen = first and first.begin(tensor)
         with words_for(held.file):
-            hashing = Hashing(self._file(held.file), PIECE, self._cancel)
+            hashing = Hashing(self._file(held.file), self._piece, self._cancel)
             for piece in hashing.into(memoryview(memory), held.begin):
                 self._told(len(piece))
                 if seen:
                     seen.look(piece)
                 yield np.frombuffer(piece, np.uint8)
+            if hashing.seconds > LONG_READ * hashing.reads:
+                self._piece = min(4 * self._piece, LARGEST_PIECE)
             digest = hashing.digest()
             if not (first.end(tensor, digest, seen) if first else digest == held.digest):
                 raise Changed(f"the bytes of {tensor} are different now")
