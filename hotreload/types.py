@@ -194,6 +194,10 @@ class EngineLoad:
     kv_free: int = 0
 
 
+PROVE_WITHIN = 5.0
+"""Seconds that a proof takes beside clients, if shares can do it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """In which part of their turns weights compute that are not the live ones, beside others."""
@@ -202,8 +206,15 @@ class Shares:
     """For those that are being proven, while clients are answered."""
     fading: float = 0.5
     """The least for older ones that still answer; more as they answer as many as others do."""
-    prove_within: float = 5.0
-    """Seconds that a proof is to take: for that the share of what is proven grows, up to 1."""
+    prove_within: float | None = PROVE_WITHIN
+    """Seconds that a proof is to take, for which its share grows, up to 1; None: it does not."""
+
+    def times_as_long(self, seconds: float) -> float:
+        """Return the factor by which a proof of so many seconds may take longer beside clients.
+
+        Once its share has grown to 1, each step of it waits for one of theirs.
+        """
+        return 1 / self.shadow if self.prove_within is None else 2 + self.prove_within / seconds
 
 
 @dataclass(frozen=True, slots=True)

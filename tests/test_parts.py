@@ -89,8 +89,7 @@ def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
         keep_previous=KeepPrevious.HOST,
         sets=3,
         finish_timeout=17,
-        shadow_share=0.2,
-        prove_within=6,
+        times_beside_clients=2 + 6 / 16,
     )
     assert rules.proving_timeout == 6 + 2 * 16
 

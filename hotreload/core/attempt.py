@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hotreload.core.deciding import check_undecided, learn
+from hotreload.core.deciding import check_undecided
 from hotreload.core.engines.everywhere import (
     EngineChange,
     change_in_turn,
@@ -29,7 +29,6 @@ from hotreload.core.progress import AttemptProgress, StillWanted
 from hotreload.core.recording import Attempts
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.events import RevisionWanted
 from hotreload.threads import uninterrupted, wait_for_left_behind
 from hotreload.types import Checkpoint, Noise, Phase, Revision, Staged
 
@@ -212,14 +211,8 @@ class AttemptUnderWay:
 
     def _learn(self) -> None:
         """Know the weights by their content, which staging may have been the first to read."""
-        ledger, before = self._attempts.ledger, self.progress.revision
-        self.progress.revision = revision = learn(ledger, before)
-        if revision == before:
-            return
-        if ledger.wanted == revision:
-            self.progress.publish(RevisionWanted(revision))
-        if not self._is_forced:
-            check_undecided(ledger, revision)
+        if self._attempts.learn(self.progress) and not self._is_forced:
+            check_undecided(self._attempts.ledger, self.progress.revision)
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""

@@ -23,7 +23,13 @@ from hotreload.errors import (
     Recognized,
     TryAgain,
 )
-from hotreload.events import AttemptFinished, DryRunFinished, PhaseEntered, Publish
+from hotreload.events import (
+    AttemptFinished,
+    DryRunFinished,
+    PhaseEntered,
+    Publish,
+    RevisionWanted,
+)
 from hotreload.events.event import LateEvidence
 from hotreload.types import (
     NOT_PROBED,
@@ -145,7 +151,7 @@ class Attempts:
 
         Where the probes are not `probes` any more, nobody knows which ones it failed.
         """
-        progress.revision = learn(self.ledger, progress.revision)
+        self.learn(progress)
         attempt = progress.ended = self._described(progress, error, policy)
         self.ledger.promised = 0
         if policy.dry_run:
@@ -165,6 +171,14 @@ class Attempts:
         self.publish(finished(attempt, self.ledger.live, progress.replica))
         await self.save()
         await progress.reach("saved")
+
+    def learn(self, progress: AttemptProgress) -> bool:
+        """Know the weights by their content, if that is known by now; False if nothing is new."""
+        before = progress.revision
+        progress.revision = learn(self.ledger, before)
+        if progress.revision != before and self.ledger.wanted == progress.revision:
+            self.publish(RevisionWanted(progress.revision))
+        return progress.revision != before
 
     async def _abandon(self) -> None:
         """Forget the attempt: how it ended says nothing about the checkpoint."""

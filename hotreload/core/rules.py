@@ -37,11 +37,8 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    shadow_share: float = 0.25
-    """The part of their turns in which new weights compute for the probes, beside clients."""
-
-    prove_within: float | None = 5.0
-    """Time of a proof, for which its share grows up to 1; None where it stays as it is."""
+    times_beside_clients: float = 2.2
+    """Factor by which the probes may take longer where clients are answered meanwhile."""
 
     @property
     def most_sets(self) -> int:
@@ -50,10 +47,5 @@ class Rules:
 
     @property
     def proving_timeout(self) -> float:
-        """Time for the probes where clients are answered meanwhile, who have most of the steps.
-
-        Once the share has grown to 1, each step of theirs waits for one of the clients'.
-        """
-        if self.prove_within is None:
-            return self.probe_timeout / self.shadow_share
-        return self.prove_within + 2 * self.probe_timeout
+        """Time for the probes where clients are answered meanwhile."""
+        return self.probe_timeout * self.times_beside_clients

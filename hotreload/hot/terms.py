@@ -12,7 +12,7 @@ from hotreload.engine.weights.sets import StagingOptions
 from hotreload.engine.weights.spare_processors import Threads, counted
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
-from hotreload.types import Shares
+from hotreload.types import PROVE_WITHIN, Shares
 
 DAEMONS_RULES = Rules()
 DAEMONS_SHARES = Shares()
@@ -43,7 +43,7 @@ class HotTerms:
     probe_timeout: float = DAEMONS_RULES.probe_timeout
     shadow_share: float = DAEMONS_SHARES.shadow
     """Steps of what is proven for each step of what is answered meanwhile."""
-    prove_within: float = DAEMONS_SHARES.prove_within
+    prove_within: float = PROVE_WITHIN
     """Time of a proof, for which that share grows, up to 1."""
     fading_share: float = DAEMONS_SHARES.fading
     """The least part of their turns in which older weights compute."""
@@ -71,8 +71,7 @@ class HotTerms:
             finish_timeout=self.finish_timeout,
             probe_timeout=self.probe_timeout,
             keep_previous=KeepPrevious(self.keep_previous),
-            shadow_share=self.shadow_share,
-            prove_within=self.prove_within,
+            times_beside_clients=self.shares.times_as_long(self.probe_timeout),
         )
 
     @property

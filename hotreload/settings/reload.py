@@ -11,7 +11,7 @@ from hotreload.settings.kinds import (
     Seconds,
 )
 from hotreload.settings.tables import SettingsTable
-from hotreload.types import Shares
+from hotreload.types import PROVE_WITHIN, Shares
 
 DEFAULT_RULES = Rules()
 DEFAULT_SHARES = Shares()
@@ -96,7 +96,7 @@ class ReloadSettings(SettingsTable):
         "While nobody is answered it computes in every turn. For mode = 'overlap'.",
     )
     prove_within: Deadline = Field(
-        default=DEFAULT_SHARES.prove_within,
+        default=PROVE_WITHIN,
         description="How long a proof is to take: where steps are slow its share grows for that, "
         "up to 1; over several hosts it does not.",
     )

@@ -18,8 +18,9 @@ def stage_seconds(settings: Settings) -> float:
 
 def shares_of(settings: Settings) -> Shares:
     """Return in which part of their turns weights compute that are not the live ones."""
-    reload = settings.reload
-    return Shares(reload.shadow_share, reload.fading_share, reload.prove_within)
+    reload, is_on_one_host = settings.reload, settings.engine.nnodes == 1
+    prove_within = reload.prove_within if is_on_one_host else None
+    return Shares(reload.shadow_share, reload.fading_share, prove_within)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -38,6 +39,5 @@ def rules_of(settings: Settings) -> Rules:
         longest_drain=settings.server.limits.request_seconds,
         probe_timeout=reload.probe_timeout + later,
         keep_previous=KeepPrevious(reload.keep_previous),
-        shadow_share=reload.shadow_share,
-        prove_within=reload.prove_within if settings.engine.nnodes == 1 else None,
+        times_beside_clients=shares_of(settings).times_as_long(reload.probe_timeout + later),
     )

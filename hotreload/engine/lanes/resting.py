@@ -67,6 +67,7 @@ class Resting:
         `since` is the time of them. Where all ranks must decide the same, nobody asks: their clocks
         differ.
         """
+        assert self._prove_within is not None, "nobody asks where clocks differ"
         left, step = self._prove_within - since, since / max(1, lane.rounds + lane.launches)
         own = max(1, steps - lane.launches) * step
         lane.share = max(self._shadow, _fraction(own / max(own, left - own)))

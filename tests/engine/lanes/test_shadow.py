@@ -468,7 +468,7 @@ async def test_a_comparison_that_is_cut_short_leaves_no_lane_and_no_memory(
             at = len(seen)
             comparing.cancel()
             await asyncio.gather(comparing, return_exceptions=True)
-        assert len(of_shadow(seen[at:], serving)) <= 3
+        assert len(of_shadow(seen[at:], serving)) <= 4  # prompts in pieces: one more
         assert [lane.number for lane in lanes_of(engine)] == [serving]
     assert not client.done()
     assert (await client).is_whole
