@@ -16,7 +16,7 @@ from tests.test_layers import imports_of, is_within, name_of
 
 ROOT = PACKAGE.parent
 NAMES = [each.name for each in FEATURES]
-BY_DAY = {"bake", "pause"}
+BY_DAY = {"bake"}
 NEEDED_BY: dict[str, dict[str, str]] = {
     "compare": {
         "hotreload.cli.trial.diff": "a verb that compares two checkpoints, without a daemon",

@@ -37,7 +37,7 @@ class Rules:
     """True to have several engines all ready before any goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    times_beside_clients: float = 2.2
+    times_beside_clients: float = 2 + 5 / 30
     """Factor by which the probes may take longer where clients are answered meanwhile."""
 
     @property

@@ -85,6 +85,7 @@ async def test_no_answer_mixes_however_launches_and_results_are_shuffled(
     await check_memory(engine)
 
 
+@pytest.mark.at_night  # why it is done otherwise; by day the one before shows how it is
 async def test_a_lane_that_is_skipped_now_and_then_mixes_answers(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +219,7 @@ async def test_the_shadow_numbers_its_rows_as_all_others_do(engine: Engine, voic
     assert all(len(rows) == len(set(rows)) for rows in together)
 
 
+@pytest.mark.at_night  # why it is done otherwise; by day the one before shows how it is
 async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ async def test_a_row_is_free_for_it_beside_a_lane_that_is_full(
     await check_memory(engine)
 
 
+@pytest.mark.at_night  # why it is done otherwise; by day the one before shows how it is
 async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
