@@ -98,7 +98,9 @@ async def test_steps_that_all_have_left_behind_are_forgotten(numbered: list[Stor
     async with following(numbered[1], Doing()):
         for name in ("one", "two", "three"):
             await asked(chair, name)
-    held = [numbered[0].get(f"hotreload/step/{number}", 0.01) for number in (1, 2, 3)]
+        # One that is there is told at once, however busy the machine is.
+        within = {1: 0.01, 2: 0.01, 3: PATIENCE}
+        held = [numbered[0].get(f"hotreload/step/{each}", within[each]) for each in within]
     assert [each is None for each in held] == [True, True, False]
 
 
