@@ -17,6 +17,7 @@ from hotreload.errors import CheckpointRejected, NotJudged
 from hotreload.types import Staged
 
 OnceLive = Callable[[], Awaitable[None]]
+"""Do what decides nothing; a cancel ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Case:
     progress: AttemptProgress
     is_dry_run: bool
     once_live: list[OnceLive] | None
-    """OnceLive to be done once `staged` is live, while both sets are there (`follow_up`).
+    """Work to be done once `staged` is live, while both sets are there (`FollowUp`).
 
     None where that cannot be: in a dry run, and where one set answers at a time.
     """
