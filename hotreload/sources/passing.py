@@ -45,7 +45,7 @@ AFTER = {
     "too_deep": _After("settle"),
     "unfinished": _After("long"),
 }
-"""The spans of each code, in the order of the table in docs/trainer.md."""
+"""The spans of each code, in the order of the table in docs/checkpoints.md."""
 assert (*AFTER,) == PASSED_OVER
 
 

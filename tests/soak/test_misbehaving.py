@@ -51,7 +51,7 @@ CORPUS = "\n".join(
 )
 SETTINGS = (
     "compare.report=true",
-    # docs/damages.md has them: they let the good steps of this training pass.
+    # tests/tiny/DAMAGES.md has them: they let the good steps of this training pass.
     "compare.limits={min_agreement=0.42,max_kl=0.25,max_perplexity_ratio=1.4,"
     "max_length_ratio=1.4,min_change=1e-6,min_accuracy=0.9,min_heard_same_top=0.5}",
     "compare.mirror=0.1",

@@ -1,4 +1,4 @@
-"""The table of docs/damages.md that says which limit catches which damage.
+"""The table of DAMAGES.md that says which limit catches which damage.
 
 What hotreload's own report says of each, by numpy: `python -m tests.tiny.limits` measures for half
 a minute and writes it.
@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.features.compare.behaviour import Behaviour
@@ -18,10 +19,10 @@ from hotreload.tiny.damage import find_damage
 from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, learned
 from hotreload.tiny.weights import Arrays
-from tests.docs.pages import PAGES, ROOT, marked
+from tests.docs.pages import marked
 from tests.tiny.asked import report_on
 
-PAGE = "docs/damages.md"
+PAGE = Path(__file__).with_name("DAMAGES.md")
 LIMITS = {
     "qwen3": CompareLimits(
         min_agreement=0.42, max_kl=0.25, max_perplexity_ratio=1.4, max_length_ratio=1.4
@@ -108,7 +109,7 @@ WRITTEN = re.compile(r"^\| `?([\w: -]+?)`? \| (\d\S*) \| (\S+) \| (\S+) \| (\S+)
 
 def read() -> list[tuple[LimitRow, list[str]]]:
     """The rows on the page, and the limits that it says catch each."""
-    (table,) = marked("limits").findall(PAGES[PAGE])
+    (table,) = marked("limits").findall(PAGE.read_text())
     cells = [row.groups() for row in WRITTEN.finditer(table)]
     return [
         (LimitRow(kind, *map(float, figures)), re.findall(r"`(\w+)`", names))
@@ -119,7 +120,7 @@ def read() -> list[tuple[LimitRow, list[str]]]:
 def main() -> None:
     lines = [f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
     table = "\n".join([*lines, *(row.written() for row in rows())])
-    (ROOT / PAGE).write_text(marked("limits").sub(table, PAGES[PAGE]))
+    PAGE.write_text(marked("limits").sub(table, PAGE.read_text()))
 
 
 if __name__ == "__main__":

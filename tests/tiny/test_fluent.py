@@ -17,7 +17,8 @@ from hotreload.tiny.shards import encode
 from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import learned
 from hotreload.tiny.weights import Arrays, hand_built
-from tests.docs.pages import section
+from tests.docs.pages import marked
+from tests.tiny.limits import PAGE
 from tests.tiny.runs import Behaviour, behaviour, run_of
 
 OF_ONE_ARCH = {"missing-head-norms": "qwen3", "missing-biases": "qwen2"}
@@ -82,7 +83,8 @@ ROWS = re.compile(r"^\| `?([\w-]+)`? \| (.+) \| (\S+) \| (\S+) \| (\S+) \|$", re
 
 def test_the_page_tells_of_each_what_it_does_and_how_much() -> None:
     """Figures move a little with the machine that trains; `missing-biases` is qwen2's."""
-    (none, *_), *rows = [row.groups() for row in ROWS.finditer(section("damages"))][1:]
+    (table,) = marked("damages").findall(PAGE.read_text())
+    (none, *_), *rows = [row.groups() for row in ROWS.finditer(table)][1:]
     assert none == "none"
     assert sorted(row[:2] for row in rows) == sorted((d.kind, d.meaning) for d in FLUENT)
     for kind, _, *figures in rows:

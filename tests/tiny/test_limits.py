@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from tests.docs.pages import PAGES, blocks
+from tests.docs.pages import blocks
 from tests.tiny.limits import GOOD_STEPS, KINDS, LIMITS, PAGE, damaged_row, good_row, read
 
 
@@ -18,14 +18,14 @@ def test_the_page_has_each_damage_and_what_its_limits_say_of_the_figures() -> No
 
 
 def test_the_limits_on_the_page_are_those_of_the_table() -> None:
-    (file,) = (tomllib.loads(each) for each in blocks("toml", PAGES[PAGE]))
+    (file,) = (tomllib.loads(each) for each in blocks("toml", PAGE.read_text()))
     given = {name: each for name, each in asdict(LIMITS["qwen3"]).items() if each is not None}
     assert file["compare"]["limits"] == given
 
 
 def test_the_page_names_those_that_no_limit_catches() -> None:
     missed = {row.kind for row, names in read()[len(GOOD_STEPS) :] if not names}
-    (line,) = (each for each in PAGES[PAGE].splitlines() if "no limit catches" in each)
+    (line,) = (each for each in PAGE.read_text().splitlines() if "no limit catches" in each)
     assert {kind for kind in KINDS if f"`{kind}`" in line} == missed
 
 
