@@ -367,6 +367,15 @@ def test_no_folder_has_more_modules_than_one_sees_at_a_glance() -> None:
     assert large == NOT_YET_SMALL
 
 
+ABOUT_ALL = {"deletion", "docstrings", "event_names", "homes", "kernel", "layers", "plain_words"}
+"""Tests that are about every room; each other test lies in the folder of what it is about."""
+
+
+def test_tests_lie_with_the_room_that_they_are_about() -> None:
+    flat = {file.stem for file in (PACKAGE.parent / "tests").glob("test_*.py")}
+    assert flat == {f"test_{each}" for each in ABOUT_ALL}
+
+
 # --- pickles ---------------------------------------------------------------------------------
 
 READERS = {

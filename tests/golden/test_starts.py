@@ -11,7 +11,7 @@ from hotreload.types import By, Generation, Reason, Revision
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
 from tests.golden.observed import told_shortly
-from tests.test_boot import Machine, does_not_start, weights
+from tests.life.start.test_boot import Machine, does_not_start, weights
 
 OURS = (
     (re.compile(r'("\w+": )\d[\d.]*(e-\d+)?(?=[,}])'), r"\1SOME"),

@@ -7,7 +7,7 @@ import pytest
 
 from hotreload import failpoints
 
-SOURCES = sorted((Path(__file__).parent.parent / "hotreload").rglob("*.py"))
+SOURCES = sorted((Path(__file__).parents[2] / "hotreload").rglob("*.py"))
 
 
 @pytest.fixture(autouse=True)

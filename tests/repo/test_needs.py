@@ -12,7 +12,7 @@ from tests.children import is_there
 from tests.needs import VARIABLE, had_all_the_same
 from tests.waiting import look_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TARGETS = ("setup", "check", "test")
 NO_TMUX = "there is no tmux: apt-get install tmux"
 SKIPS = f"""

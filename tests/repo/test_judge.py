@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import look_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TODAY = date(2026, 3, 1)
 
 MAKEFILE = """

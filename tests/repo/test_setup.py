@@ -14,7 +14,7 @@ import pytest
 
 from hotreload.engine.versions import SUPPORTED
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOOLS = ["sh", "cat", "cksum", "dirname", "grep", "head", "mkdir", "readlink", "rm"]
 
 CONSTRAINTS = ["constraints.txt", "constraints-0.1.txt"]

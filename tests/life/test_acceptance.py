@@ -23,7 +23,7 @@ from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
 from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from tests.test_rereading import living
+from tests.life.test_rereading import living
 
 CONFIG = {
     "max_position_embeddings": 4096,

@@ -14,7 +14,7 @@ import pytest
 from hotreload.cli import build_parser
 from hotreload.settings.load import Settings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LINES = re.sub(r"\\\n\s*", "", (ROOT / "Dockerfile").read_text()).splitlines()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TARGETS = ["cpu", "tpu"]

@@ -16,7 +16,7 @@ from tests import conftest
 from tests.record import VARIABLE, is_for_want_of_time
 from tests.waiting import look_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def by_asyncio() -> None:

@@ -27,7 +27,7 @@ from hotreload.settings.source import OF_KIND
 from hotreload.settings.tables import fields_of, table_of
 
 ALL = class_with(FEATURES)
-CONFIG = Path(__file__).parent.parent / "config"
+CONFIG = Path(__file__).parents[2] / "config"
 HUB = "[source]\nkind = 'huggingface'\n"
 
 
