@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+from hotreload.checkpoint.arrays.in_memory import InMemory
+from hotreload.checkpoint.arrays.memory import in_given_names, survey_memory
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
 from hotreload.checkpoint.counted import Counted, what_counts
@@ -30,8 +32,6 @@ from hotreload.checkpoint.fit import (
     tensor_findings,
     tensors_by_name,
 )
-from hotreload.checkpoint.in_memory import InMemory
-from hotreload.checkpoint.memory import in_given_names, survey_memory
 from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey
 from hotreload.checkpoint.whole.contents import FileReader, read_all
 from hotreload.checkpoint.whole.first_reading import FirstReading, judged

@@ -11,9 +11,9 @@ from functools import partial
 
 import xxhash
 
+from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of
 from hotreload.checkpoint.findings import Unfit, error_of
-from hotreload.checkpoint.memory import with_serving
 from hotreload.checkpoint.reading import Identity
 from hotreload.checkpoint.safetensors import LONGEST_HEAD, Header
 from hotreload.checkpoint.survey import ServingFile, Survey

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.file_findings import (
     not_regular,
     read_whole,
@@ -34,7 +35,6 @@ from hotreload.checkpoint.findings import (
     shown_name,
 )
 from hotreload.checkpoint.formats import LARGEST_POINTER, disguised, foreign_weights
-from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.reading import Identity, Opened, identity_of
 from hotreload.checkpoint.safetensors import (
     Header,

@@ -10,7 +10,7 @@ from operator import attrgetter
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.upstream.rehearsal import Rehearsal
+from hotreload.engine.upstream.thread.rehearsal import Rehearsal
 from hotreload.quiet import short_turns, yield_processors
 from hotreload.threads import in_thread
 

@@ -35,8 +35,8 @@ from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.options import PROBES_ALONE, UnseenOptions
 from hotreload.engine.releasing import ReleasingEngine
 from hotreload.engine.upstream.parts import Parts
-from hotreload.engine.upstream.rehearsal import find_rehearsal
-from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.upstream.thread.rehearsal import find_rehearsal
+from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.errors import BadRequest, ConfigError, ProbeFailed
 from hotreload.threads import in_thread, uninterrupted

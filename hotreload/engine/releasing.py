@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, override
 
 from hotreload.engine.switching import SwitchingEngine
-from hotreload.engine.upstream.scheduler import rewrite_pools
-from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import Vacated
-from hotreload.engine.weights.one_set import stand_ins
+from hotreload.engine.upstream.thread.scheduler import rewrite_pools
+from hotreload.engine.weights.leaf.leaves import Vacated
+from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.memory.one_set import stand_ins
 from hotreload.threads import forgetting_locals, in_thread, uninterrupted
 
 

@@ -20,13 +20,14 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.tool_calls import ToldCalls
 from hotreload.engine.options import PROBES_ALONE, EngineOptions, UnseenOptions
 from hotreload.engine.proving import ProvingEngine
-from hotreload.engine.upstream import build, frozen, recompiles
-from hotreload.engine.upstream.between import BetweenSteps
-from hotreload.engine.upstream.nonfinite_logits import Withheld
+from hotreload.engine.upstream import build, frozen
 from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
-from hotreload.engine.upstream.scheduler import Wake
-from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.filling import Filling
+from hotreload.engine.upstream.thread import recompiles
+from hotreload.engine.upstream.thread.between import BetweenSteps
+from hotreload.engine.upstream.thread.nonfinite_logits import Withheld
+from hotreload.engine.upstream.thread.scheduler import Wake
+from hotreload.engine.upstream.thread.watch import EngineWatch
+from hotreload.engine.weights.load.filling import Filling
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, TryAgain

@@ -16,14 +16,14 @@ from hotreload.engine.lanes.along import Along
 from hotreload.engine.lanes.lane import Bound
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.slots import find_slot
-from hotreload.engine.upstream.between import BetweenSteps
-from hotreload.engine.upstream.scheduler import SchedulerThread, forget_caches, rewrite_pools
-from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.filling import Filling
-from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import signature, zeroed
-from hotreload.engine.weights.loaders import Comparison
-from hotreload.engine.weights.one_set import Trade, stand_ins
+from hotreload.engine.upstream.thread.between import BetweenSteps
+from hotreload.engine.upstream.thread.scheduler import SchedulerThread, forget_caches, rewrite_pools
+from hotreload.engine.upstream.thread.watch import EngineWatch
+from hotreload.engine.weights.leaf.leaves import signature, zeroed
+from hotreload.engine.weights.load.filling import Filling
+from hotreload.engine.weights.load.loaders import Comparison
+from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.memory.one_set import Trade, stand_ins
 from hotreload.engine.weights.sets import First, StagingEngine, StagingOptions
 from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original

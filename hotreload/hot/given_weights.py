@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.findings import fault
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.facts.hub_names import how_to_have

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hotreload.checkpoint.axes import OtherAxes, arranged
+from hotreload.checkpoint.arrays.axes import OtherAxes, arranged
 from hotreload.errors import BadRequest, shown
 from hotreload.hot.given_weights import GivenWeights, Renamed
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from hotreload.checkpoint.in_memory import never_change
+from hotreload.checkpoint.arrays.in_memory import never_change
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import PastGeneration
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.from_arrays import InDoubt
+from hotreload.engine.weights.leaf.from_arrays import InDoubt
 from hotreload.errors import BadRequest, CheckpointRejected, NothingOfThatName
 from hotreload.hot.given_weights import GivenChecks, GivenWeights
 from hotreload.hot.staged import AsyncStagedWeights

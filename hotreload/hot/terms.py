@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
+from hotreload.engine.weights.memory.spare_processors import Threads, counted
 from hotreload.engine.weights.sets import StagingOptions
-from hotreload.engine.weights.spare_processors import Threads, counted
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
 from hotreload.types import PROVE_WITHIN, Shares

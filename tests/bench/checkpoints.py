@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine.weights.loaders import Loaders
+from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.tiny import write_tiny
 
 WEIGHTS = "model.safetensors"

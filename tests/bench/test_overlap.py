@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.upstream import scheduler
+from hotreload.engine.upstream.thread import scheduler
 from hotreload.types import Outcome
 from tests.bench.figures import median
 from tests.engine.real import Folders, engine_of

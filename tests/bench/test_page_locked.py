@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hotreload.engine.weights import own
-from hotreload.engine.weights.host_arrays import fresh
-from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.on_device import can_turn
-from hotreload.engine.weights.own import Made, Reader
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.leaf.on_device import can_turn
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.load.own import Made, Reader
+from hotreload.engine.weights.memory.host_arrays import fresh
 from tests.bench.figures import median
 from tests.engine import real
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.engine.weights.spare_processors import counted
+from hotreload.engine.weights.load.upstream_loading import load_shadow
+from hotreload.engine.weights.memory.spare_processors import counted
 from hotreload.engine.weights.staging import told_to_model
-from hotreload.engine.weights.upstream_loading import load_shadow
 from hotreload.quiet import Quiet
 from hotreload.types import Checkpoint, Staged
 from tests.bench import plots

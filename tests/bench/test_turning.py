@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hotreload.engine.weights import own
-from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.on_device import can_turn
-from hotreload.engine.weights.own import Reader
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.leaf.on_device import can_turn
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.load.own import Reader
 from tests.bench.figures import median
 from tests.engine import real
 

@@ -52,8 +52,8 @@ from hotreload.cli.ops.machine import (
     unknown_groups,
 )
 from hotreload.engine import versions
-from hotreload.engine.weights import headroom
-from hotreload.engine.weights.host_memory import free_in_groups
+from hotreload.engine.weights.memory import headroom
+from hotreload.engine.weights.memory.host_memory import free_in_groups
 from hotreload.facts import gpus, holders
 from hotreload.facts.holders import Process
 from hotreload.features import FEATURES

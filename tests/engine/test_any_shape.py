@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine.weights.comparing import same_bits
-from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Loaders
-from hotreload.engine.weights.own import Reader
-from hotreload.engine.weights.plan import record_plan
-from hotreload.engine.weights.upstream_loading import load
+from hotreload.engine.weights.leaf.comparing import same_bits
+from hotreload.engine.weights.leaf.leaves import layout_of
+from hotreload.engine.weights.load.loaders import Loaders
+from hotreload.engine.weights.load.own import Reader
+from hotreload.engine.weights.load.plan import record_plan
+from hotreload.engine.weights.load.upstream_loading import load
 from hotreload.tiny import write_tiny
 from tests.engine import real
 from tests.engine.wide import widened

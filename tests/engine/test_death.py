@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.upstream import scheduler
+from hotreload.engine.upstream.thread import scheduler
 from hotreload.errors import EngineLost
 from tests.engine import real
 from tests.waiting import PATIENCE, turn_until

@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.axes import arranged
+from hotreload.checkpoint.arrays.axes import arranged
+from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.in_memory import InMemory
-from hotreload.engine.weights.comparing import change_of, same_bits
-from hotreload.engine.weights.from_arrays import (
+from hotreload.engine.weights.leaf.comparing import change_of, same_bits
+from hotreload.engine.weights.leaf.from_arrays import (
     Borrower,
     Copier,
     InDoubt,
@@ -23,10 +23,10 @@ from hotreload.engine.weights.from_arrays import (
     groups,
     rounded_bits,
 )
-from hotreload.engine.weights.leaf_rules import Heads, Ingredient, Rule
-from hotreload.engine.weights.leaves import signature
-from hotreload.engine.weights.measuring import gathered
-from hotreload.engine.weights.own import Made, Reader
+from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
+from hotreload.engine.weights.leaf.leaves import signature
+from hotreload.engine.weights.leaf.measuring import gathered
+from hotreload.engine.weights.load.own import Made, Reader
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Checkpoint, Served, TensorSpec
 from tests.engine import real
@@ -261,8 +261,8 @@ def test_an_array_that_was_deleted_meanwhile_is_named(kind: Any) -> None:
 def test_leaves_are_made_together_until_they_are_many_or_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotreload.engine.weights.from_arrays.BYTES_AT_ONCE", 30)
-    monkeypatch.setattr("hotreload.engine.weights.from_arrays.LEAVES_AT_ONCE", 3)
+    monkeypatch.setattr("hotreload.engine.weights.leaf.from_arrays.BYTES_AT_ONCE", 30)
+    monkeypatch.setattr("hotreload.engine.weights.leaf.from_arrays.LEAVES_AT_ONCE", 3)
     leaves = [jnp.zeros(size, jnp.uint8) for size in (40, 10, 10, 10, 10, 25)]
     assert list(groups(range(6), leaves)) == [[0], [1, 2, 3], [4], [5]]
     assert list(groups([], leaves)) == []

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.engine.weights import headroom
-from hotreload.engine.weights.host_memory import free_in_groups, host_bytes, host_bytes_free
+from hotreload.engine.weights.memory import headroom
+from hotreload.engine.weights.memory.host_memory import free_in_groups, host_bytes, host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
 MB = 2**20

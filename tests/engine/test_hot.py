@@ -15,7 +15,7 @@ import pytest
 import hotreload
 from hotreload import HotEngine, Probe
 from hotreload.checkpoint.fit import Policy
-from hotreload.engine.weights.loaders import Loaders
+from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import (
     BadRequest,
     Busy,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload import AsyncHotEngine, HotEngine, HotTerms, Probe
-from hotreload.engine.weights.leaves import Vacated
+from hotreload.engine.weights.leaf.leaves import Vacated
 from hotreload.errors import (
     BadRequest,
     Busy,

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hotreload.engine.weights import host_arrays, own
-from hotreload.engine.weights.host_arrays import LEAST_KEPT, LeafMemory, lay
-from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.own import Reader
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.load.own import Reader
+from hotreload.engine.weights.memory import host_arrays
+from hotreload.engine.weights.memory.host_arrays import LEAST_KEPT, LeafMemory, lay
 from tests.bench.test_memory import lazily_freed
 from tests.engine import real
 

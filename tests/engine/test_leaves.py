@@ -18,8 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.weights.leaves import like, signature, zeroed  # noqa: E402
-from hotreload.engine.weights.measuring import Measured, measure  # noqa: E402
+from hotreload.engine.weights.leaf.leaves import like, signature, zeroed  # noqa: E402
+from hotreload.engine.weights.leaf.measuring import Measured, measure  # noqa: E402
 
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.float8_e4m3fn]
 VALUES = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)

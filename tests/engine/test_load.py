@@ -7,7 +7,7 @@ import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane
 from hotreload.engine.lanes.lanes import Lanes
-from hotreload.engine.upstream.load_notes import NOTED_SECONDS, Load
+from hotreload.engine.upstream.thread.load_notes import NOTED_SECONDS, Load
 from hotreload.types import EngineLoad
 
 

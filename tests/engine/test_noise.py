@@ -19,8 +19,8 @@ from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from hotreload.checkpoint.reading import Cancelled  # noqa: E402
-from hotreload.engine.weights.leaves import Layout, signature  # noqa: E402
-from hotreload.engine.weights.measuring import measure  # noqa: E402
+from hotreload.engine.weights.leaf.leaves import Layout, signature  # noqa: E402
+from hotreload.engine.weights.leaf.measuring import measure  # noqa: E402
 from hotreload.engine.weights.noise import with_noise  # noqa: E402
 from hotreload.engine.weights.weights import Weights  # noqa: E402
 

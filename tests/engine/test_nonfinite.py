@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.upstream.scheduler import rewrite_pools
+from hotreload.engine.upstream.thread.scheduler import rewrite_pools
 from hotreload.errors import AnswerNonfinite, ProbeFailed
 from tests.engine import real
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hotreload.engine.upstream.recompiles import Counting
-from hotreload.engine.weights import on_device, own
-from hotreload.engine.weights.leaf_rules import Heads, Ingredient, Rule
-from hotreload.engine.weights.on_device import can_turn, pays_on_device, put, there_twice
-from hotreload.engine.weights.own import Made, Reader
+from hotreload.engine.upstream.thread.recompiles import Counting
+from hotreload.engine.weights.leaf import on_device
+from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
+from hotreload.engine.weights.leaf.on_device import can_turn, pays_on_device, put, there_twice
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.load.own import Made, Reader
 from tests.engine import real
 
 pytestmark = pytest.mark.real_engine

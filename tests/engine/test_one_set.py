@@ -12,9 +12,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from hotreload.engine.weights import one_set
-from hotreload.engine.weights.leaves import Layout, placed, signature
-from hotreload.engine.weights.one_set import Trade, stand_ins
+from hotreload.engine.weights.leaf.leaves import Layout, placed, signature
+from hotreload.engine.weights.memory import one_set
+from hotreload.engine.weights.memory.one_set import Trade, stand_ins
 from hotreload.errors import CheckpointIncompatible, EngineLost, NotEnoughMemory
 from tests.engine import real
 

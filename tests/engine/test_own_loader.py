@@ -27,15 +27,17 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
-from hotreload.engine.weights import headroom, loaders, on_device, own, rereading, trust
-from hotreload.engine.weights.comparing import same_bits
-from hotreload.engine.weights.filling import Filling, NotByOurs
-from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.measuring import gathered, measure_leaf
-from hotreload.engine.weights.on_device import can_turn
-from hotreload.engine.weights.own import Reader
-from hotreload.engine.weights.rereading import SameLeaves
-from hotreload.engine.weights.trust import noted
+from hotreload.engine.weights.leaf import on_device
+from hotreload.engine.weights.leaf.comparing import same_bits
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.leaf.measuring import gathered, measure_leaf
+from hotreload.engine.weights.leaf.on_device import can_turn
+from hotreload.engine.weights.load import loaders, own, rereading, trust
+from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.own import Reader
+from hotreload.engine.weights.load.rereading import SameLeaves
+from hotreload.engine.weights.load.trust import noted
+from hotreload.engine.weights.memory import headroom
 from hotreload.engine.weights.weights import Destination, Weights, sources_of
 from hotreload.errors import (
     CheckpointChanged,

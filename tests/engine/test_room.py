@@ -10,8 +10,8 @@ import pytest
 
 from hotreload import threads
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.room_for_a_set import Room
+from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import Noise, Revision, Staged

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.engine.weights.leaf_rules import Array, Heads, Rule
+from hotreload.engine.weights.leaf.leaf_rules import Array, Heads, Rule
 
 
 @st.composite

@@ -29,7 +29,7 @@ from hotreload.checkpoint.never_loaded import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import switching, versions
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.upstream import between
+from hotreload.engine.upstream.thread import between
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import (
     BadRequest,
@@ -367,7 +367,7 @@ async def test_nan_in_the_kv_pool_is_gone_after_a_scrub(
 async def pool_has_nan(engine: Engine) -> bool:
     import jax.numpy as jnp
 
-    from hotreload.engine.upstream.scheduler import rewrite_pools
+    from hotreload.engine.upstream.thread.scheduler import rewrite_pools
 
     found: list[bool] = []
 
@@ -516,7 +516,9 @@ async def test_a_stage_cancelled_at_any_time_leaves_nothing(
 async def test_too_little_memory_is_said_in_figures_before_anything_is_read(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotreload.engine.weights.headroom.host_bytes_free", lambda: 1_000_000)
+    monkeypatch.setattr(
+        "hotreload.engine.weights.memory.headroom.host_bytes_free", lambda: 1_000_000
+    )
     with pytest.raises(NotEnoughMemory, match=r"host memory has 0\.00 GB free.*0\.01 GB"):
         await engine.stage(folders.checkpoint(2))
 

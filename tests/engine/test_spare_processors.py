@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.engine.weights import spare_processors
-from hotreload.engine.weights.spare_processors import MOST, counted, limits
+from hotreload.engine.weights.memory import spare_processors
+from hotreload.engine.weights.memory.spare_processors import MOST, counted, limits
 
 
 def machine(patch: pytest.MonkeyPatch, processors: int, *limits: float) -> None:

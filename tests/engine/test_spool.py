@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from hotreload.checkpoint import reading
-from hotreload.engine.weights import spool
+from hotreload.engine.weights.load import spool
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile, Revision
 

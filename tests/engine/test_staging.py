@@ -13,7 +13,8 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 from xxhash import xxh3_128_hexdigest
 
-from hotreload.engine.weights import headroom, upstream_loading
+from hotreload.engine.weights.load import upstream_loading
+from hotreload.engine.weights.memory import headroom
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
 from hotreload.types import Checkpoint
 from tests.engine import real

@@ -17,10 +17,11 @@ from safetensors.numpy import load_file, save_file
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.engine.weights import comparing, headroom, measuring, one_set
-from hotreload.engine.weights.comparing import leaves_whose_copies_differ
-from hotreload.engine.weights.leaves import placed
-from hotreload.engine.weights.loaders import Loaders
+from hotreload.engine.weights.leaf import comparing, measuring
+from hotreload.engine.weights.leaf.comparing import leaves_whose_copies_differ
+from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.load.loaders import Loaders
+from hotreload.engine.weights.memory import headroom, one_set
 from hotreload.errors import ConfigError, NotEnoughMemory, ProbeFailed
 from hotreload.types import Checkpoint, Noise, Revision, Staged
 from tests.engine import real

@@ -10,8 +10,8 @@ import jax
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.weights import headroom, one_set
-from hotreload.engine.weights.leaves import placed
+from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.memory import headroom, one_set
 from hotreload.errors import EngineLost, NotEnoughMemory
 from hotreload.threads import in_thread
 from hotreload.types import Noise, Revision

@@ -14,10 +14,10 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from hotreload.checkpoint.reading import Cancelled
-from hotreload.engine.weights import headroom
-from hotreload.engine.weights.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.leaves import Layout, signature
-from hotreload.engine.weights.measuring import Measured, measure
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
+from hotreload.engine.weights.leaf.leaves import Layout, signature
+from hotreload.engine.weights.leaf.measuring import Measured, measure
+from hotreload.engine.weights.memory import headroom
 from hotreload.engine.weights.staging import taken_to_host
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
 from hotreload.engine.weights.weights import Destination, Weights

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotreload.engine.upstream import watch
-from hotreload.engine.upstream.watch import EngineWatch, Part
+from hotreload.engine.upstream.thread import watch
+from hotreload.engine.upstream.thread.watch import EngineWatch, Part
 from hotreload.errors import EngineLost
 
 PATIENCE = 0.05

@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.engine.weights.comparing import copies_here, differing
-from hotreload.engine.weights.leaf_rules import Heads, Ingredient, Rule
-from hotreload.engine.weights.measuring import added_up, gathered, measure_leaf, splits_words
+from hotreload.engine.weights.leaf.comparing import copies_here, differing
+from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
+from hotreload.engine.weights.leaf.measuring import added_up, gathered, measure_leaf, splits_words
 
 ROWS, COLUMNS = 8, 12
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.upstream.scheduler import SchedulerStopped
+from hotreload.engine.upstream.thread.scheduler import SchedulerStopped
 from hotreload.errors import TryAgain
 from hotreload.hosts.upstream.turns import OutOfStep, Turns
 

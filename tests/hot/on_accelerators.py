@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.checkpoint import in_memory
-from hotreload.checkpoint.arranged import plain
-from hotreload.engine.weights import from_arrays
+from hotreload.checkpoint.arrays import in_memory
+from hotreload.checkpoint.arrays.arranged import plain
+from hotreload.engine.weights.leaf import from_arrays
 
 
 def take_for_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.reading import Hashing, Identity, Opened
-from hotreload.engine.weights import own
-from hotreload.engine.weights.loaders import Loaders
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import CheckpointRejected
 from hotreload.events import SourceScanned
 from hotreload.tiny import write_tiny

@@ -23,7 +23,7 @@ from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start
 from hotreload.core.ledger import Ledger
-from hotreload.engine.weights.spool import private_copy
+from hotreload.engine.weights.load.spool import private_copy
 from hotreload.errors import TryAgain
 from hotreload.events import RevisionWanted, StateSaved
 from hotreload.features import FEATURES

@@ -20,9 +20,9 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.spool import private_copy
 from hotreload.engine.weights.sets import StagingOptions
-from hotreload.engine.weights.spool import private_copy
 from hotreload.life.start import start_engine
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec

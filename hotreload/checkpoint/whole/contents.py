@@ -4,12 +4,12 @@ import threading
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
+from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of, unread
 from hotreload.checkpoint.digests import Digests, head_digest
 from hotreload.checkpoint.file_findings import changed
 from hotreload.checkpoint.findings import Finding, Findings, Unfit
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.memory import with_serving
 from hotreload.checkpoint.reading import Readable
 from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import ServingFile, Survey

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, OneTensor
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.file_findings import changed
 from hotreload.checkpoint.findings import Unfit, bounded, error_of, fault
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.memory import with_serving
 from hotreload.checkpoint.reading import Readable, joined
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.checkpoint.whole.contents import read_all

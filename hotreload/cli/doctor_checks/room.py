@@ -9,7 +9,7 @@ from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_conf
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
-from hotreload.engine.weights.host_memory import host_bytes_free
+from hotreload.engine.weights.memory.host_memory import host_bytes_free
 
 INOTIFY = Path("/proc/sys/fs/inotify")
 MOST_FOLDERS = 20_000

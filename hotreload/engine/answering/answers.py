@@ -14,9 +14,9 @@ from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.wording import Wording
 from hotreload.engine.lanes.lane import in_lane, lane_of
 from hotreload.engine.upstream import patches
-from hotreload.engine.upstream.nonfinite_logits import check_finite
 from hotreload.engine.upstream.outlet import Outlet
-from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.upstream.thread.nonfinite_logits import check_finite
+from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.errors import BadRequest, cut
 from hotreload.threads import uninterrupted
 from hotreload.types import AS_ASKED, FOR_A_SWAP

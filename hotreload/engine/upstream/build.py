@@ -25,7 +25,7 @@ from hotreload.engine.upstream.arguments import (
 from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.parts import JOIN_SECONDS, Parts, ReportLoss, take_apart
-from hotreload.engine.upstream.scheduler import (
+from hotreload.engine.upstream.thread.scheduler import (
     SchedulerThread,
     end_worker_threads,
 )

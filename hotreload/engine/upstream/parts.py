@@ -10,8 +10,8 @@ from typing import Any
 from hotreload.engine.upstream import embedding, frozen
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.outlet import Outlet
-from hotreload.engine.upstream.scheduler import SchedulerThread, end_worker_threads
-from hotreload.engine.upstream.watch import Part
+from hotreload.engine.upstream.thread.scheduler import SchedulerThread, end_worker_threads
+from hotreload.engine.upstream.thread.watch import Part
 from hotreload.threads import in_thread
 
 JOIN_SECONDS = 10.0

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.checkpoint.reading import Cancelled
-from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.host_arrays import copied_to_host
-from hotreload.engine.weights.leaf_rules import Ingredients, Rule
-from hotreload.engine.weights.leaves import Layout, freely_split
-from hotreload.engine.weights.measuring import Measured, measure
+from hotreload.engine.weights.leaf.leaf_rules import Ingredients, Rule
+from hotreload.engine.weights.leaf.leaves import Layout, freely_split
+from hotreload.engine.weights.leaf.measuring import Measured, measure
+from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
+from hotreload.engine.weights.memory.headroom import check_headroom, size_of, telling_lack_of_memory
+from hotreload.engine.weights.memory.host_arrays import copied_to_host
 from hotreload.engine.weights.staging import check_signatures
-from hotreload.engine.weights.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Noise

@@ -10,20 +10,20 @@ from typing import Any, Literal
 from weakref import WeakSet
 
 from hotreload.engine.weights import staging
-from hotreload.engine.weights.comparing import leaves_whose_copies_differ
-from hotreload.engine.weights.filling import Filling
-from hotreload.engine.weights.headroom import size_of, why_one_set
-from hotreload.engine.weights.leaf_rules import Plan
-from hotreload.engine.weights.leaves import layout_of
-from hotreload.engine.weights.loaders import Comparison, Loaders
-from hotreload.engine.weights.measuring import Measured
+from hotreload.engine.weights.leaf.comparing import leaves_whose_copies_differ
+from hotreload.engine.weights.leaf.leaf_rules import Plan
+from hotreload.engine.weights.leaf.leaves import layout_of
+from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights.leaf.values import first_values
+from hotreload.engine.weights.load.filling import Filling
+from hotreload.engine.weights.load.loaders import Comparison, Loaders
+from hotreload.engine.weights.load.plan import record_plan
+from hotreload.engine.weights.load.rereading import why_no_room
+from hotreload.engine.weights.load.trust import mark_of, note
+from hotreload.engine.weights.memory.headroom import size_of, why_one_set
+from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.noise import with_noise
-from hotreload.engine.weights.plan import record_plan
-from hotreload.engine.weights.rereading import why_no_room
-from hotreload.engine.weights.room_for_a_set import Room
-from hotreload.engine.weights.trust import mark_of, note
 from hotreload.engine.weights.twins import Copying, Original, take_the_place
-from hotreload.engine.weights.values import first_values
 from hotreload.engine.weights.weights import Destination, Weights, held_bytes, sources_of
 from hotreload.errors import BadRequest
 from hotreload.quiet import QUIET, Quiet

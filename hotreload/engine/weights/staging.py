@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotreload.engine.weights.bytes_read import ToldBytes
-from hotreload.engine.weights.headroom import check_headroom, telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.loaders import Loaders
-from hotreload.engine.weights.measuring import Measured
-from hotreload.engine.weights.upstream_loading import MOST_NAMED
+from hotreload.engine.weights.leaf.leaves import Layout, like, signature, wait_for
+from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights.load.bytes_read import ToldBytes
+from hotreload.engine.weights.load.loaders import Loaders
+from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
+from hotreload.engine.weights.memory.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.weights import Destination, Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, Loading

@@ -11,12 +11,12 @@ from typing import Any
 
 from hotreload import failpoints
 from hotreload.checkpoint.reading import Cancelled
-from hotreload.engine.weights.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.host_arrays import copied_to_host
-from hotreload.engine.weights.leaf_rules import Ingredients
-from hotreload.engine.weights.leaves import Layout, like, wait_for
-from hotreload.engine.weights.loaders import Comparison
-from hotreload.engine.weights.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.leaf.leaf_rules import Ingredients
+from hotreload.engine.weights.leaf.leaves import Layout, like, wait_for
+from hotreload.engine.weights.leaf.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.load.loaders import Comparison
+from hotreload.engine.weights.memory.headroom import check_headroom, size_of, telling_lack_of_memory
+from hotreload.engine.weights.memory.host_arrays import copied_to_host
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.weights import Destination, Weights, at_hand
 from hotreload.errors import CheckpointIncompatible, TryAgain

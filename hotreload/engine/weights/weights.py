@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hotreload.engine.weights.leaf_rules import Ingredient, Ingredients
-from hotreload.engine.weights.leaves import Layout
-from hotreload.engine.weights.measuring import Measured, One
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Ingredients
+from hotreload.engine.weights.leaf.leaves import Layout
+from hotreload.engine.weights.leaf.measuring import Measured, One
 from hotreload.facts.heap import give_back
 from hotreload.types import Checkpoint
 

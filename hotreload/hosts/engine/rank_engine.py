@@ -15,13 +15,13 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine, named
 from hotreload.engine.upstream import build
-from hotreload.engine.upstream.between import BetweenSteps
 from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
-from hotreload.engine.upstream.scheduler import Wake
-from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.comparing import copies_here, differing
-from hotreload.engine.weights.measuring import splits_words
+from hotreload.engine.upstream.thread.between import BetweenSteps
+from hotreload.engine.upstream.thread.scheduler import Wake
+from hotreload.engine.upstream.thread.watch import EngineWatch
+from hotreload.engine.weights.leaf.comparing import copies_here, differing
+from hotreload.engine.weights.leaf.measuring import splits_words
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, NoReturn
 
-from hotreload.engine.upstream.between import JOB_SECONDS, BetweenSteps, Front
-from hotreload.engine.upstream.scheduler import SchedulerThread, Wake
-from hotreload.engine.upstream.watch import EngineWatch
-from hotreload.engine.weights.measuring import Measured, added_up
+from hotreload.engine.upstream.thread.between import JOB_SECONDS, BetweenSteps, Front
+from hotreload.engine.upstream.thread.scheduler import SchedulerThread, Wake
+from hotreload.engine.upstream.thread.watch import EngineWatch
+from hotreload.engine.weights.leaf.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parsed
 from hotreload.hosts.hearing import Ear

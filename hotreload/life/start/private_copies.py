@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload.core.progress import AttemptProgress, telling_how_far
-from hotreload.engine.weights.spool import FULL, clear_leftovers, private_copy, private_folder
+from hotreload.engine.weights.load.spool import FULL, clear_leftovers, private_copy, private_folder
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.start.model_files import copy_side_files
 from hotreload.threads import deadline, in_thread

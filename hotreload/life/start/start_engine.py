@@ -14,10 +14,10 @@ from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
-from hotreload.engine.weights.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.trust import note_in_vain, noted
+from hotreload.engine.weights.memory.spare_processors import counted
 from hotreload.engine.weights.sets import StagingOptions
-from hotreload.engine.weights.spare_processors import counted
-from hotreload.engine.weights.trust import note_in_vain, noted
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checking import Checking
 from hotreload.life.rereading import Rereading, probes_of

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine.lanes.lane import Bound
-from hotreload.engine.weights import one_set
-from hotreload.engine.weights.leaves import placed
+from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.memory import one_set
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, check_memory, end, lanes_of, tell
 

@@ -16,7 +16,7 @@ from hotreload.engine.lanes import shadow
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
-from hotreload.engine.weights import headroom
+from hotreload.engine.weights.memory import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
 from hotreload.features.compare.comparing import BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
@@ -408,7 +408,7 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
 async def pool_has_nan(engine: Engine) -> bool:
     import jax.numpy as jnp
 
-    from hotreload.engine.upstream.scheduler import rewrite_pools
+    from hotreload.engine.upstream.thread.scheduler import rewrite_pools
 
     found: list[bool] = []
 

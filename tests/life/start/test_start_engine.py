@@ -19,8 +19,8 @@ from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
-from hotreload.engine.weights.filling import Filling, NotByOurs
-from hotreload.engine.weights.trust import note, noted
+from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.trust import note, noted
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start import start_engine as starting

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hotreload.engine.weights.host_arrays import is_on_host
-from hotreload.engine.weights.leaf_rules import Array, Ingredient, Rule
-from hotreload.engine.weights.leaves import freely_split, is_explicit, placed, untyped
-from hotreload.engine.weights.measuring import Figures, figures_of
+from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Rule
+from hotreload.engine.weights.leaf.leaves import freely_split, is_explicit, placed, untyped
+from hotreload.engine.weights.leaf.measuring import Figures, figures_of
+from hotreload.engine.weights.memory.host_arrays import is_on_host
 
 Sharding = jax.sharding.Sharding
 

@@ -15,10 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.reading import Changed, Hashing, Readable
-from hotreload.engine.weights.host_arrays import copied_to_host, fresh, in_order, lay
-from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients
-from hotreload.engine.weights.measuring import One, Tally, one_of
-from hotreload.engine.weights.on_device import (
+from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
+from hotreload.engine.weights.leaf.measuring import One, Tally, one_of
+from hotreload.engine.weights.leaf.on_device import (
     as_leaf,
     empty_stack,
     kept_as_it_is,
@@ -27,7 +26,8 @@ from hotreload.engine.weights.on_device import (
     stacked,
     turned,
 )
-from hotreload.engine.weights.opening import opened, words_for
+from hotreload.engine.weights.load.opening import opened, words_for
+from hotreload.engine.weights.memory.host_arrays import copied_to_host, fresh, in_order, lay
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.checkpoint.arranged import (
+from hotreload.checkpoint.arrays.arranged import (
     Arranged,
     Arrangement,
     as_in_a_file,

@@ -19,8 +19,8 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream import embedding, patches
 from hotreload.engine.upstream.distributed import Distributed
-from hotreload.engine.upstream.load_notes import Load
-from hotreload.engine.upstream.nonfinite_logits import end_nonfinite
+from hotreload.engine.upstream.thread.load_notes import Load
+from hotreload.engine.upstream.thread.nonfinite_logits import end_nonfinite
 from hotreload.threads import forget_locals
 from hotreload.types import Shares
 

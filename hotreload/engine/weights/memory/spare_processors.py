@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from hotreload.engine.weights.host_memory import control_groups, groups_of
+from hotreload.engine.weights.memory.host_memory import control_groups, groups_of
 
 MOST = 8
 """By then the memory or the files are what is waited for."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from hotreload.checkpoint.arrays.in_memory import InMemory, OpenedMemory
 from hotreload.checkpoint.file_findings import changed, with_file
 from hotreload.checkpoint.findings import Finding, Unfit, quoted
-from hotreload.checkpoint.in_memory import InMemory, OpenedMemory
 from hotreload.checkpoint.reading import Changed, Readable
 from hotreload.checkpoint.safetensors import Header, parse_header
 from hotreload.checkpoint.survey import ServingFile, Survey

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotreload.checkpoint import fingerprint
-from hotreload.engine.weights.host_arrays import in_order, is_on_host, on_host
-from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients, Rule
-from hotreload.engine.weights.leaves import freely_split
+from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients, Rule
+from hotreload.engine.weights.leaf.leaves import freely_split
+from hotreload.engine.weights.memory.host_arrays import in_order, is_on_host, on_host
 
 CHECKSUM_BITS = 53
 """A gauge is a float64: it holds whole numbers up to 2**53 exactly."""

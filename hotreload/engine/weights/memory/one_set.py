@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaves import Layout, placed, signature
+from hotreload.engine.weights.leaf.leaves import Layout, placed, signature
+from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
 from hotreload.errors import CheckpointIncompatible, EngineLost
 
 HostLeaf = np.ndarray[Any, Any]

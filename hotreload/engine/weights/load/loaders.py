@@ -16,28 +16,28 @@ from typing import Any, Literal
 import numpy as np
 
 from hotreload import failpoints
-from hotreload.engine.weights.bytes_read import Count, ToldBytes
-from hotreload.engine.weights.comparing import change_of, same_bits, with_changes
-from hotreload.engine.weights.from_arrays import (
+from hotreload.engine.weights.leaf.comparing import change_of, same_bits, with_changes
+from hotreload.engine.weights.leaf.from_arrays import (
     Copier,
     are_taken_unread,
     check_not_empty,
     maker_of,
 )
-from hotreload.engine.weights.headroom import check_headroom, size_of
-from hotreload.engine.weights.host_arrays import copied_to_host
-from hotreload.engine.weights.leaf_rules import Plan
-from hotreload.engine.weights.leaves import Layout
-from hotreload.engine.weights.measuring import Measured, One, gathered, measure
-from hotreload.engine.weights.on_device import there_twice
-from hotreload.engine.weights.own import Made, Reader, Recipe, why_not_by_rules
-from hotreload.engine.weights.rereading import (
+from hotreload.engine.weights.leaf.leaf_rules import Plan
+from hotreload.engine.weights.leaf.leaves import Layout
+from hotreload.engine.weights.leaf.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.leaf.on_device import there_twice
+from hotreload.engine.weights.load.bytes_read import Count, ToldBytes
+from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.load.rereading import (
     SameLeaves,
     check_again,
     judge_what_passed,
     read_as_needed,
 )
-from hotreload.engine.weights.upstream_loading import load_upstream
+from hotreload.engine.weights.load.upstream_loading import load_upstream
+from hotreload.engine.weights.memory.headroom import check_headroom, size_of
+from hotreload.engine.weights.memory.host_arrays import copied_to_host
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.quiet import Quiet, done_quietly

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.leaf_rules import Array
+from hotreload.engine.weights.leaf.leaf_rules import Array
 
 LEAST_KEPT = 1 << 20
 """Smaller pieces are left to Python's own memory."""

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from hotreload import failpoints
-from hotreload.engine.weights.bytes_read import Count
-from hotreload.engine.weights.headroom import telling_lack_of_memory
-from hotreload.engine.weights.leaf_rules import Plan
-from hotreload.engine.weights.leaves import Layout, is_placeholder, paths_of
-from hotreload.engine.weights.measuring import Measured, One, gathered
-from hotreload.engine.weights.own import Made, Reader, batches, why_not_by_rules
-from hotreload.engine.weights.plan import Recorded, loading_by, plan_of
-from hotreload.engine.weights.trust import mark_of
+from hotreload.engine.weights.leaf.leaf_rules import Plan
+from hotreload.engine.weights.leaf.leaves import Layout, is_placeholder, paths_of
+from hotreload.engine.weights.leaf.measuring import Measured, One, gathered
+from hotreload.engine.weights.load.bytes_read import Count
+from hotreload.engine.weights.load.own import Made, Reader, batches, why_not_by_rules
+from hotreload.engine.weights.load.plan import Recorded, loading_by, plan_of
+from hotreload.engine.weights.load.trust import mark_of
+from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.quiet import Quiet, done_quietly
 from hotreload.types import Checkpoint, HowFar

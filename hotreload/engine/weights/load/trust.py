@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine.versions import installed
-from hotreload.engine.weights import host_arrays, leaf_rules, on_device, own
-from hotreload.engine.weights.leaf_rules import Plan
-from hotreload.engine.weights.leaves import Layout
+from hotreload.engine.weights.leaf import leaf_rules, on_device
+from hotreload.engine.weights.leaf.leaf_rules import Plan
+from hotreload.engine.weights.leaf.leaves import Layout
+from hotreload.engine.weights.load import own
+from hotreload.engine.weights.memory import host_arrays
 from hotreload.facts import files
 from hotreload.types import Checkpoint
 

@@ -19,14 +19,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hotreload.checkpoint.reading import Cancelled, Changed
-from hotreload.engine.weights.comparing import change_by, figures_of_change
-from hotreload.engine.weights.host_arrays import is_on_host
-from hotreload.engine.weights.leaf_rules import Array, Ingredient, Ingredients, Rule
-from hotreload.engine.weights.leaves import freely_split
-from hotreload.engine.weights.measuring import Figures, Measured, One, figures_of, one_of
-from hotreload.engine.weights.on_device import split_like
-from hotreload.engine.weights.opening import words_for
-from hotreload.engine.weights.own import DTYPES, Made, Reader, Recipe, batches
+from hotreload.engine.weights.leaf.comparing import change_by, figures_of_change
+from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients, Rule
+from hotreload.engine.weights.leaf.leaves import freely_split
+from hotreload.engine.weights.leaf.measuring import Figures, Measured, One, figures_of, one_of
+from hotreload.engine.weights.leaf.on_device import split_like
+from hotreload.engine.weights.load.opening import words_for
+from hotreload.engine.weights.load.own import DTYPES, Made, Reader, Recipe, batches
+from hotreload.engine.weights.memory.host_arrays import is_on_host
 from hotreload.errors import TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint
 

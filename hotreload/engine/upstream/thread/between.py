@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, Protocol
 
-from hotreload.engine.upstream.scheduler import SchedulerThread, Wake
-from hotreload.engine.upstream.watch import EngineWatch
+from hotreload.engine.upstream.thread.scheduler import SchedulerThread, Wake
+from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.errors import DrainTimedOut, EngineLost
 
 JOB_SECONDS = 10.0

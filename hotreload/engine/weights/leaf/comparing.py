@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from hotreload.engine.weights.host_arrays import is_on_host, on_host
-from hotreload.engine.weights.leaf_rules import Array, Ingredients, Rule
-from hotreload.engine.weights.leaves import freely_split
-from hotreload.engine.weights.measuring import sums_of
+from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredients, Rule
+from hotreload.engine.weights.leaf.leaves import freely_split
+from hotreload.engine.weights.leaf.measuring import sums_of
+from hotreload.engine.weights.memory.host_arrays import is_on_host, on_host
 from hotreload.types import Loading
 
 SAMPLE = 1 << 15

@@ -16,7 +16,7 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.checkpoint.file_names import SINGLE
 from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular, joined
-from hotreload.engine.weights.opening import changed, opened, unreadable
+from hotreload.engine.weights.load.opening import changed, opened, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from hotreload.engine.weights.host_memory import host_bytes, host_bytes_free
+from hotreload.engine.weights.memory.host_memory import host_bytes, host_bytes_free
 from hotreload.errors import NotEnoughMemory
 
 Described = Any

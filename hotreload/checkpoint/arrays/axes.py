@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from hotreload.checkpoint.arranged import Arranged, Arrangement
+from hotreload.checkpoint.arrays.arranged import Arranged, Arrangement
 from hotreload.errors import BadRequest, shown
 
 _PART = r"(?:[a-z]+|[1-9]\d*)"

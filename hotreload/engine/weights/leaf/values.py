@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.engine.weights.leaf_rules import Ingredient, Ingredients
-from hotreload.engine.weights.leaves import freely_split
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Ingredients
+from hotreload.engine.weights.leaf.leaves import freely_split
 from hotreload.errors import BadRequest, did_you_mean, shown
 
 SHOWN_VALUES = 2**20

@@ -17,9 +17,15 @@ import jax
 from flax import nnx
 
 from hotreload.checkpoint.reading import Cancelled
-from hotreload.engine.weights.leaf_rules import Plan
-from hotreload.engine.weights.leaves import Layout, is_placeholder, leaves_by_path, like, wait_for
-from hotreload.engine.weights.spool import private_copy
+from hotreload.engine.weights.leaf.leaf_rules import Plan
+from hotreload.engine.weights.leaf.leaves import (
+    Layout,
+    is_placeholder,
+    leaves_by_path,
+    like,
+    wait_for,
+)
+from hotreload.engine.weights.load.spool import private_copy
 from hotreload.errors import CheckpointIncompatible
 from hotreload.types import Checkpoint
 

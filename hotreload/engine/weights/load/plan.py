@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from hotreload.checkpoint.never_loaded import ignorable_names
-from hotreload.engine.weights.leaf_rules import (
+from hotreload.engine.weights.leaf.leaf_rules import (
     ArrayShape,
     Heads,
     Ingredient,
@@ -22,8 +22,8 @@ from hotreload.engine.weights.leaf_rules import (
     Plan,
     Rule,
 )
-from hotreload.engine.weights.leaves import Layout
-from hotreload.engine.weights.upstream_loading import config_for, load
+from hotreload.engine.weights.leaf.leaves import Layout
+from hotreload.engine.weights.load.upstream_loading import config_for, load
 from hotreload.errors import ConfigError
 from hotreload.types import TensorSpec
 

@@ -16,8 +16,8 @@ import numpy as np
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.along import Along, note_along
 from hotreload.engine.slots import find_slot
-from hotreload.engine.upstream.nonfinite_logits import note_nonfinite
-from hotreload.engine.upstream.scheduler import SchedulerThread
+from hotreload.engine.upstream.thread.nonfinite_logits import note_nonfinite
+from hotreload.engine.upstream.thread.scheduler import SchedulerThread
 
 
 class BatchWay(Protocol):

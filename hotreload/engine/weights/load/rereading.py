@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from hotreload.engine.weights.headroom import check_headroom, why_no_further
-from hotreload.engine.weights.leaf_rules import Ingredient
-from hotreload.engine.weights.own import Made, Reader
+from hotreload.engine.weights.leaf.leaf_rules import Ingredient
+from hotreload.engine.weights.load.own import Made, Reader
+from hotreload.engine.weights.memory.headroom import check_headroom, why_no_further
 from hotreload.engine.weights.weights import Destination, Weights
 from hotreload.errors import NotEnoughMemory
 from hotreload.quiet import Quiet, done_quietly

@@ -1,0 +1,1 @@
+"""Tensors in memory, read and checked as the file that they would make."""

@@ -1,0 +1,1 @@
+"""The scheduler's own thread: runs it, works between its steps, and watches it."""

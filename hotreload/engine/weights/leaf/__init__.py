@@ -1,0 +1,1 @@
+"""One leaf of a model: made of tensors, placed, measured and compared."""

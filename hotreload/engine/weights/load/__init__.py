@@ -1,0 +1,1 @@
+"""Reads a checkpoint into leaves: with our own loader, or with upstream's."""
