@@ -351,7 +351,7 @@ BEHAVIOUR = [
         title="Agreement with what was live",
         about="Of the last comparison: the part of an answer that is the same up to the first "
         "token that differs, and the share of places where both expect the same token, along the "
-        "live weights' answers and along clients'. docs/behaviour.md says what each figure is.",
+        "live weights' answers and along clients'. docs/judge.md says what each figure is.",
         width=6,
         unit="percentunit",
         draw=STEPS,

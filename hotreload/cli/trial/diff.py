@@ -29,7 +29,7 @@ it, and both are asked the same prompts and texts. No daemon, no socket; nothing
 and no probe is asked of B. Both are folders, or org/name@revision on a Hugging Face Hub; A has the
 config and tokenizer, too. There must be memory for both.
 
-The report is the one of `hotreload status` and /history; docs/behaviour.md explains each figure.
+The report is the one of `hotreload status` and /history; docs/judge.md explains each figure.
 Without limits it decides nothing. With the [checks], [compare] corpus and [compare.limits] of
 --config or --set it asks and ends as a reload with them would. Steps are told on stderr, the report
 on stdout.

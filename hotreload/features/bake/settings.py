@@ -15,7 +15,7 @@ class BakeSettings:
         Seconds,
         Setting(
             "How long clients' answers judge weights that went live: clearly worse ones are left "
-            "and refused without an operator (bake.md). 0: nobody counts answers.",
+            "and refused without an operator (judge.md). 0: nobody counts answers.",
             live=True,
             example="5m",
             was="reload.bake",

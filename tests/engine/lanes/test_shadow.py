@@ -50,7 +50,7 @@ OVERFLOWING = "overflowing"
 CANDIDATE_TOKENS = 160
 """Less than eight answers take that the engine would give at a time."""
 COMPARED_IN = 86
-"""Steps, with eight rows, as docs/behaviour.md has it."""
+"""Steps, with eight rows, as docs/judge.md has it."""
 
 
 @pytest.fixture(scope="module")

@@ -208,6 +208,6 @@ def test_what_is_clearly_worse_is_found(
 
 
 def test_a_small_increase_is_not_found_in_two_thousand_answers() -> None:
-    """bake.md says so: that is for a comparison of the same prompts."""
+    """judge.md says so: that is for a comparison of the same prompts."""
     found = found_after(100, {Signal.EMPTY: 0.05}, looks=2000)
     assert np.isfinite(found).mean() <= 0.02
