@@ -43,10 +43,10 @@ from hotreload.observe.terminal import ReadyLine
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.quiet import LOUD, Quiet
-from hotreload.server.configured import listening, make_app, passed_sockets
-from hotreload.server.http.doors import Doors
+from hotreload.server.from_settings import listening, make_app, passed_sockets
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.listening import turn_away
+from hotreload.server.http.server_sockets import turn_away
+from hotreload.server.http.socket_paths import Doors
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.sources.configured import make_source
@@ -134,7 +134,7 @@ class Daemon:
             self.events.subscribe(observe)
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
-        self.doors = Doors(publish)
+        self.socket_paths = Doors(publish)
         self.workers = Workers(
             counted_workers(settings.server.workers),
             rereading=self.rereading,
@@ -228,7 +228,7 @@ class Daemon:
         self._take_signals()
         http = HttpServer(
             self.app,
-            doors=self.doors,
+            socket_paths=self.socket_paths,
             limits=self.limits,
             graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
             lasting=are_lasting,
@@ -312,12 +312,12 @@ class Daemon:
             patience = 0
         self.entrance.seal("hotreload is stopping", code="stopping")
         try:
-            await self.entrance.drained(patience)
+            await self.entrance.wait_until_empty(patience)
         except DrainTimedOut as late:
             log.warning("daemon.stop_deadline", extra={"cause": str(late)})
             await self.slot.abort()
             with suppress(DrainTimedOut):
-                await self.entrance.drained(ABORT_GRACE)
+                await self.entrance.wait_until_empty(ABORT_GRACE)
         raise Stopped
 
     def _take_signals(self) -> None:
@@ -334,7 +334,7 @@ class Daemon:
         """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
         self.rereading.ask()
         self.secrets.look_again()
-        self.doors.look_again()
+        self.socket_paths.look_again()
         self.source.wake("signal")
 
     def stop(self) -> None:

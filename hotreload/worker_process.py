@@ -16,8 +16,8 @@ import uvloop
 from hotreload.facts.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
-from hotreload.server.configured import make_worker_app
-from hotreload.server.http.shared_numbers import NumbersInMemory
+from hotreload.server.from_settings import make_worker_app
+from hotreload.server.http.shared_counters import NumbersInMemory
 from hotreload.server.ports import Encoder
 from hotreload.server.workers.worker import Worker
 

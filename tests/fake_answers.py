@@ -9,7 +9,7 @@ from typing import Any
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.requests import FIELDS
 from hotreload.errors import BadRequest, EngineLost
-from hotreload.server.asking import count_prompts
+from hotreload.server.model import count_prompts
 from hotreload.types import Staged
 
 Fields = dict[str, Any]

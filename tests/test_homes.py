@@ -22,8 +22,8 @@ from hotreload.facts.mount_table import MOUNTINFO
 from hotreload.facts.owned_args import OWNED_ARGS
 from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.described.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
-from hotreload.server.described.operations import OPERATIONS
+from hotreload.server.api_schema.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server_limits import Limits
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import LimitSettings, ProbeSettings, Settings

@@ -15,7 +15,7 @@ from hotreload.core.rules import Rules
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.parts import FeatureParts, Given
-from hotreload.server.asking import Inquiry
+from hotreload.server.model import Inquiry
 from hotreload.settings.tables import every
 from hotreload.types import NOT_PROBED, Attempt, Revision
 from tests.evidence import BLANK

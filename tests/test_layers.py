@@ -61,7 +61,7 @@ READS = {
 }
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
-CONFIGURED = {"sources.configured", "server.configured"}
+CONFIGURED = {"sources.configured", "server.from_settings"}
 """The one module of a room that makes its parts as the settings say; the rest of it knows none."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},
     "sources.configured": {"sources", "checkpoint", "settings", *CORE},
-    "server.configured": {"server", "server_limits", "picture", "settings", *CORE},
+    "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
     "sources": {"sources", "checkpoint", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
@@ -126,7 +126,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
     "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "worker_process": {"life", "server.configured", "server_limits", "settings", "observe"}
+    "worker_process": {"life", "server.from_settings", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
     "cli": {

@@ -137,7 +137,7 @@ def _turn_away(fault: "ConfigError") -> None:
     from contextlib import suppress
 
     from hotreload.errors import ConfigError
-    from hotreload.server.http.listening import take_over, turn_away
+    from hotreload.server.http.server_sockets import take_over, turn_away
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
         turn_away(take_over(), fault)

@@ -157,9 +157,9 @@ class DrainingSwitch(Switch):
 async def drain(replica: Replica[Engine], within: float, abort: bool) -> None:
     """Wait until nobody is inside the closed gate; those who stay longer are aborted, or win."""
     try:
-        await replica.gate.drained(within)
+        await replica.gate.wait_until_empty(within)
     except DrainTimedOut:
         if not abort:
             raise
         await replica.engine.abort()
-        await replica.gate.drained(ABORT_GRACE)
+        await replica.gate.wait_until_empty(ABORT_GRACE)

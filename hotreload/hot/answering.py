@@ -122,7 +122,7 @@ class AnsweringHalf:
     @asynccontextmanager
     async def _inside(self, at_least: int = 0) -> AsyncIterator[Lease[SglangEngine]]:
         """Hold a lease: its weights do not end meanwhile, and no memory is given back."""
-        async with self._gate.passing(at_least, ADMISSION_SECONDS) as lease:
+        async with self._gate.admit(at_least, ADMISSION_SECONDS) as lease:
             self._released.check_answers()  # nobody may come in any more
             yield lease
 

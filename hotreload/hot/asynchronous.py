@@ -266,7 +266,7 @@ class AsyncHotEngine(AnsweringHalf):
             await self._streams.end()
             with suppress(DrainTimedOut, EngineLost):
                 await self._replica.engine.abort()
-                await self._gate.drained(ABORT_GRACE)
+                await self._gate.wait_until_empty(ABORT_GRACE)
             await self._beside.end()
         finally:
             self._replica.drop_spares()

@@ -16,7 +16,7 @@ from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
 from hotreload.life.start.model_files import KEPT_MODEL
-from hotreload.server.http.listening import group_id
+from hotreload.server.http.server_sockets import group_id
 from hotreload.settings.credentials import (
     ADMIN_KEYS,
     KEYS,

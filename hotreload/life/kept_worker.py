@@ -16,13 +16,13 @@ from typing import Any
 
 from hotreload.events import Publish, WorkerMoved
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.asking import Model
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
-from hotreload.server.workers.asked import AskedByWorker
-from hotreload.server.workers.handing import Handing, Taken
+from hotreload.server.workers.handover import Handing, Taken
+from hotreload.server.workers.message_kinds import Word
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
+from hotreload.server.workers.worker_requests import AskedByWorker
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.worker")

@@ -18,14 +18,14 @@ from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
 from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.asking import Model
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.http.shared_numbers import NumbersInMemory
+from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
-from hotreload.server.workers import words
-from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.workers import message_kinds
+from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.routing import asks_the_model
 from hotreload.server.workers.wire import Message
-from hotreload.server.workers.words import Word
 from hotreload.types import GateState, Generation
 
 Adopt = Callable[[socket.socket, bytes], Awaitable[None]]
@@ -124,7 +124,7 @@ class Workers:
             self.tell_settings()
         if (live := self._live()) is not self._told:
             self._told = live
-            self._tell(Word.LIVE, words.generation_parts(live))
+            self._tell(Word.LIVE, message_kinds.generation_parts(live))
 
     def tell_settings(self) -> None:
         """Tell them the settings and keys that count from now on."""
@@ -176,7 +176,7 @@ class Workers:
             following.cancel()
 
     def _first_words(self) -> Iterable[Message]:
-        yield [Word.LIVE, words.generation_parts(self._live())]
+        yield [Word.LIVE, message_kinds.generation_parts(self._live())]
         yield [Word.SETTINGS, self._settings()]
         yield self._encoder()
         yield [Word.PING, 0]

@@ -16,9 +16,7 @@ from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.status import Status
-from hotreload.server.conversations import WEIGHT_VERSION_HEADER
 from hotreload.server.http.browsers import is_from_a_page
-from hotreload.server.http.exchange import generation_header, sender
 from hotreload.server.http.keys import KeyCheck
 from hotreload.server.http.peers import Peer, overflow_id
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
@@ -33,7 +31,8 @@ from hotreload.server.http.request_body import (
     read_fields,
     whole_number,
 )
-from hotreload.server.ordering import (
+from hotreload.server.http.request_log import generation_header, sender
+from hotreload.server.orders import (
     PendingAttempt,
     asker,
     check_name,
@@ -43,6 +42,7 @@ from hotreload.server.ordering import (
     peer_named,
 )
 from hotreload.server.ports import Gate
+from hotreload.server.request_headers import WEIGHT_VERSION_HEADER
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")
@@ -225,7 +225,7 @@ def admin_routes[P](
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
-        async with gate.looking() as lease:  # no swap while it is computed
+        async with gate.inspect() as lease:  # no swap while it is computed
             checksums = await lease.engine.checksums()
         content = _compared(checksums, lease.generation)
         if leaves:

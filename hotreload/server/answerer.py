@@ -16,7 +16,18 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import Fields
-from hotreload.server.asking import (
+from hotreload.server.http.problems import Json, Refused, status_of
+from hotreload.server.http.request_body import Kind, whole_number
+from hotreload.server.http.request_log import (
+    CUT_SHORT,
+    ended_as,
+    generation_header,
+    note,
+    while_connected,
+)
+from hotreload.server.http.shared_counters import SharedNumber
+from hotreload.server.http.sse import EventWriter
+from hotreload.server.model import (
     Begun,
     EngineAnswer,
     Inquiry,
@@ -25,19 +36,8 @@ from hotreload.server.asking import (
     end_of,
     tokens_of,
 )
-from hotreload.server.conversations import exactly_wanted, forbids_replay, session_of
-from hotreload.server.http.exchange import (
-    CUT_SHORT,
-    ended_as,
-    generation_header,
-    note,
-    while_connected,
-)
-from hotreload.server.http.problems import Json, Refused, status_of
-from hotreload.server.http.request_body import Kind, whole_number
-from hotreload.server.http.shared_numbers import SharedNumber
-from hotreload.server.http.sse import EventWriter
 from hotreload.server.ports import Metrics
+from hotreload.server.request_headers import exactly_wanted, forbids_replay, session_of
 from hotreload.server_limits import Limits
 from hotreload.types import AS_ASKED, Generation
 

@@ -16,23 +16,23 @@ from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.admin import AdminCheck, admin_routes
 from hotreload.server.answerer import Answerer
-from hotreload.server.asking import ModelHere
-from hotreload.server.described.openapi import schema_routes
+from hotreload.server.api_schema.openapi import schema_routes
 from hotreload.server.feature_routes import Routes
-from hotreload.server.http.around import put_around
 from hotreload.server.http.keys import ApiKeys, KeyCheck, wanted_keys
 from hotreload.server.http.limits import Bodies
+from hotreload.server.http.middleware import put_around
 from hotreload.server.http.problems import problem_of
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.shared_counters import SharedNumbers
 from hotreload.server.http.webhook import Webhook, webhook_route
+from hotreload.server.model import ModelHere
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
-from hotreload.server.ordering import TrainerOrders
+from hotreload.server.orders import TrainerOrders
 from hotreload.server.ports import Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
-from hotreload.server.sglang.orders import sglang_orders
 from hotreload.server.sglang.routes import sglang_routes
+from hotreload.server.sglang.update_routes import sglang_orders
 from hotreload.server.status_page import page_routes
 from hotreload.server.view_routes import EventStream, Feeds, watch_routes
 from hotreload.server.vllm import vllm_routes

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from hotreload.server.admin import Admit
-from hotreload.server.described.operation import Operations
-from hotreload.server.described.schema_parts import Schema
+from hotreload.server.api_schema.operation import Operations
+from hotreload.server.api_schema.schema_parts import Schema
 from hotreload.server.ports import Gate
 
 

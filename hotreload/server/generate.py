@@ -7,10 +7,10 @@ from starlette.requests import Request
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import ModelRequest, check_batch, oldest_wanted
-from hotreload.server.asking import EngineAnswer, count_prompts
-from hotreload.server.described.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.api_schema.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.http.problems import problem_fields
 from hotreload.server.http.request_body import read_object
+from hotreload.server.model import EngineAnswer, count_prompts
 from hotreload.server.model_name import check_model
 from hotreload.server_limits import Limits
 from hotreload.types import Generation

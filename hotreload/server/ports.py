@@ -127,7 +127,7 @@ class AnsweringEngine[P](Preparer[P], Protocol):
 class WayIn[P](Protocol):
     """The way by which requests to the model come in; it alone chooses the engine that answers."""
 
-    def preparing(self) -> AbstractContextManager[Preparer[P]]:
+    def lend_preparer(self) -> AbstractContextManager[Preparer[P]]:
         """Lend what makes a request ready before it is let in; NotServing when none is let in."""
         ...
 
@@ -136,7 +136,7 @@ class WayIn[P](Protocol):
         """True if requests are let in now, or will be after a swap."""
         ...
 
-    def passing(
+    def admit(
         self, asked: Conditions = UNCONDITIONAL
     ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Wait while holding, then yield what answers; NotServing when sealed, full or booting.
@@ -154,7 +154,7 @@ class Gate[P](WayIn[P], Protocol):
         """List all engines that answer; NotServing when there is none."""
         ...
 
-    def looking(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
+    def inspect(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
         """Yield what answers to who looks at it: no admission holds him. NotServing as above."""
         ...
 
@@ -162,7 +162,7 @@ class Gate[P](WayIn[P], Protocol):
         """Raise NotServing if another host of the engine lets requests in."""
         ...
 
-    async def drained(self, within: float) -> None:
+    async def wait_until_empty(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut when it takes longer."""
         ...
 

@@ -14,9 +14,9 @@ from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Documents, Status
 from hotreload.server.http.browsers import check_same_site
-from hotreload.server.http.exchange import while_connected
 from hotreload.server.http.peers import Peer
 from hotreload.server.http.problems import Json, Refused
+from hotreload.server.http.request_log import while_connected
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.ports import Metrics
 from hotreload.server_limits import Limits

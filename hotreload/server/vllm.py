@@ -9,12 +9,12 @@ from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import read_fields
-from hotreload.server.ordering import TrainerOrders, flush_all
+from hotreload.server.orders import TrainerOrders, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
-from hotreload.server.sglang.orders import updated
+from hotreload.server.sglang.update_routes import updated
 
 
 def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:
@@ -24,7 +24,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
 
     @router.get("/get_world_size")
     async def get_world_size(include_dp: bool = True) -> Response:
-        with gate.preparing() as engine:
+        with gate.lend_preparer() as engine:
             devices = engine.facts().get("tp_size", 1)
         return Json({"world_size": devices * (len(gate.engines()) if include_dp else 1)})
 
@@ -57,7 +57,7 @@ async def _checked[P](gate: Gate[P], given: Fields) -> Fields:
         raise BadRequest(f"Unsupported action={shown(action)}: checksum or compare")
     if action == "compare" and "baseline" not in given:
         raise BadRequest("action='compare' requires a 'baseline' object")
-    async with gate.passing() as lease:  # no swap while they are computed
+    async with gate.admit() as lease:  # no swap while they are computed
         now = named_checksums(await lease.engine.checksums())
     if action == "checksum":
         return {"checksums": now}

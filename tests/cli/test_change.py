@@ -333,7 +333,7 @@ def all_on(terminal: int) -> str:
 async def test_a_daemon_that_died_is_told_from_one_that_never_was(
     hotreload: Command, tmp_path: Path
 ) -> None:
-    from hotreload.server.http.listening import bind_unix
+    from hotreload.server.http.server_sockets import bind_unix
 
     bind_unix(tmp_path / "hotreload.sock").close()
     said = await hotreload("pin")

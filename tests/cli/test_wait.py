@@ -11,7 +11,7 @@ from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
 from hotreload.events import PhaseEntered, Progress
 from hotreload.facts.socket_names import LOOKING
-from hotreload.server.http.listening import bind_unix
+from hotreload.server.http.server_sockets import bind_unix
 from hotreload.types import Phase
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, World, serving

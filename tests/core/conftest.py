@@ -160,7 +160,7 @@ class World(Witness):
             assert task.done(), "the reconciler did not stop"
 
     async def ask(self) -> str:
-        async with self.entrance.passing() as lease:
+        async with self.entrance.admit() as lease:
             return f"{lease.generation.number}: {lease.engine.answer(lease.weights)}"
 
 

@@ -68,7 +68,7 @@ class Overlapping(World):
     async def client(self) -> AsyncIterator["Client"]:
         """A client whose answer has begun, and ends when the test says so."""
         async with AsyncExitStack() as stack:
-            lease = await stack.enter_async_context(self.gate.passing())
+            lease = await stack.enter_async_context(self.gate.admit())
             request = await lease.engine.prepare({"text": FOR_EVER, "stream": True})
             answer = partial(lease.engine.generate, request, lease.weights)
             pieces = await stack.enter_async_context(aclosing(answer()))

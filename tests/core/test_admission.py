@@ -79,7 +79,7 @@ def entrance_of(*admissions: Admission) -> Entrance[str]:
 
 
 async def who_answers(entrance: Entrance[str], session: str | None = None) -> str:
-    async with entrance.passing(Conditions(session=session)) as let_in:
+    async with entrance.admit(Conditions(session=session)) as let_in:
         return f"{let_in.generation.number} on {let_in.engine}"
 
 
@@ -89,7 +89,7 @@ async def test_it_has_a_request_wait_and_no_other_and_none_that_only_looks() -> 
     waits = asyncio.create_task(who_answers(entrance, "a"))
     await turn_until(lambda: simple.waiting == 1)
     assert await who_answers(entrance, "b")
-    async with entrance.looking():
+    async with entrance.inspect():
         pass
     simple.held.clear()
     await asyncio.sleep(0)
@@ -141,7 +141,7 @@ async def test_it_names_the_weights_that_answer_and_prefers_an_engine_that_has_t
     entrance = entrance_of(simple)
     simple.preferred = 1
     assert [await who_answers(entrance) for _ in range(3)] == ["1 on engine 1"] * 3
-    async with entrance.passing():  # so the weights of before answer still, beside the new ones
+    async with entrance.admit():  # so the weights of before answer still, beside the new ones
         entrance.gates[1].change(lease(TWO, 1))
         simple.named = [Exactly(number=1)]
         assert await who_answers(entrance) == "1 on engine 1"
@@ -150,7 +150,7 @@ async def test_it_names_the_weights_that_answer_and_prefers_an_engine_that_has_t
         simple.named = [Exactly(number=3)]
         with pytest.raises(GenerationGone):
             await who_answers(entrance)
-        async with entrance.looking():
+        async with entrance.inspect():
             pass
 
 
@@ -173,7 +173,7 @@ async def test_it_is_with_a_request_until_that_leaves() -> None:
     simple = Simple()
     simple.preferred = 1
     entrance = entrance_of(simple)
-    async with entrance.passing(Conditions(session="a")), entrance.passing():
+    async with entrance.admit(Conditions(session="a")), entrance.admit():
         assert simple.inside == [("a", 1, 1)]
     assert simple.inside == []
 
@@ -182,7 +182,7 @@ async def test_it_is_told_of_an_engine_that_was_lost() -> None:
     simple = Simple()
     entrance = entrance_of(simple)
     with pytest.raises(EngineLost):
-        async with entrance.passing(Conditions(session="a")):
+        async with entrance.admit(Conditions(session="a")):
             raise EngineLost("its thread died")
     assert simple.inside == []
     (lost,) = (gate.replica for gate in entrance.gates if gate.is_lost)

@@ -33,12 +33,12 @@ def entrance() -> Entrance[str]:
 async def busy(gate: Gate[str], requests: int) -> AsyncIterator[None]:
     async with AsyncExitStack() as inside:
         for _ in range(requests):
-            await inside.enter_async_context(gate.passing())
+            await inside.enter_async_context(gate.admit())
         yield
 
 
 async def who_answers(entrance: Entrance[str], at_least: int = 0, within: float = 5.0) -> str:
-    async with entrance.passing(Conditions(at_least, within)) as let_in:
+    async with entrance.admit(Conditions(at_least, within)) as let_in:
         return f"{let_in.generation.number} on {let_in.engine}"
 
 
@@ -169,7 +169,7 @@ async def test_once_sealed_no_engine_that_comes_later_lets_anybody_in(
     with pytest.raises(NotServing, match="stopping"):
         await who_answers(entrance)
     with pytest.raises(NotServing, match="stopping"):
-        entrance.preparing().__enter__()
+        entrance.lend_preparer().__enter__()
 
 
 async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
@@ -179,7 +179,7 @@ async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
     assert (told.value.code, entrance.answering(), entrance.is_lost) == ("booting", [], False)
     entrance.gates[0].open(lease(ONE, 0))
     assert await who_answers(entrance) == "1 on engine 0"
-    with entrance.preparing() as preparer:
+    with entrance.lend_preparer() as preparer:
         assert preparer == "engine 0"
 
 
@@ -190,8 +190,8 @@ async def test_who_answers_is_counted_over_all_the_live_ones_first(
         entrance.gates[0].change(lease(TWO, 0))
         assert entrance.answering() == [Answering(TWO, 0), Answering(ONE, 3)]
         with pytest.raises(DrainTimedOut):
-            await entrance.drained(0.0)
-    await entrance.drained(0.0)
+            await entrance.wait_until_empty(0.0)
+    await entrance.wait_until_empty(0.0)
 
 
 async def test_what_was_live_on_a_lost_engine_counts_for_those_inside_alone(
@@ -212,10 +212,10 @@ async def test_who_hears_of_a_loss_seals_the_gate_so_that_the_next_goes_to_anoth
     entrance: Entrance[str],
 ) -> None:
     with pytest.raises(EngineLost):
-        async with entrance.passing() as let_in:
+        async with entrance.admit() as let_in:
             raise EngineLost("it died")
     lost = int(let_in.engine[-1])
     assert entrance.gates[lost].is_lost
-    with pytest.raises(EngineLost), entrance.preparing():
+    with pytest.raises(EngineLost), entrance.lend_preparer():
         raise EngineLost("it died too")
     assert len([gate for gate in entrance.gates if gate.is_lost]) == 2

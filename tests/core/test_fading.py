@@ -116,7 +116,7 @@ async def test_a_stop_while_one_fades_lets_its_requests_end(world: Overlapping) 
         async with world.client() as client:
             await goes_live(world, 1)
             world.gate.seal("hotreload is stopping", code="stopping")
-            drained = asyncio.create_task(world.gate.drained(5))
+            drained = asyncio.create_task(world.gate.wait_until_empty(5))
             assert await client.goes_on() == "first clean"
             assert not drained.done()
         await drained
@@ -601,7 +601,7 @@ async def test_weights_that_overflow_are_left_by_a_flip(world: Overlapping) -> N
         world.source.publish(step(1, "_overflow"))
         await world.attempted()
         await world.only_one_answers()
-        async with world.gate.passing() as lease:
+        async with world.gate.admit() as lease:
             asked = await lease.engine.prepare({"text": OVERFLOWS_ON})
             with pytest.raises(AnswerNonfinite):
                 await anext(lease.engine.generate(asked, lease.weights))

@@ -21,7 +21,7 @@ def gate() -> Gate[str]:
 
 
 async def enter(gate: Gate[str]) -> int:
-    async with gate.passing() as lease:
+    async with gate.admit() as lease:
         return lease.generation.number
 
 
@@ -79,13 +79,13 @@ async def test_drained_waits_for_the_last_one_inside(gate: Gate[str]) -> None:
     leave = asyncio.Event()
 
     async def stay() -> None:
-        async with gate.passing():
+        async with gate.admit():
             await leave.wait()
 
     guest = asyncio.create_task(stay())
     await asyncio.sleep(0)
     gate.hold()
-    drained = asyncio.create_task(gate.drained(5))
+    drained = asyncio.create_task(gate.wait_until_empty(5))
     await asyncio.sleep(0)
     assert not drained.done()
     leave.set()
@@ -94,10 +94,10 @@ async def test_drained_waits_for_the_last_one_inside(gate: Gate[str]) -> None:
 
 
 async def test_a_drain_that_takes_too_long_says_how_many_are_inside(gate: Gate[str]) -> None:
-    async with gate.passing():
+    async with gate.admit():
         gate.hold()
         with pytest.raises(DrainTimedOut, match=r"1 requests .* drain_timeout"):
-            await gate.drained(0.01)
+            await gate.wait_until_empty(0.01)
 
 
 async def test_sealing_refuses_those_who_wait_and_is_final(gate: Gate[str]) -> None:
@@ -145,9 +145,9 @@ async def test_every_move_is_an_event_that_says_of_which_gate() -> None:
 async def test_a_lease_says_who_answers_until_its_request_ends_whatever_comes(
     gate: Gate[str],
 ) -> None:
-    async with gate.passing() as first:
+    async with gate.admit() as first:
         gate.open(TWO)
-        async with gate.passing() as second:
+        async with gate.admit() as second:
             assert second == TWO
         assert first == ONE
 
@@ -181,9 +181,9 @@ async def test_a_change_of_lease_holds_nobody_and_is_no_move(gate: Gate[str]) ->
     seen: list[Event] = []
     gate = Gate[str](publish=seen.append)
     gate.open(OLD)
-    async with gate.passing() as first:
+    async with gate.admit() as first:
         gate.change(YOUNG)
-        async with gate.passing() as second:
+        async with gate.admit() as second:
             assert (first, second) == (OLD, YOUNG)
             assert (gate.state, gate.inside, gate.held) == (GateState.OPEN, 2, 0)
     assert len(seen) == 1
@@ -192,10 +192,10 @@ async def test_a_change_of_lease_holds_nobody_and_is_no_move(gate: Gate[str]) ->
 async def test_it_knows_how_many_each_generation_answers(gate: Gate[str]) -> None:
     assert Gate[str](publish=lambda event: None).answering() == []
     gate.open(OLD)
-    async with gate.passing(), gate.passing():
+    async with gate.admit(), gate.admit():
         gate.change(YOUNG)
         assert gate.answering() == [Answering(YOUNG.generation, 0), Answering(OLD.generation, 2)]
-        async with gate.passing():
+        async with gate.admit():
             assert gate.answering()[0].requests == 1
             assert OLD.weights is not None
             assert gate.requests_on(OLD.weights) == 2
@@ -207,10 +207,10 @@ async def test_a_rollback_to_weights_that_answer_counts_both_of_their_generation
 ) -> None:
     again = Lease(Generation(3, Revision("a"), "f1", 0.0), "one engine", OLD.weights)
     gate.open(OLD)
-    async with gate.passing():
+    async with gate.admit():
         gate.change(YOUNG)
         gate.change(again)
-        async with gate.passing():
+        async with gate.admit():
             assert OLD.weights is not None
             assert gate.requests_on(OLD.weights) == 2
             assert [each.generation.number for each in gate.answering()] == [3, 1]
@@ -218,10 +218,10 @@ async def test_a_rollback_to_weights_that_answer_counts_both_of_their_generation
 
 async def test_a_drain_waits_for_everybody_under_whatever_lease(gate: Gate[str]) -> None:
     gate.open(OLD)
-    async with gate.passing():
+    async with gate.admit():
         gate.change(YOUNG)
-        async with gate.passing():
-            drained = asyncio.create_task(gate.drained(5))
+        async with gate.admit():
+            drained = asyncio.create_task(gate.wait_until_empty(5))
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not drained.done()

@@ -46,7 +46,7 @@ async def test_it_is_told_and_what_it_left_is_overwritten_while_nobody_is_inside
     world: World,
 ) -> None:
     async with heeding(world):
-        async with world.gate.passing():
+        async with world.gate.admit():
             world.engine.withhold()
             await world.until(lambda: world.gate.state is GateState.HOLDING)
             held = asyncio.create_task(world.ask())
@@ -64,7 +64,7 @@ async def test_who_stays_inside_too_long_is_aborted(world: World) -> None:
     world.engine.on_abort = [leave]
 
     async def stay() -> None:
-        async with world.gate.passing():
+        async with world.gate.admit():
             await leave.wait()
 
     async with heeding(world):
@@ -127,7 +127,7 @@ async def test_what_was_withheld_before_a_swap_is_not_held_against_the_next_weig
     world: World,
 ) -> None:
     async with heeding(world, leaves=True):
-        async with world.gate.passing():
+        async with world.gate.admit():
             world.source.publish(ONE)
             await world.until(lambda: world.gate.state is GateState.HOLDING)
             world.engine.withhold()

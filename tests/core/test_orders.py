@@ -206,7 +206,7 @@ async def test_source_faults_do_not_make_a_drain_more_patient(world: World) -> N
         world.now = rest.until
     assert [each.outcome for each in world.attempts] == [Outcome.POSTPONED] * 5
     assert world.ledger.failures[ONE.id] == 5
-    async with world.gate.passing():
+    async with world.gate.admit():
         await world.rests()
     reason = world.attempts[5].reason
     assert reason is not None

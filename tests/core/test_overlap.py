@@ -103,7 +103,7 @@ async def test_it_is_told_when_the_gate_knows_it(world: Overlapping) -> None:
 
 async def test_who_waits_for_a_generation_is_answered_at_the_flip(world: Overlapping) -> None:
     async def wait_for_it() -> int:
-        async with world.gate.passing(at_least=2, within=5) as lease:
+        async with world.gate.admit(at_least=2, within=5) as lease:
             assert lease.weights is world.engine.live
             return lease.generation.number
 

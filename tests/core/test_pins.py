@@ -31,7 +31,7 @@ async def pinned(world: World) -> Generation:
 async def test_a_pin_during_a_drain_ends_it_and_nothing_changes_after_its_answer(
     world: World,
 ) -> None:
-    async with world.running(), world.gate.passing():
+    async with world.running(), world.gate.admit():
         drains(world, ONE)
         await world.until(lambda: world.status_phase is Phase.DRAINING)
         generation = await pinned(world)
@@ -48,13 +48,13 @@ async def test_a_pin_as_the_last_request_leaves_is_before_the_exchange_or_waits_
 ) -> None:
     """It comes so many turns of the loop after the end of the drain."""
     pins = list[asyncio.Task[Generation]]()
-    drained = Gate.drained
+    drained = Gate.wait_until_empty
 
     async def drained_and_pinned(gate: Gate[FakeEngine], within: float) -> None:
         await drained(gate, within)
         pins.append(asyncio.create_task(pin_after(world, turns)))
 
-    monkeypatch.setattr(Gate, "drained", drained_and_pinned)
+    monkeypatch.setattr(Gate, "wait_until_empty", drained_and_pinned)
     async with world.running():
         world.source.publish(ONE)
         outcome = (await world.attempted()).outcome
@@ -103,7 +103,7 @@ async def test_a_rollback_does_not_wait_for_a_drain(world: World) -> None:
     async with world.running():
         world.source.publish(ONE)
         await world.attempted()
-        async with world.gate.passing():
+        async with world.gate.admit():
             drains(world, TWO)
             await world.until(
                 lambda: world.status_phase is Phase.DRAINING and len(world.attempts) == 1
@@ -115,7 +115,7 @@ async def test_a_rollback_does_not_wait_for_a_drain(world: World) -> None:
 
 async def test_a_newer_wish_does_not_end_a_drain(world: World) -> None:
     async with world.running():
-        async with world.gate.passing():
+        async with world.gate.admit():
             drains(world, ONE)
             await world.until(lambda: world.status_phase is Phase.DRAINING)
             world.source.publish(TWO)

@@ -200,7 +200,7 @@ async def test_a_rollback_whose_drain_does_not_end_keeps_the_previous_one(world:
     async with world.running():
         world.source.publish(ONE)
         await world.attempted()
-        async with world.gate.passing():
+        async with world.gate.admit():
             attempt = await (await world.operator.rollback())
         assert attempt.outcome is Outcome.POSTPONED
         assert world.replica.previous is not None

@@ -71,7 +71,7 @@ async def test_nobody_is_inside_while_the_weights_change(world: World) -> None:
 
     world.engine.exchange = exchange  # type: ignore[method-assign]
     async with world.running():
-        async with world.gate.passing():
+        async with world.gate.admit():
             world.source.publish(NEW)
             await world.until(lambda: world.gate.state is GateState.HOLDING)
             held = asyncio.create_task(world.ask())
@@ -200,7 +200,7 @@ async def test_a_cancel_during_the_swap_waits_for_its_end(
 
 
 async def test_a_drain_that_does_not_end_is_postponed(world: World) -> None:
-    async with world.running(), world.gate.passing():
+    async with world.running(), world.gate.admit():
         world.source.publish(NEW)
         attempt = await world.attempted()
     assert attempt.outcome is Outcome.POSTPONED
@@ -216,7 +216,7 @@ async def test_a_drain_that_does_not_end_aborts_when_told_to(tmp_path: Path) -> 
     world.engine.on_abort.append(leave)
 
     async def stay() -> None:
-        async with world.gate.passing():
+        async with world.gate.admit():
             await leave.wait()
 
     async with world.running():
@@ -312,7 +312,7 @@ async def test_each_postponed_drain_is_more_patient_than_the_one_before(world: W
     leave = asyncio.Event()
 
     async def stay() -> None:
-        async with world.gate.passing():
+        async with world.gate.admit():
             await leave.wait()
 
     guest = asyncio.create_task(stay())

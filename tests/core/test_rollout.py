@@ -277,7 +277,7 @@ async def test_a_dry_run_is_tried_on_the_first_alone(world: World) -> None:
 async def test_while_one_drains_the_others_take_the_requests(tmp_path: Path) -> None:
     world = World(tmp_path, Rules(drain_timeout=30.0), mode=Mode.DRAIN, engines=2)
     async with world.running():
-        async with world.entrance.gates[0].passing():
+        async with world.entrance.gates[0].admit():
             world.source.publish(GOOD)
             await world.until(lambda: world.replica.gate is not None and is_held(world))
             assert await world.ask() == "1: first clean"

@@ -49,7 +49,7 @@ class Inside:
         self._task = asyncio.create_task(self._stay())
 
     async def _stay(self) -> None:
-        async with self._gate.passing():
+        async with self._gate.admit():
             await self.leave.wait()
 
     async def left(self) -> None:

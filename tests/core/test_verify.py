@@ -101,7 +101,7 @@ async def test_it_waits_for_a_moment_without_requests(world: World) -> None:
         await asyncio.sleep(0)
 
     async with AsyncExitStack() as client:
-        await client.enter_async_context(world.gate.passing())
+        await client.enter_async_context(world.gate.admit())
         async with verifying(world, every=60.0, sleep=sleep) as looks:
             await turn_until(lambda: bool(slept))
             await asyncio.sleep(0.01)
@@ -111,7 +111,7 @@ async def test_it_waits_for_a_moment_without_requests(world: World) -> None:
 
 
 async def test_an_engine_that_is_never_idle_is_verified_all_the_same(world: World) -> None:
-    async with verifying(world), world.gate.passing():
+    async with verifying(world), world.gate.admit():
         await world.until(lambda: len(told(world)) >= 2)
         assert world.gate.inside == 1
 

@@ -83,7 +83,7 @@ async def test_weights_are_named_without_being_touched(tmp_path: Path, engines: 
     world.happened.clear()
     before = world.replica.gate.lease
     assert before is not None
-    async with world.entrance.passing() as lease:
+    async with world.entrance.admit() as lease:
         named = await world.operator.name_live("seven")
         assert (lease.generation.weight_version, named.weight_version) == ("1", "seven")
         assert (named, versions(world)) == (world.replicas.live, {"seven"})

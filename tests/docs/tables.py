@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
-from hotreload.server.described import known_fields
-from hotreload.server.described.known_fields import EMPTY, KnownFields
+from hotreload.server.api_schema import known_fields
+from hotreload.server.api_schema.known_fields import EMPTY, KnownFields
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.settings.load import to_toml

@@ -15,9 +15,9 @@ from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.errors import PASSED_OVER
 from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State
+from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server.app import create_app
-from hotreload.server.described.operations import OPERATIONS
-from hotreload.server.http.exchange import generation_header
+from hotreload.server.http.request_log import generation_header
 from hotreload.sources.passing import AFTER
 from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in

@@ -131,8 +131,8 @@ async def test_a_part_that_is_lost_is_told_at_once_and_nobody_waits(
 
 ASKS: list[Callable[[FollowerRefusal], Any]] = [
     lambda there: there.operator(),
-    lambda there: there.passing().__aenter__(),
-    lambda there: there.looking().__aenter__(),
+    lambda there: there.admit().__aenter__(),
+    lambda there: there.inspect().__aenter__(),
     lambda there: there.engines(),
     lambda there: there.check_answers_here(),
 ]
@@ -148,5 +148,5 @@ async def test_a_rank_that_follows_sends_everybody_to_rank_0(
     ) as told:
         await ask(there)
     assert told.value.code == "not_rank_0"
-    with pytest.raises(NotServing), there.preparing():
+    with pytest.raises(NotServing), there.lend_preparer():
         pass

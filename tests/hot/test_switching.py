@@ -138,7 +138,7 @@ async def test_where_swaps_drain_it_is_said_that_a_probe_asks_when_they_are_live
 @only_drain
 async def test_a_drain_that_takes_too_long_leaves_the_weights_staged(program: Program) -> None:
     staged = await program.stage("step 1")
-    async with program.gate.passing():
+    async with program.gate.admit():
         with pytest.raises(DrainTimedOut):
             await staged.flip()
         assert staged.is_held

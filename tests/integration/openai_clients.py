@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import openai
 
-from hotreload.server.http.listening import bind_tcp
+from hotreload.server.http.server_sockets import bind_tcp
 from tests.integration.running import PROMPTS, Load, Running
 from tests.waiting import PATIENCE
 

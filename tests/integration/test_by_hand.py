@@ -48,7 +48,7 @@ def who(by: dict[str, Any]) -> tuple[str, int, int, str]:
 async def test_after_the_answer_to_a_pin_nothing_changes_though_a_swap_waited_for_room(
     running: Running,
 ) -> None:
-    async with running.daemon.entrance.passing():  # an answer that takes long
+    async with running.daemon.entrance.admit():  # an answer that takes long
         write_tiny(running.checkpoints / "resharded_step_1", words(1), shards=2)
         answer = await post(running, "reload_weights", model_path="resharded_step_1")
         assert answer.json()["generation"] == 2  # both together take all the room there is

@@ -197,7 +197,7 @@ async def test_one_that_runs_for_long_keeps_no_others_from_being_forgotten(
 ) -> None:
     monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
     talk, entrance = Talk(), running.daemon.entrance
-    async with entrance.passing(Conditions(session="runs")):
+    async with entrance.admit(Conditions(session="runs")):
         for number in range(8):  # more than there may be, whoever came before
             assert await turn(running, talk, f"short {number}")
     assert len(admission_of(entrance, Sessions)) <= 3

@@ -32,7 +32,7 @@ async def test_a_dead_scheduler_thread_is_noticed_and_nobody_is_answered_any_mor
         assert time.monotonic() - died < max(1, 20 * usual)  # on a slow machine
         assert (await asking).status_code == 503
         with pytest.raises(NotServing):
-            async with running.daemon.entrance.passing():
+            async with running.daemon.entrance.admit():
                 pass
         assert running.daemon.status.snapshot()["state"] == "lost"
         ready, reasons = running.daemon.status.ready()

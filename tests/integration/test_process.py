@@ -21,7 +21,7 @@ import pytest
 
 from hotreload import __version__
 from hotreload.cli.exits import ADDRESS_TAKEN
-from hotreload.server.http.listening import bind_tcp, bind_unix
+from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from tests.integration.process import OF_WORDS, START_SECONDS, Process
 from tests.integration.running import words
 from tests.integration.test_drain import ROOM

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from hotreload.server.http.listening import bind_tcp
+from hotreload.server.http.server_sockets import bind_tcp
 from hotreload.tiny import write_tiny
 from tests.integration.running import Running, one_daemon_marks, post, words
 from tests.waiting import PATIENCE, turn_until

@@ -17,8 +17,8 @@ from hotreload.errors import BadRequest
 from hotreload.events import Event, WorkerMoved
 from hotreload.features.pause.pause import Pause
 from hotreload.life import kept_worker
-from hotreload.server.asking import Encoded, Inquiry
 from hotreload.server.http.problems import problem_of
+from hotreload.server.model import Encoded, Inquiry
 from hotreload.types import Outcome
 from tests.children import sockets_of, workers_below
 from tests.features.admissions import admission_of

@@ -20,8 +20,8 @@ from hotreload.life import serving
 from hotreload.life.serving import ServingLife, verifying
 from hotreload.life.serving_slot import _weights_held
 from hotreload.quiet import LOUD, Quiet
-from hotreload.server import configured
-from hotreload.server.configured import admin_group
+from hotreload.server import from_settings
+from hotreload.server.from_settings import admin_group
 from hotreload.settings.load import load
 from hotreload.settings.rules import (
     NAMING_SECONDS,
@@ -48,7 +48,7 @@ def decider(made: Daemon) -> ServingLife:
 
 
 def record(
-    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = configured
+    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = from_settings
 ) -> None:
     """Keep what the module makes the part of."""
     make = getattr(module, part)
@@ -209,7 +209,7 @@ async def test_weights_overlap_if_so_decided_and_the_engine_can_and_else_it_is_t
     decider(daemon).begin(engine, LIVE)
     assert [event for event in told if isinstance(event, ModeChosen)] == [chosen]
     assert daemon.slot.replicas().mode is chosen.mode
-    async with daemon.entrance.passing() as lease:
+    async with daemon.entrance.admit() as lease:
         assert lease.weights is (engine.live if chosen.mode is Mode.OVERLAP else None)
 
 
@@ -222,7 +222,7 @@ async def test_old_generations_are_seen_out_and_kept_as_decided(
     decider(daemon).begin(engine, LIVE)
     replica = daemon.slot.replicas().first
     task = asyncio.create_task(decider(daemon)._lasting["engine 0"]())
-    async with daemon.entrance.passing():
+    async with daemon.entrance.admit():
         staged = await engine.stage(unread(Revision("new")))
         replica.switch_to(replace(LIVE, number=2), await engine.flip(staged))
         assert _weights_held(replica, False)["previous"] == 10
@@ -247,9 +247,9 @@ async def test_who_arrives_while_the_gate_is_closed_is_treated_as_decided(
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     gate.open(Lease(LIVE, engine))
     if awaiting:
-        await refused_as(awaiting, gate.passing(at_least=2, within=1.0))
+        await refused_as(awaiting, gate.admit(at_least=2, within=1.0))
     gate.hold()
-    await refused_as(code, gate.passing())
+    await refused_as(code, gate.admit())
 
 
 async def refused_as(code: str, passing: Any) -> None:
@@ -304,7 +304,7 @@ async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(
     record(monkeypatch, "create_app", made)
     Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))
     words = "rank 1 of 2 of one engine: rank 0, on 127.0.0.1, answers requests and takes orders"
-    with pytest.raises(NotServing, match=words) as refused, made["gate"].preparing():
+    with pytest.raises(NotServing, match=words) as refused, made["gate"].lend_preparer():
         pass
     assert refused.value.code == "not_rank_0"
     with pytest.raises(NotServing, match=words):

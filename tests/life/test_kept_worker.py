@@ -15,8 +15,8 @@ from hotreload.features import FEATURES
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.http.shared_numbers import NumbersInMemory
-from hotreload.server.workers.words import Word
+from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.workers.message_kinds import Word
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from tests.children import workers_below

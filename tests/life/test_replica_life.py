@@ -73,7 +73,7 @@ class Lives(Witness):
         await self.until(lambda: self.moves().count(ReplicaState.SERVING) == count)
 
     async def ask(self) -> str:
-        async with self.entrance.passing() as lease:
+        async with self.entrance.admit() as lease:
             return f"{lease.generation.number}: {lease.engine.answer(lease.weights)}"
 
     @asynccontextmanager

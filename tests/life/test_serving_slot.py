@@ -49,7 +49,7 @@ async def test_a_scrape_reads_who_is_at_each_gate() -> None:
     engine: Any = object()
     for gate in two.gates:
         gate.open(Lease(Generation(1, Revision("one"), "fp", 0.0), engine))
-    async with two.passing(), two.gates[1].passing(), two.gates[1].passing():
+    async with two.admit(), two.gates[1].admit(), two.gates[1].admit():
         inside = [each.inside for each in ServingSlot(two).read(previous_is_on_device=True)]
         assert inside == [gate.inside for gate in two.gates]
         assert sum(inside) == 3
@@ -79,7 +79,7 @@ async def test_the_live_generation_answers_also_when_it_has_no_request() -> None
     gate = Gate[str](publish=Events().publish)
     gate.open(Lease(live := Generation(1, Revision("one"), "fp", 0.0), "an engine"))
     assert gate.answering() == [Answering(live, 0)]
-    async with gate.passing():
+    async with gate.admit():
         assert gate.answering() == [Answering(live, 1)]
 
 

@@ -9,8 +9,14 @@ from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
-from hotreload.server.described.operation import JSON_TYPE, Operation
-from hotreload.server.described.schema_parts import AN_INTEGER, PLAIN_TEXT, a_list, an_object, named
+from hotreload.server.api_schema.operation import JSON_TYPE, Operation
+from hotreload.server.api_schema.schema_parts import (
+    AN_INTEGER,
+    PLAIN_TEXT,
+    a_list,
+    an_object,
+    named,
+)
 from hotreload.server.feature_routes import Routes
 from hotreload.server.http.problems import Json
 from tests.sample_feature import REASON

@@ -12,19 +12,19 @@ from tests.server.world import World, serving
 __all__ = ["pytest_asyncio_loop_factories"]
 
 ASK_THE_MODEL = {
-    "test_answers_heard",
+    "test_answer_listeners",
     "test_bodies",
     "test_connections",
-    "test_conversations",
+    "test_request_headers",
     "test_echo",
     "test_flip",
     "test_generate",
     "test_half_closed",
-    "test_heard",
+    "test_request_listeners",
     "test_keys",
     "test_min_generation",
     "test_openai",
-    "test_pieces",
+    "test_stream_pieces",
     "test_replay",
     "test_responses",
     "test_several_answers",
@@ -35,7 +35,7 @@ ASK_THE_MODEL = {
 """All that is promised to who asks the model is promised wherever it is answered."""
 WORDS_ALONE = {
     "test_echo",
-    "test_heard",
+    "test_request_listeners",
     "test_keys",
     "test_min_generation",
     "test_openai",

@@ -18,9 +18,9 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
-from hotreload.server.http import listening
+from hotreload.server.http import server_sockets
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.listening import bind_unix, take_over, turn_away
+from hotreload.server.http.server_sockets import bind_unix, take_over, turn_away
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
@@ -101,7 +101,7 @@ def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> Non
     """As systemd does it: descriptor 3, and a pid that is known only after the fork."""
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
-        "from hotreload.server.http.listening import take_over\n"
+        "from hotreload.server.http.server_sockets import take_over\n"
         "(taken,) = take_over()\n"
         "print(taken.getsockname(), taken.get_inheritable(), 'LISTEN_FDS' in os.environ)"
     )
@@ -127,7 +127,7 @@ class Lasting:
         self.gate = self.world.gate
         self.server = HttpServer(
             self.world.app,
-            doors=self.world.doors,
+            socket_paths=self.world.socket_paths,
             graceful_seconds=5.0,
             linger_seconds=0.0,
             lasting=True,
@@ -307,7 +307,7 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answered before it asks, it would find the connection closed and not read the answer."""
-    monkeypatch.setattr(listening, "REQUEST_SECONDS", PATIENCE)
+    monkeypatch.setattr(server_sockets, "REQUEST_SECONDS", PATIENCE)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
         client.connect(listener.getsockname())
         turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.described.known_fields import (
+from hotreload.server.api_schema.known_fields import (
     CHAT,
     COMPLETION,
     EMPTY,

@@ -196,7 +196,7 @@ async def test_a_stream_that_began_before_a_swap_keeps_its_generation(world: Wor
     async with world.client() as client, client.stream("POST", "/generate", json=STREAM) as answer:
         lines = answer.aiter_lines()
         assert '"generation":1' in await anext(lines)
-        drained = asyncio.create_task(world.gate.drained(5))
+        drained = asyncio.create_task(world.gate.wait_until_empty(5))
         world.gate.hold()
         await asyncio.sleep(0)
         assert not drained.done()
@@ -266,7 +266,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_up_a_swap(tmp_path: Path
         reader, writer = await world.sent(STREAM)
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         await world.until(lambda: world.gate.inside == 1)
-        await world.gate.drained(5)
+        await world.gate.wait_until_empty(5)
         writer.close()
     assert (world.engine.running, world.engine.inside_when_closed) == (0, [1])
 

@@ -107,7 +107,7 @@ async def test_those_who_wait_hold_up_no_swap(world: World) -> None:
     reader, _ = await world.sent(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     world.gate.hold()
-    await world.gate.drained(5)
+    await world.gate.wait_until_empty(5)
     world.open(FIRST)  # rolled back: still not good enough
     await asyncio.sleep(0)
     assert world.gate.awaiting == 1
@@ -127,14 +127,14 @@ async def test_those_who_wait_are_told_when_the_gate_is_sealed(world: World) -> 
 async def test_at_the_gate_itself_a_newer_generation_is_good_and_an_older_is_not() -> None:
     gate = Gate[str](publish=lambda event: None)
     gate.open(Lease(SECOND, "engine"))
-    async with gate.passing(at_least=1) as lease:
+    async with gate.admit(at_least=1) as lease:
         assert lease.generation is SECOND
     with pytest.raises(NotNewEnough, match="generation 3 was asked for"):
-        async with gate.passing(at_least=3, within=0.01):
+        async with gate.admit(at_least=3, within=0.01):
             pytest.fail("it passed")
     gate.seal("over")
     with pytest.raises(NotServing):
-        async with gate.passing(at_least=3, within=0.01):
+        async with gate.admit(at_least=3, within=0.01):
             pytest.fail("it passed")
 
 
@@ -143,7 +143,7 @@ async def test_one_who_waited_does_not_slip_in_when_the_gate_closes_again_at_onc
     gate.open(Lease(FIRST, "engine"))
 
     async def ask() -> int:
-        async with gate.passing(at_least=2, within=10) as lease:
+        async with gate.admit(at_least=2, within=10) as lease:
             return lease.generation.number
 
     asking = asyncio.create_task(ask())

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.server.asking import REPLAYS
+from hotreload.server.model import REPLAYS
 from tests.server.world import SECOND, World, serving
 
 MESSAGES = [{"role": "user", "content": "hello"}]

@@ -14,7 +14,7 @@ from hotreload.features.command.shapes import COMMAND_SHAPES
 from hotreload.features.compare.shapes import COMPARE_SHAPES
 from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.routes import pause_routes
-from hotreload.server.described.answer_schemas import SHAPES
+from hotreload.server.api_schema.answer_schemas import SHAPES
 from hotreload.server.http.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.server.http.listening import bind_tcp, bind_unix, group_id
+from hotreload.server.http.server_sockets import bind_tcp, bind_unix, group_id
 from hotreload.server_limits import Limits
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE

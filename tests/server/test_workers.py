@@ -26,16 +26,16 @@ from hotreload.errors import (
     NotNewEnough,
     NotServing,
 )
-from hotreload.server.asking import EncodedOtherwise
 from hotreload.server.http.problems import Refused, problem_of
-from hotreload.server.http.shared_numbers import NumbersInMemory
-from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
-from hotreload.server.workers.handing import LARGEST_INLINE, Handing
-from hotreload.server.workers.model import MOST_WAITING, _Answer
-from hotreload.server.workers.pieces import Teller, stepped
-from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.model import EncodedOtherwise
+from hotreload.server.workers.answer_steps import Teller, stepped
+from hotreload.server.workers.error_fields import FaultElsewhere, as_error, as_message
+from hotreload.server.workers.handover import LARGEST_INLINE, Handing
+from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.remote_model import MOST_WAITING, _Answer
+from hotreload.server.workers.routing import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
 from hotreload.server_limits import Limits
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
 from tests.waiting import PATIENCE, turn_until

@@ -9,18 +9,18 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hotreload.server.asking import Model
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.shared_numbers import NumbersInMemory
+from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.model import Model
 from hotreload.server.ports import Encoder, Metrics
-from hotreload.server.workers import words
+from hotreload.server.workers import message_kinds
 from hotreload.server.workers.app import create_worker_app
-from hotreload.server.workers.asked import AskedByWorker
-from hotreload.server.workers.handing import Handing
-from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.workers.handover import Handing
+from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.routing import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
 from hotreload.server.workers.worker import Worker
+from hotreload.server.workers.worker_requests import AskedByWorker
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -65,7 +65,7 @@ class WorkerInLoop:
 
     def tell_live(self, generation: Generation | None) -> None:
         if self._wire is not None:
-            self._wire.tell(Word.LIVE, words.generation_parts(generation))
+            self._wire.tell(Word.LIVE, message_kinds.generation_parts(generation))
 
     def tell_encoder(self, name: str) -> None:
         if self._wire is not None:

@@ -24,12 +24,12 @@ from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
+from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server.app import create_app
-from hotreload.server.described.operations import OPERATIONS
-from hotreload.server.http.doors import Doors
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, wanted_keys
-from hotreload.server.http.listening import bind_tcp, bind_unix
+from hotreload.server.http.server_sockets import bind_tcp, bind_unix
+from hotreload.server.http.socket_paths import Doors
 from hotreload.server.http.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
@@ -282,10 +282,10 @@ class World:
             counts=self.worker.counts if self.worker else None,
             **more,
         )
-        self.doors = Doors(self.events.publish)
+        self.socket_paths = Doors(self.events.publish)
         self.server = HttpServer(
             self.app,
-            doors=self.doors,
+            socket_paths=self.socket_paths,
             limits=limits,
             graceful_seconds=1.0,
             linger_seconds=0.0,

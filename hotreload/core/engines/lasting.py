@@ -178,7 +178,7 @@ async def verify_live(
 async def _until_idle(replica: Replica[Engine], within: float) -> None:
     """Wait until nobody is answered, but not for ever: an engine may never be idle."""
     try:
-        await replica.gate.drained(within)
+        await replica.gate.wait_until_empty(within)
     except DrainTimedOut:
         verify_log.debug("verify.never_idle")
 

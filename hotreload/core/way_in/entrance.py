@@ -105,7 +105,7 @@ class Entrance[E]:
         """Raise nothing: this host lets requests in."""
 
     @contextmanager
-    def preparing(self) -> Iterator[E]:
+    def lend_preparer(self) -> Iterator[E]:
         """An engine that makes a request ready before it is let in; NotServing when none will be.
 
         Every engine checks and encodes alike. Which one answers, the lease alone says.
@@ -122,7 +122,7 @@ class Entrance[E]:
         leases = [gate.lease for gate in self.gates if gate.lease and not gate.is_lost]
         return [lease.engine for lease in leases] or [self.gates[0].preparer()]
 
-    def passing(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
+    def admit(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
         An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
@@ -130,7 +130,7 @@ class Entrance[E]:
         """
         return self._inside(_Wish(asked, self.admissions))
 
-    def looking(self) -> AbstractAsyncContextManager[Lease[E]]:
+    def inspect(self) -> AbstractAsyncContextManager[Lease[E]]:
         """Let in one who looks at the engine or its weights: a swap holds it, no admission."""
         return self._inside(_Wish(UNCONDITIONAL, ()))
 
@@ -155,7 +155,7 @@ class Entrance[E]:
             left = max(0.0, until - now())
             elsewhere = partial(self._lets_in_elsewhere, gate, wish)
             try:
-                passing = gate.passing(at_least, left, elsewhere, wish.weights)
+                passing = gate.admit(at_least, left, elsewhere, wish.weights)
                 lease = await inside.enter_async_context(passing)
                 if self._holder(wish) is None:
                     return gate, lease
@@ -279,9 +279,9 @@ class Entrance[E]:
         """True when nobody is let in any more because the engines are lost."""
         return not self.lets_in and any(gate.is_lost for gate in self.gates)
 
-    async def drained(self, within: float) -> None:
+    async def wait_until_empty(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
-        await asyncio.gather(*(gate.drained(within) for gate in self.gates))
+        await asyncio.gather(*(gate.wait_until_empty(within) for gate in self.gates))
 
 
 @contextmanager

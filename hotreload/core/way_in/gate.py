@@ -83,7 +83,7 @@ class Gate[E]:
         return self.lease.engine
 
     @asynccontextmanager
-    async def passing(
+    async def admit(
         self,
         at_least: int = 0,
         within: float = 0.0,
@@ -228,7 +228,7 @@ class Gate[E]:
         """True if it was sealed because the engine is lost."""
         return self._sealed_for_good and self._refusal.code == EngineLost.code
 
-    async def drained(self, within: float) -> None:
+    async def wait_until_empty(self, within: float) -> None:
         """Wait until nobody is inside; DrainTimedOut names how many still are."""
         try:
             async with asyncio.timeout(within):

@@ -1,6 +1,6 @@
 """Schemas of what a bake adds to answers."""
 
-from hotreload.server.described.schema_parts import (
+from hotreload.server.api_schema.schema_parts import (
     AN_INTEGER,
     ANY_OBJECT,
     MAYBE_INTEGER,

@@ -14,7 +14,7 @@ from hotreload.features.command.judge import CommandJudge
 from hotreload.features.command.process import Rights, rights_of, run_command
 from hotreload.features.command.settings import CommandSettings
 from hotreload.parts import Given
-from hotreload.server.candidates import answering_at, create_candidate_app
+from hotreload.server.candidate_app import answering_at, create_candidate_app
 from hotreload.types import Generation, Lease, Staged
 
 NO_NUMBER = 0

@@ -1,6 +1,6 @@
 """Schemas of what a command adds to answers."""
 
-from hotreload.server.described.schema_parts import PLAIN_TEXT, a_list
+from hotreload.server.api_schema.schema_parts import PLAIN_TEXT, a_list
 from hotreload.server.feature_routes import Routes, to_attempts
 
 COMMAND_SHAPES = Routes(adds=to_attempts(command_said=a_list(PLAIN_TEXT)))

@@ -1,6 +1,6 @@
 """Schemas of what comparisons add to answers."""
 
-from hotreload.server.described.schema_parts import (
+from hotreload.server.api_schema.schema_parts import (
     A_NUMBER,
     AN_INTEGER,
     MAYBE_INTEGER,

@@ -17,14 +17,14 @@ from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, Running
 from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
-from hotreload.server.described.operation import (
+from hotreload.server.api_schema.operation import (
     JSON_TYPE,
     Operation,
     Operations,
     Parameter,
     for_administrators,
 )
-from hotreload.server.described.schema_parts import (
+from hotreload.server.api_schema.schema_parts import (
     A_BOOLEAN,
     A_NUMBER,
     AN_INTEGER,
@@ -35,10 +35,10 @@ from hotreload.server.described.schema_parts import (
     named,
 )
 from hotreload.server.feature_routes import Routes
-from hotreload.server.http.exchange import while_connected
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
-from hotreload.server.ordering import asker
+from hotreload.server.http.request_log import while_connected
+from hotreload.server.orders import asker
 from hotreload.server.ports import Gate
 from hotreload.server.sglang.bodies import EVERY_CONTROL
 
@@ -175,6 +175,6 @@ async def _nobody_runs(pause: Pause, gate: Gate[Any], *, aborts: bool) -> None:
         if aborts:
             await asyncio.gather(*(engine.abort_asked(None) for engine in gate.engines()))
         try:
-            return await gate.drained(AGAIN_SECONDS)
+            return await gate.wait_until_empty(AGAIN_SECONDS)
         except DrainTimedOut:
             continue

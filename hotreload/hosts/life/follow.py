@@ -267,21 +267,19 @@ class FollowerRefusal:
         raise NotServing(self._why, code=NOT_RANK_0)
 
     @contextmanager
-    def preparing(self) -> Iterator[RunningEngine]:
+    def lend_preparer(self) -> Iterator[RunningEngine]:
         """Refuse it: nobody is answered here."""
         self._refuse()
         yield
 
     @asynccontextmanager
-    async def passing(
-        self, asked: Conditions = UNCONDITIONAL
-    ) -> AsyncIterator[Lease[RunningEngine]]:
+    async def admit(self, asked: Conditions = UNCONDITIONAL) -> AsyncIterator[Lease[RunningEngine]]:
         """Refuse it: nobody is answered here."""
         self._refuse()
         yield
 
     @asynccontextmanager
-    async def looking(self) -> AsyncIterator[Lease[RunningEngine]]:
+    async def inspect(self) -> AsyncIterator[Lease[RunningEngine]]:
         """Refuse it: nobody is answered here."""
         self._refuse()
         yield
@@ -290,7 +288,7 @@ class FollowerRefusal:
         """Refuse it: rank 0 lets requests in."""
         self._refuse()
 
-    async def drained(self, within: float) -> None:
+    async def wait_until_empty(self, within: float) -> None:
         """Return at once: nobody is inside."""
 
     def engines(self) -> NoReturn:

@@ -14,11 +14,11 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hotreload.server.http.crowd import Crowd, Elsewhere
-from hotreload.server.http.exchange import generation_header
+from hotreload.server.http.connection_slots import Crowd, Elsewhere
 from hotreload.server.http.limits import headers_too_long
 from hotreload.server.http.peers import peer_behind
 from hotreload.server.http.problems import Refused, problem_of
+from hotreload.server.http.request_log import generation_header
 from hotreload.server.http.sse import EVENT_STREAM
 from hotreload.types import Generation
 

@@ -16,11 +16,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
+from hotreload.server.http.connection_slots import Crowd, Elsewhere
 from hotreload.server.http.connections import PeerProtocol
-from hotreload.server.http.crowd import Crowd, Elsewhere
-from hotreload.server.http.doors import Doors
-from hotreload.server.http.listening import BACKLOG, is_for_looking
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.server_sockets import BACKLOG, is_for_looking
+from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.http.socket_paths import Doors
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 
@@ -49,7 +49,7 @@ class HttpServer(uvicorn.Server):
         self,
         app: FastAPI,
         *,
-        doors: Doors,
+        socket_paths: Doors,
         limits: Limits | None = None,
         graceful_seconds: float = 30.0,
         linger_seconds: float | None = None,
@@ -69,7 +69,7 @@ class HttpServer(uvicorn.Server):
         """The replicas whose gates let somebody in."""
         self._stopping = asyncio.Event()
         self._left = asyncio.Event()
-        self._doors = doors
+        self._socket_paths = socket_paths
         self._elsewhere = elsewhere
         self._crowd_of = _crowds(limits, counts, elsewhere)
         protocol = functools.partial(
@@ -84,13 +84,15 @@ class HttpServer(uvicorn.Server):
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Serve on these listening sockets until `stop` and the end of what is under way."""
         listeners = list(sockets or ())
-        self._doors.take(listeners, ours=not self.lasting)
-        watching = asyncio.create_task(self._doors.watch(self._serve_instead), name="our sockets")
+        self._socket_paths.take(listeners, ours=not self.lasting)
+        watching = asyncio.create_task(
+            self._socket_paths.watch(self._serve_instead), name="our sockets"
+        )
         try:
             if not self._stopping.is_set():
                 await super().serve(listeners)
         finally:
-            self._doors.leave()
+            self._socket_paths.leave()
             await watching
             self._left.set()
 
@@ -190,7 +192,7 @@ class HttpServer(uvicorn.Server):
         self.server_state.default_headers.append((b"connection", b"close"))
         if self._elsewhere is not None:
             self._elsewhere.go()
-        self._doors.leave()
+        self._socket_paths.leave()
         if not self.lasting:
             await asyncio.sleep(ACCEPT_SECONDS)
         for server in self.servers:

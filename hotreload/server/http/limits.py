@@ -8,7 +8,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.server.http.problems import Refused
-from hotreload.server.http.shared_numbers import SharedNumber
+from hotreload.server.http.shared_counters import SharedNumber
 from hotreload.server_limits import Limits
 
 FREE_BYTES = 64 * 2**10

@@ -10,11 +10,11 @@ from starlette.types import Receive, Scope, Send
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import Answerer, ModelRequest, ModelRoute, oldest_wanted
-from hotreload.server.asking import EngineAnswer
-from hotreload.server.described.known_fields import SAMPLING
+from hotreload.server.api_schema.known_fields import SAMPLING
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
 from hotreload.server.http.request_body import read_object
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
+from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.requests import completion_request, renamed
 from hotreload.server_limits import Limits

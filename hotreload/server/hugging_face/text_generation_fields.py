@@ -1,8 +1,8 @@
 """The fields of a request as huggingface_hub's client makes it: see `text_generation`."""
 
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.described.field_kinds import STOP, TOKENS
-from hotreload.server.described.known_fields import SAMPLING, KnownFields
+from hotreload.server.api_schema.field_kinds import STOP, TOKENS
+from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING
 
 SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")

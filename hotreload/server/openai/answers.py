@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.asking import EngineAnswer
 from hotreload.server.http.problems import openai_fields
+from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.echo import Echo
 from hotreload.types import Generation
 

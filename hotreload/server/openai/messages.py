@@ -5,7 +5,7 @@ from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.described.known_fields import EMPTY, asks_for_nothing
+from hotreload.server.api_schema.known_fields import EMPTY, asks_for_nothing
 from hotreload.server.http.request_body import short
 
 ROLES = {

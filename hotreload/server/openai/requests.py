@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.described.known_fields import SAMPLING, STREAM_OPTIONS
+from hotreload.server.api_schema.known_fields import SAMPLING, STREAM_OPTIONS
 from hotreload.server.openai.messages import plain_messages
 from hotreload.server.openai.tools import asked_tools
 from hotreload.server_limits import Limits

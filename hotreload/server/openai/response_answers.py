@@ -5,9 +5,9 @@ import uuid
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.asking import EngineAnswer
 from hotreload.server.http.problems import openai_fields
 from hotreload.server.http.sse import NamedEvent
+from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice
 from hotreload.types import Generation
 

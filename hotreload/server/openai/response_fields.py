@@ -3,8 +3,8 @@
 from typing import Any
 
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.described.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
-from hotreload.server.described.known_fields import CHAT, LABELS, SAMPLING, KnownFields
+from hotreload.server.api_schema.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
+from hotreload.server.api_schema.known_fields import CHAT, LABELS, SAMPLING, KnownFields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, Kind
 
 MOST_METADATA = 16

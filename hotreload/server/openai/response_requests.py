@@ -4,7 +4,7 @@ from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.described.known_fields import SAMPLING
+from hotreload.server.api_schema.known_fields import SAMPLING
 from hotreload.server.openai.messages import check_no_more, plain_message, refused
 from hotreload.server.openai.requests import asked_chat, renamed
 

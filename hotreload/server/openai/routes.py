@@ -19,7 +19,7 @@ from hotreload.server.answerer import (
     check_batch,
     oldest_wanted,
 )
-from hotreload.server.described.known_fields import CHAT, COMPLETION, KnownFields
+from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import is_integer, read_object
 from hotreload.server.model_name import check_model

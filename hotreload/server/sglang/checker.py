@@ -39,7 +39,7 @@ class WeightsChecker[P]:
         raise BadRequest(f"Unsupported action={shown(action)}: checksum, snapshot or compare")
 
     async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
-        async with self._gate.looking() as lease:  # no swap while they are computed
+        async with self._gate.inspect() as lease:  # no swap while they are computed
             return await lease.engine.checksums(), lease.engine.facts()
 
     async def _compared(self, skip: Sequence[str]) -> Fields:

@@ -45,10 +45,10 @@ class OneToken[P]:
             raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
 
     async def _ask(self) -> None:
-        with self._gate.preparing() as preparer:
+        with self._gate.lend_preparer() as preparer:
             prepared = await preparer.prepare(ONE_TOKEN)
         async with (
-            self._gate.looking() as lease,
+            self._gate.inspect() as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)

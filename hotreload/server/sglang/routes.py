@@ -16,7 +16,7 @@ from hotreload.server.answerer import check_batch
 from hotreload.server.http.problems import Json, Refused, openai_fields
 from hotreload.server.http.request_body import read_fields
 from hotreload.server.openai.requests import chat_request, in_openai_words
-from hotreload.server.ordering import abort, flush_all
+from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
@@ -65,7 +65,7 @@ def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedMod
         return status.live
 
     def facts() -> answers.EngineFacts:
-        with gate.preparing() as engine:
+        with gate.lend_preparer() as engine:
             return engine.facts()
 
     @router.get("/get_model_info")
@@ -110,7 +110,7 @@ def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
         given = await read_fields(request, bodies.TOKENIZE, nesting=limits.nesting)
         asked = _to_encode(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
-        with in_openai_words(given.keys), gate.preparing() as engine:
+        with in_openai_words(given.keys), gate.lend_preparer() as engine:
             tokens = await engine.tokenize(asked)
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
@@ -132,7 +132,7 @@ def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
-        with gate.preparing() as engine:
+        with gate.lend_preparer() as engine:
             texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)
         text = texts if is_batch else texts[0]
         return Json({"text": text, "prompt": text})
@@ -162,7 +162,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
         given = await read_fields(request, bodies.BY_NAME)
         name, most = needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
         try:
-            async with gate.looking() as lease:  # no swap while they are read
+            async with gate.inspect() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
         except BadRequest as fault:
             return Json({"error": openai_fields(fault)}, 400)

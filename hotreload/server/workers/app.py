@@ -7,11 +7,11 @@ from starlette.exceptions import HTTPException
 
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
-from hotreload.server.asking import Model
-from hotreload.server.http.around import put_around
 from hotreload.server.http.keys import KeyCheck
 from hotreload.server.http.limits import Bodies
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.middleware import put_around
+from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.model import Model
 from hotreload.server.model_routes import model_routes
 from hotreload.server.ports import Metrics
 from hotreload.server.sglang.not_served import no_route

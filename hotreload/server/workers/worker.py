@@ -7,16 +7,16 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from hotreload.server.http.doors import Doors
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.http.socket_paths import Doors
 from hotreload.server.ports import Encoder
-from hotreload.server.workers import words
-from hotreload.server.workers.handing import Handing
-from hotreload.server.workers.model import CountedElsewhere, ModelElsewhere
-from hotreload.server.workers.whose import asks_the_model
+from hotreload.server.workers import message_kinds
+from hotreload.server.workers.handover import Handing
+from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.remote_model import CountedElsewhere, ModelElsewhere
+from hotreload.server.workers.routing import asks_the_model
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -61,7 +61,7 @@ class Worker:
                 counts=counts,
                 live=lambda: self._live,
             ),
-            doors=Doors(lambda event: None),
+            socket_paths=Doors(lambda event: None),
             limits=limits,
             graceful_seconds=graces[0],
             linger_seconds=graces[1],
@@ -110,7 +110,7 @@ class Worker:
     def _hear(self, message: Message) -> None:
         match message:
             case [Word.LIVE, parts]:
-                self._live = words.generation_of(parts)
+                self._live = message_kinds.generation_of(parts)
             case [Word.PING, number]:
                 self._wire.tell(Word.ALIVE, number)
             case [Word.SETTINGS, fields]:

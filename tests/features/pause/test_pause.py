@@ -43,7 +43,7 @@ class Paused:
         return self.now.end(TRAINER)
 
     async def ask(self, at_least: int = 0, within: float = 5.0) -> int:
-        async with self.entrance.passing(Conditions(at_least, within)) as lease:
+        async with self.entrance.admit(Conditions(at_least, within)) as lease:
             return lease.generation.number
 
     def names(self) -> list[str]:
@@ -62,7 +62,7 @@ async def held(paused: Paused, count: int = 1) -> list[asyncio.Task[int]]:
 
 async def test_who_comes_waits_until_it_is_over_and_who_is_inside_goes_on() -> None:
     paused = Paused()
-    async with paused.entrance.passing():
+    async with paused.entrance.admit():
         paused.pause()
         asking = await held(paused, 3)
         assert (paused.entrance.inside, paused.entrance.held) == (1, 0)
@@ -75,7 +75,7 @@ async def test_who_comes_waits_until_it_is_over_and_who_is_inside_goes_on() -> N
 async def test_who_only_looks_is_let_in() -> None:
     paused = Paused()
     paused.pause()
-    async with paused.entrance.looking() as lease:
+    async with paused.entrance.inspect() as lease:
         assert lease.generation is ONE
 
 
@@ -225,7 +225,7 @@ async def test_before_anything_is_live_they_hear_that_it_boots() -> None:
     entrance.admissions = (pause,)
     pause.begin(TRAINER, "abort", Running.ABORT)
     with pytest.raises(NotServing) as refused:
-        async with entrance.passing():
+        async with entrance.admit():
             pass
     assert refused.value.code == "booting"
     pause.end(TRAINER)

@@ -95,7 +95,7 @@ async def test_to_abort_ends_those_that_run_and_answers_when_none_does(
 
 
 async def test_who_is_between_gate_and_engine_is_aborted_too(world: World) -> None:
-    async with world.entrance.passing():
+    async with world.entrance.admit():
         pausing = asyncio.create_task(post(world, "/pause_generation", {}))
         await world.until(lambda: world.admission(Pause).stands)
         await asyncio.sleep(0.05)
@@ -173,7 +173,7 @@ async def test_what_it_cannot_do_is_named(world: World, path: str, body: Any, na
 
 
 async def test_a_caller_that_leaves_leaves_the_pause(world: World) -> None:
-    async with world.entrance.passing():
+    async with world.entrance.admit():
         pausing = asyncio.create_task(post(world, "/pause_generation", {}))
         await world.until(lambda: world.admission(Pause).stands)
         pausing.cancel()

@@ -51,7 +51,7 @@ class Talks:
     async def turn(
         self, session: str | None = None, exactly: Exactly | None = None, at_least: int = 0
     ) -> str:
-        async with self.entrance.passing(Conditions(at_least, 5, exactly, session)) as let_in:
+        async with self.entrance.admit(Conditions(at_least, 5, exactly, session)) as let_in:
             return f"{let_in.generation.number} on {let_in.engine}"
 
     async def is_refused(
@@ -80,7 +80,7 @@ async def test_who_names_weights_is_answered_by_them_as_long_as_they_answer(
 ) -> None:
     talks = Talks()
     assert await talks.turn(exactly=wanted) == "1 on engine 0"
-    async with talks.entrance.passing():
+    async with talks.entrance.admit():
         talks.entrance.gates[0].change(lease(TWO))
         assert await talks.turn(exactly=wanted) == "1 on engine 0"
         assert await talks.turn() == "2 on engine 0"
@@ -143,7 +143,7 @@ async def test_each_request_gives_it_more_time_and_one_that_runs_all_it_needs() 
     for _ in range(4):
         await asyncio.sleep(0.1)
         assert await talks.turn("old") == "1 on engine 0"
-    async with talks.entrance.passing(Conditions(session="old")):
+    async with talks.entrance.admit(Conditions(session="old")):
         await asyncio.sleep(0.3)
     assert await talks.turn("old") == "1 on engine 0"
 
@@ -178,7 +178,7 @@ async def test_where_there_are_none_names_mean_nothing() -> None:
 async def test_a_conversation_that_names_other_weights_is_refused() -> None:
     talks = Talks()
     await talks.turn("old")
-    async with talks.entrance.passing():
+    async with talks.entrance.admit():
         talks.entrance.gates[0].change(lease(TWO))
         await talks.is_refused("old", Exactly(number=2))
         assert await talks.turn("old", Exactly(number=1)) == "1 on engine 0"
@@ -253,7 +253,7 @@ async def test_who_waits_at_a_closed_gate_goes_where_its_weights_are_let_in_firs
 async def test_no_more_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SESSIONS", 3)
     talks = Talks()
-    async with talks.entrance.passing(Conditions(session="runs")):
+    async with talks.entrance.admit(Conditions(session="runs")):
         for name in "abcde":
             await talks.turn(name)
             assert len(talks.sessions) <= 3
@@ -268,7 +268,7 @@ async def test_while_all_that_may_be_are_under_way_a_new_one_is_answered_and_not
 ) -> None:
     monkeypatch.setattr(module, "MOST_SESSIONS", 1)
     talks = Talks()
-    async with talks.entrance.passing(Conditions(session="runs")):
+    async with talks.entrance.admit(Conditions(session="runs")):
         assert await talks.turn("new") == "1 on engine 0"
         talks.entrance.gates[0].change(lease(TWO))
         assert [await talks.turn(name) for name in ("new", "runs")] == [
@@ -283,7 +283,7 @@ async def test_while_all_that_may_be_are_under_way_a_new_one_is_answered_and_not
 async def test_one_under_way_keeps_none_of_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED_SECONDS", 0.0)
     talks = Talks(keep=0.01)
-    async with talks.entrance.passing(Conditions(session="runs")):
+    async with talks.entrance.admit(Conditions(session="runs")):
         await talks.turn("a")
         await asyncio.sleep(0.05)
         await talks.turn("b")
@@ -312,7 +312,7 @@ def in_sessions(world: World, keep: float = LONG) -> Callable[[str], Awaitable[s
     world.entrance.admissions = (Sessions(keep),)
 
     async def turn(session: str) -> str:
-        async with world.entrance.passing(Conditions(session=session)) as let_in:
+        async with world.entrance.admit(Conditions(session=session)) as let_in:
             return f"{let_in.generation.number}: {let_in.engine.answer(let_in.weights)}"
 
     return turn
@@ -358,7 +358,7 @@ async def test_while_a_swap_waits_for_their_room_no_conversation_goes_on(
 ) -> None:
     turn = in_sessions(world)
     async with world.running():
-        async with world.entrance.passing(Conditions(session="old")):
+        async with world.entrance.admit(Conditions(session="old")):
             world.source.publish(NEW)
             await world.attempted()
             assert await turn("old") == "1: first clean"
@@ -427,13 +427,13 @@ async def test_a_conversation_goes_by_the_new_name_when_others_are_live(
 
     async def turn(version: str | None = None) -> str:
         exactly = Exactly(weight_version=version) if version else None
-        async with world.entrance.passing(Conditions(exactly=exactly, session="talk")) as lease:
+        async with world.entrance.admit(Conditions(exactly=exactly, session="talk")) as lease:
             return lease.generation.weight_version
 
     async with world.running(), AsyncExitStack() as inside:
         assert await turn() == "1"
         if is_inside:
-            await inside.enter_async_context(world.entrance.passing(Conditions(session="talk")))
+            await inside.enter_async_context(world.entrance.admit(Conditions(session="talk")))
         await world.operator.name_live("1b")
         await (await world.operator.reload(NEW.label))
         assert [await turn(), await turn("1b")] == ["1b", "1b"]

@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.json_fields import Fields
-from hotreload.server.described.answer_schemas import SHAPES
-from hotreload.server.described.operation import (
+from hotreload.server.api_schema.answer_schemas import SHAPES
+from hotreload.server.api_schema.operation import (
     JSON_TYPE,
     SCHEMES,
     Media,
@@ -20,12 +20,12 @@ from hotreload.server.described.operation import (
     Operations,
     Parameter,
 )
-from hotreload.server.described.operations import OPERATIONS
-from hotreload.server.described.schema_parts import Schema, extended, named
+from hotreload.server.api_schema.operations import OPERATIONS
+from hotreload.server.api_schema.schema_parts import Schema, extended, named
 from hotreload.server.feature_routes import Routes
-from hotreload.server.http.exchange import GENERATION_HEADER, REQUEST_ID_HEADER
 from hotreload.server.http.problems import OPENAI_PATHS, Json
 from hotreload.server.http.request_body import Kind
+from hotreload.server.http.request_log import GENERATION_HEADER, REQUEST_ID_HEADER
 
 ANY = (400, 401, 413, 421, 431, 500)
 """Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a

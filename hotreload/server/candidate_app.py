@@ -20,14 +20,14 @@ from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import NotServing
 from hotreload.events import Events
 from hotreload.server.answerer import Answerer
-from hotreload.server.asking import ModelHere
-from hotreload.server.http.around import put_around
-from hotreload.server.http.doors import Doors
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
 from hotreload.server.http.limits import Bodies
-from hotreload.server.http.listening import bind_tcp
+from hotreload.server.http.middleware import put_around
 from hotreload.server.http.problems import Json
+from hotreload.server.http.server_sockets import bind_tcp
+from hotreload.server.http.socket_paths import Doors
+from hotreload.server.model import ModelHere
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
 from hotreload.server.sglang.not_served import no_route
@@ -50,12 +50,12 @@ class OneLease[P]:
         self._lease = lease
 
     @contextmanager
-    def preparing(self) -> Iterator[Preparer[P]]:
+    def lend_preparer(self) -> Iterator[Preparer[P]]:
         """Lend the engine that answers."""
         yield self._lease.engine
 
     @asynccontextmanager
-    async def passing(
+    async def admit(
         self, asked: Conditions = UNCONDITIONAL
     ) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
         """Yield the lease, whatever generation is wished for: these weights are none yet."""
@@ -144,7 +144,7 @@ def _models[P](candidate: Generation, live: WayIn[P]) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        async with live.passing() as lease:
+        async with live.admit() as lease:
             each = {CANDIDATE_MODEL: candidate, LIVE_MODEL: lease.generation}
         data = [model_fields(name, generation) for name, generation in each.items()]
         return Json({"object": "list", "data": data})
@@ -159,7 +159,7 @@ async def answering_at(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
         port = listener.getsockname()[1]
         server = HttpServer(
             app,
-            doors=Doors(lambda event: None),
+            socket_paths=Doors(lambda event: None),
             limits=limits,
             graceful_seconds=0.0,
             linger_seconds=0.0,

@@ -5,8 +5,8 @@ from typing import Any
 
 from hotreload.core.way_in.exactly import Exactly
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Encoded, Inquiry
-from hotreload.server.workers.faults import FaultElsewhere, as_error, as_message
+from hotreload.server.model import Encoded, Inquiry
+from hotreload.server.workers.error_fields import FaultElsewhere, as_error, as_message
 from hotreload.types import Generation, Revision
 
 

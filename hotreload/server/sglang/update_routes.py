@@ -15,7 +15,7 @@ from hotreload.picture.status import Status
 from hotreload.server.admin import Admit
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import Kind, read_fields
-from hotreload.server.ordering import TrainerOrders
+from hotreload.server.orders import TrainerOrders
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.not_served import failed
 from hotreload.server.sglang.routes import needed

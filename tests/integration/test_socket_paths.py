@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from hotreload.errors import ConfigError
 from hotreload.events import SocketBoundAnew, TroubleTold
-from hotreload.server.http.listening import bind_tcp, bind_unix
+from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from hotreload.settings.load import Settings
 from hotreload.troubles import SETTINGS_REFUSED, SOCKET_GONE
 from tests.integration.running import Running, one_daemon_marks, request_for, words

@@ -139,14 +139,14 @@ class ModelHere[P]:
         """Be inside the gate while the engine answers."""
         # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
         # engine for that, or says why it lets nobody in.
-        with self.gate.preparing() as preparer:
+        with self.gate.lend_preparer() as preparer:
             if ask.encoded is not None:
                 ask.encoded.check(preparer.encodes_as)
             prepared = await preparer.prepare(ask.request)
         patience = self.limits.generation_seconds
         asked = Conditions(ask.at_least, patience, ask.exactly, ask.session)
         async with (
-            self.gate.passing(asked) as lease,
+            self.gate.admit(asked) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
             askable = partial(lease.engine.askable, prepared) if ask.may_be_heard else None

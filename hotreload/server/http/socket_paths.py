@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hotreload.errors import ConfigError
 from hotreload.events import Publish, SocketBoundAnew
-from hotreload.server.http.listening import bind_unix
+from hotreload.server.http.server_sockets import bind_unix
 from hotreload.troubles import SOCKET_GONE, Trouble
 
 DOOR_LOOK_SECONDS = 2.0

@@ -16,13 +16,13 @@ from hotreload.errors import AddressTaken, ConfigError
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
-from hotreload.server.asking import Model
 from hotreload.server.feature_routes import Routes
 from hotreload.server.http.keys import ApiKeys, wanted_keys
-from hotreload.server.http.listening import bind_tcp, bind_unix, group_id, take_over, turn_away
 from hotreload.server.http.peers import overflow_id
-from hotreload.server.http.shared_numbers import SharedNumbers
+from hotreload.server.http.server_sockets import bind_tcp, bind_unix, group_id, take_over, turn_away
+from hotreload.server.http.shared_counters import SharedNumbers
 from hotreload.server.http.webhook import Webhook
+from hotreload.server.model import Model
 from hotreload.server.ports import Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.workers.app import create_worker_app

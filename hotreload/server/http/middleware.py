@@ -5,9 +5,9 @@ from collections.abc import Collection
 from fastapi import FastAPI
 
 from hotreload.server.http.browsers import KnownHost, NamedSites
-from hotreload.server.http.exchange import Exchange
 from hotreload.server.http.keys import KeyCheck, WantsKey
 from hotreload.server.http.limits import Limited
+from hotreload.server.http.request_log import Exchange
 from hotreload.server.ports import Metrics
 from hotreload.server_limits import Limits
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from hotreload.features.compare.hearing import Hearing
-from tests.server.test_answers_heard import ALL, EACH_ROUTE
-from tests.server.test_counted import WHOLE_OR_NOT
+from tests.server.test_answer_listeners import ALL, EACH_ROUTE
+from tests.server.test_request_counts import WHOLE_OR_NOT
 from tests.server.world import World, serving
 
 WORDS = tuple(map(ord, "sbs1"))

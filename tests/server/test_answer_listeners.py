@@ -10,7 +10,7 @@ from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.features.bake.conduct import Conduct, Conducts
 from hotreload.features.bake.signals import Signal
 from hotreload.server_limits import Limits
-from tests.server.test_counted import ROUTES, WHOLE_OR_NOT
+from tests.server.test_request_counts import ROUTES, WHOLE_OR_NOT
 from tests.server.world import FIRST, World, serving
 
 ALL = {**ROUTES, "/": {"inputs": "hi"}}

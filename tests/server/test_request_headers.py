@@ -90,7 +90,7 @@ async def test_who_sends_back_what_an_answer_carried_is_answered_by_the_same(wor
     }
     assert carried == {"X-Hotreload-Generation": "1", "X-Hotreload-Fingerprint": "fp-1"}
     carried["X-Hotreload-Weight-Version"] = first.json()["meta_info"]["weight_version"]
-    async with world.entrance.passing():
+    async with world.entrance.admit():
         world.gate.change(overlapping(world, SECOND))
         world.events.publish(GenerationLive(SECOND))
         for name, value in carried.items():

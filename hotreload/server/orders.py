@@ -11,8 +11,8 @@ from starlette.requests import Request
 
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
-from hotreload.server.http.exchange import sender, while_connected
 from hotreload.server.http.peers import Peer
+from hotreload.server.http.request_log import sender, while_connected
 from hotreload.server.ports import Gate
 from hotreload.types import Attempt, By, Generation
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hotreload.server.described.schema_parts import Schema
+from hotreload.server.api_schema.schema_parts import Schema
 from hotreload.server.http.request_body import Kind
 
 JSON_TYPE = "application/json"

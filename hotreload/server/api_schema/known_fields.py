@@ -8,7 +8,7 @@ from typing import Any
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.described.field_kinds import (
+from hotreload.server.api_schema.field_kinds import (
     CHOICES,
     IDS,
     IDS_OR_BATCH,

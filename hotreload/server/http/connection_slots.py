@@ -6,7 +6,7 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from hotreload.server.http.shared_numbers import SharedNumber
+from hotreload.server.http.shared_counters import SharedNumber
 
 log = logging.getLogger("hotreload.server")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.asking import EngineAnswer, Model
+from hotreload.server.model import EngineAnswer, Model
 from hotreload.server.ports import Metrics
-from hotreload.server.workers import words
-from hotreload.server.workers.faults import as_message
-from hotreload.server.workers.pieces import Teller
+from hotreload.server.workers import message_kinds
+from hotreload.server.workers.answer_steps import Teller
+from hotreload.server.workers.error_fields import as_message
+from hotreload.server.workers.message_kinds import Word
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
 
 log = logging.getLogger("hotreload.server")
 
@@ -58,10 +58,10 @@ class AskedByWorker:
             self._wire.tell(Word.OVER, name)
 
     async def _told(self, name: int, fields: Fields) -> None:
-        ask = words.ask_of(fields, asyncio.get_running_loop().time())
+        ask = message_kinds.ask_of(fields, asyncio.get_running_loop().time())
         tellers: dict[Any, Teller] = {}
         async with self._model.answering(ask) as begun:
-            self._wire.tell(Word.BEGUN, name, words.generation_parts(begun.generation))
+            self._wire.tell(Word.BEGUN, name, message_kinds.generation_parts(begun.generation))
             async for item in begun.items:
                 self._tell(name, item, tellers)
                 await self._wire.caught_up()

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Events
-from hotreload.server.candidates import answering_at, create_candidate_app
+from hotreload.server.candidate_app import answering_at, create_candidate_app
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, Lease, Staged
 from tests.fake_answers import FOR_EVER

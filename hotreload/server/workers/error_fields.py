@@ -15,8 +15,8 @@ from hotreload.errors import (
     NotServing,
     TryAgain,
 )
-from hotreload.server.asking import EncodedOtherwise
 from hotreload.server.http.problems import Refused
+from hotreload.server.model import EncodedOtherwise
 
 FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
     kind.__name__: kind

@@ -11,13 +11,13 @@ from typing import Any
 
 from hotreload.errors import EngineLost, HotReloadError, NotServing
 from hotreload.json_fields import Fields
-from hotreload.server.asking import Begun, Encoded, EncodedOtherwise, EngineAnswer, Inquiry
+from hotreload.server.model import Begun, Encoded, EncodedOtherwise, EngineAnswer, Inquiry
 from hotreload.server.ports import Encoder, Wordings
-from hotreload.server.workers import words
-from hotreload.server.workers.faults import as_error
-from hotreload.server.workers.pieces import stepped
+from hotreload.server.workers import message_kinds
+from hotreload.server.workers.answer_steps import stepped
+from hotreload.server.workers.error_fields import as_error
+from hotreload.server.workers.message_kinds import Word
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.words import Word
 from hotreload.types import Generation
 
 MOST_WAITING = 64
@@ -72,7 +72,9 @@ class ModelElsewhere:
             raise EngineLost(PROCESS_ENDED)
         name = next(self._names)
         answer = self._heard[name] = _Answer(wordings)
-        self._wire.tell(Word.ASK, name, words.ask_fields(ask, asyncio.get_running_loop().time()))
+        self._wire.tell(
+            Word.ASK, name, message_kinds.ask_fields(ask, asyncio.get_running_loop().time())
+        )
         try:
             generation = await answer.begins()
             async with aclosing(answer.items()) as items:
@@ -118,7 +120,7 @@ class _Answer:
             case Word.BATCH:
                 self._told.append((word, None, parts[0]))
             case Word.BEGUN:
-                self._generation = words.generation_of(parts[0])
+                self._generation = message_kinds.generation_of(parts[0])
             case Word.OVER:
                 self.is_over = True
             case Word.FAILED:

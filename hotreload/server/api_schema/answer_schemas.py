@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hotreload.server.described.schema_parts import (
+from hotreload.server.api_schema.schema_parts import (
     A_BOOLEAN,
     A_NUMBER,
     AN_INTEGER,

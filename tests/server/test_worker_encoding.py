@@ -12,7 +12,7 @@ import tests.server.world
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.errors import BadRequest, EngineLost, NotServing
 from hotreload.features.bake.conduct import Conducts
-from hotreload.server.workers import model
+from hotreload.server.workers import remote_model
 from hotreload.types import Lease
 from tests.server.world import FIRST, SECOND, World, serving
 
@@ -115,7 +115,7 @@ async def test_the_pieces_of_a_stream_have_their_texts(
 async def test_who_reads_slowly_is_given_the_newest_text(
     world: World, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "MOST_WAITING", 1)
+    monkeypatch.setattr(remote_model, "MOST_WAITING", 1)
     async with world.client() as client:
         events = await events_of(client, "/generate", ASK | {"stream": True})
     assert events[-1]["text"] == "served by step 1"

@@ -1,7 +1,7 @@
 """The routes by which other servers' clients order weights, or name them: what they take and
 answer."""
 
-from hotreload.server.described.operation import (
+from hotreload.server.api_schema.operation import (
     JSON_TYPE,
     Media,
     Operation,
@@ -9,7 +9,7 @@ from hotreload.server.described.operation import (
     Parameter,
     for_administrators,
 )
-from hotreload.server.described.schema_parts import named
+from hotreload.server.api_schema.schema_parts import named
 from hotreload.server.http.request_body import BOOLEAN
 from hotreload.server.sglang import bodies
 

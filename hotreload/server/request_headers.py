@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from hotreload.core.way_in.exactly import Exactly
 from hotreload.errors import BadRequest, shown
-from hotreload.server.http.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
+from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 
 WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
 NO_REPLAY_HEADER = "X-Hotreload-No-Replay"

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from hotreload.server import admin
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
-from hotreload.server.conversations import NO_REPLAY_HEADER, SESSION_HEADERS, WEIGHT_VERSION_HEADER
-from hotreload.server.described import known_fields
-from hotreload.server.described.known_fields import KnownFields
-from hotreload.server.described.operation import (
+from hotreload.server.api_schema import known_fields
+from hotreload.server.api_schema.known_fields import KnownFields
+from hotreload.server.api_schema.operation import (
     BY_SECRET,
     EVENT_STREAM_TYPE,
     HTML_TYPE,
@@ -22,12 +21,17 @@ from hotreload.server.described.operation import (
     Parameter,
     for_administrators,
 )
-from hotreload.server.described.operations_of_orders import OF_ORDERS
-from hotreload.server.described.schema_parts import PLAIN_TEXT, Schema, a_list, either, named
-from hotreload.server.http.exchange import FINGERPRINT_HEADER, GENERATION_HEADER
+from hotreload.server.api_schema.order_operations import OF_ORDERS
+from hotreload.server.api_schema.schema_parts import PLAIN_TEXT, Schema, a_list, either, named
 from hotreload.server.http.request_body import BOOLEAN, STRING, Kind, whole_number
+from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.hugging_face.text_generation_fields import TEXT_GENERATION
 from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.request_headers import (
+    NO_REPLAY_HEADER,
+    SESSION_HEADERS,
+    WEIGHT_VERSION_HEADER,
+)
 from hotreload.server.sglang import bodies
 from hotreload.server.view_routes import MOST_LISTED
 
