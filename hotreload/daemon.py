@@ -15,8 +15,8 @@ from socket import socket
 from typing import Any
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.core.deciding import learn_all
-from hotreload.core.recording import Attempts
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.decision import learn_all
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost

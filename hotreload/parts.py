@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.core.engines.lasting import Leave
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Judge, MakeJudges, no_judges
-from hotreload.core.recording import Attempts
 from hotreload.core.way_in.admission import Admission
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.listener import Listener

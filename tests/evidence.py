@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotreload import troubles
-from hotreload.core.probing import not_probed
+from hotreload.core.probes import unproven_evidence
 from hotreload.errors import REJECTIONS
 from hotreload.features import FEATURES
 from hotreload.types import NOT_PROBED, Attempt, Evidence, noted
@@ -40,7 +40,7 @@ def judged(
     """Return it with this evidence; what is not given was not asked."""
     evidence: tuple[Evidence, ...] = (NOT_PROBED, *BLANK)
     if unproven:
-        evidence = noted(evidence, not_probed(unproven))
+        evidence = noted(evidence, unproven_evidence(unproven))
     if baked:
         from hotreload.features.bake.events import BakeTold
 

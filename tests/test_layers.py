@@ -30,7 +30,7 @@ DEFAULTS = {"core.rules", "server_limits"}
 """What holds unless a setting says otherwise, for the settings and for who keeps to it."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
-RECORDS = {"core.ledger", "core.deciding", "core.progress"}
+RECORDS = {"core.ledger", "core.decision", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting", "settings.kinds"}
 """How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
@@ -96,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
     **{record: {"threads", "core.ledger", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
-    "picture": {*PICTURE, "core.ledger", "core.deciding", "threads", *VOCABULARY},
+    "picture": {*PICTURE, "core.ledger", "core.decision", "threads", *VOCABULARY},
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},
@@ -271,7 +271,13 @@ def test_nothing_is_allowed_that_is_gone() -> None:
 
 
 STEPS = {"core.switch", "core.overlap", "core.drain"}
-WHO_TAKES_THEM = {"core.rollout", "core.attempt", "core.recording", "core.orders", "core.reconcile"}
+WHO_TAKES_THEM = {
+    "core.rollout",
+    "core.attempt",
+    "core.attempt_records",
+    "core.orders",
+    "core.reconcile",
+}
 
 
 @pytest.mark.parametrize("step", sorted(STEPS))

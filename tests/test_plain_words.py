@@ -21,6 +21,7 @@ LISTED = Path(__file__).with_suffix("").with_name("plain_words.txt")
 REVIEWED = {
     "Finding": "the field's word for what a check finds",
     "Setting": "the field's word for a line of the configuration",
+    "routing": "the field's word for which process answers a request",
     "setting": "the module of Setting",
     "padding": "the field's word for what fills a batch",
     "sharding": "the engine's word for how an array lies on devices",

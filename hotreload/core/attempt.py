@@ -11,8 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hotreload.core.deciding import check_undecided
-from hotreload.core.engines.everywhere import (
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.decision import check_undecided
+from hotreload.core.engines.engine_change import (
     EngineChange,
     change_in_turn,
     change_together,
@@ -21,12 +22,11 @@ from hotreload.core.engines.everywhere import (
 from hotreload.core.engines.follow_up import FollowUp
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.engines.rollout import Rollout
-from hotreload.core.judge import Judge, watched_by
+from hotreload.core.judge import Judge, watch_with
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probing import not_probed
-from hotreload.core.progress import AttemptProgress, StillWanted
-from hotreload.core.recording import Attempts
+from hotreload.core.probes import unproven_evidence
+from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.threads import uninterrupted, wait_for_left_behind
@@ -40,7 +40,7 @@ Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
 
 async def prepare(
     progress: AttemptProgress,
-    wanted: StillWanted,
+    wanted: WantedCheck,
     *,
     fetch: Fetch,
     validate: Validate,
@@ -53,9 +53,9 @@ async def prepare(
         return await fetch(progress.revision)
 
     async with progress.phase(Phase.FETCHING, rules.fetch_timeout, "fetch_timeout"):
-        path = await wanted.during(fetched())
+        path = await wanted.run_while_wanted(fetched())
     async with progress.phase(Phase.VALIDATING, rules.validate_timeout, "validate_timeout"):
-        progress.checkpoint = await wanted.during(validate(progress.revision, path))
+        progress.checkpoint = await wanted.run_while_wanted(validate(progress.revision, path))
     return progress.checkpoint
 
 
@@ -65,7 +65,7 @@ class AttemptUnderWay:
     def __init__(
         self,
         progress: AttemptProgress,
-        wanted: StillWanted,
+        wanted: WantedCheck,
         *,
         fetch: Fetch,
         validate: Validate,
@@ -107,8 +107,8 @@ class AttemptUnderWay:
         self.progress.version, self._is_forced = version, force
         self.wanted.ask(is_wanted)
         self._check_judges()
-        checkpoint = await self._prepared()
-        with watched_by(self._judges):
+        checkpoint = await self._prepare()
+        with watch_with(self._judges):
             await self._change(lambda engine: engine.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
@@ -116,20 +116,20 @@ class AttemptUnderWay:
         self.wanted.ask(is_wanted)
         self._is_forced = True
         self._check_judges()
-        checkpoint = await self._prepared()
+        checkpoint = await self._prepare()
         self._rules = replace(self._rules, abort_on_drain_timeout=False)
-        with watched_by(self._judges):
+        with watch_with(self._judges):
             await self._rehearse_on_one(checkpoint)
 
     async def _rehearse_on_one(self, checkpoint: Checkpoint) -> None:
         async with self._all_or_none() as rollout:
             switch = rollout.first
-            with rollout.on(switch):
-                async with switch.staged(lambda engine: engine.stage(checkpoint)) as staged:
+            with rollout.work_on(switch):
+                async with switch.hold_new(lambda engine: engine.stage(checkpoint)) as staged:
                     self._learn()
                     self.wanted.check()
                     if why := switch.replica.engine.cannot_overlap:
-                        self.progress.note(not_probed(why))
+                        self.progress.note(unproven_evidence(why))
                     else:
                         await switch.prove_unseen(staged)
                         await self._judge(switch, staged, is_dry_run=True)
@@ -164,7 +164,7 @@ class AttemptUnderWay:
 
     # --- the steps ---------------------------------------------------------------------------
 
-    async def _prepared(self) -> Checkpoint:
+    async def _prepare(self) -> Checkpoint:
         return await prepare(
             self.progress,
             self.wanted,
@@ -175,7 +175,7 @@ class AttemptUnderWay:
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on every engine, or on none."""
-        change = EngineChange(self._proven if probe else _unproven, self._go_live, probe)
+        change = EngineChange(self._hold_proven if probe else _hold_unproven, self._go_live, probe)
         go = change_together if self._rules.together and probe else change_in_turn
         async with self._all_or_none() as rollout:
             await go(rollout, make, change)
@@ -198,9 +198,9 @@ class AttemptUnderWay:
     # --- on one engine -----------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
+    async def _hold_proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside the live ones, once probes and judges have let them pass."""
-        async with switch.staged(make) as staged:
+        async with switch.hold_new(make) as staged:
             self._learn()
             self.wanted.check()  # the last cheap exit
             self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
@@ -227,7 +227,7 @@ class AttemptUnderWay:
     ) -> None:
         """Have these weights answer; no disk bars the way back."""
         await rollout.secure_number(at_any_rate=self._is_way_back)
-        async with switch.alone():  # past the last exit
+        async with switch.lock_engine():  # past the last exit
             await uninterrupted(self._flip(rollout, switch, staged, probe=probe))
 
     async def _flip(
@@ -241,5 +241,5 @@ class AttemptUnderWay:
         await switch.answer_as(generation, staged, old)
 
 
-def _unproven(switch: Switch, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
-    return switch.staged(make)
+def _hold_unproven(switch: Switch, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
+    return switch.hold_new(make)

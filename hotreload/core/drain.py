@@ -11,7 +11,7 @@ from typing import override
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probing import as_verdict
+from hotreload.core.probes import as_verdict
 from hotreload.core.rules import KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
@@ -30,7 +30,7 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
+    async def hold_new(self, make: MakeWeights) -> AsyncIterator[Staged]:
         if self._rules.keep_previous is KeepPrevious.DEVICE:
             # Two sets on the device at most: the rollback slot makes room for the new one.
             await self.replica.forget_previous()
@@ -45,15 +45,15 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def lock_engine(self) -> AsyncIterator[None]:
         """Close the gate, wait until nobody is inside, and open it again whatever happens."""
         rules, before = self._rules, self.replica.live
         async with self.replica.alone:
             self.replica.gate.hold()
             try:
-                with self.replica.sealed_when_lost():
+                with self.replica.seal_when_lost():
                     async with self._progress.phase(Phase.DRAINING):
-                        await self._wanted.during(
+                        await self._wanted.run_while_wanted(
                             drain(self.replica, rules.drain_timeout, rules.abort_on_drain_timeout)
                         )
                     self._wanted.check()  # it may have changed as the last request left
@@ -85,15 +85,15 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def taken_back(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
-        previous = self.replica.kept(place)
+    async def hold_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
+        previous = self.replica.find_kept(place)
         if previous is None:
             yield None
             return
         async with self._progress.phase(Phase.STAGING):
             staged = await self._engine.unstow(previous)
         self.replica.previous = None
-        async with self._held(staged, was_live=True), self.alone():
+        async with self._held(staged, was_live=True), self.lock_engine():
             yield staged
 
     # --- what is spare ---------------------------------------------------------------------
@@ -102,7 +102,7 @@ class DrainingSwitch(Switch):
     async def _held(self, spare: Staged, *, was_live: bool) -> AsyncIterator[None]:
         self._spare, self._spare_was_live = spare, was_live
         try:
-            with self.replica.sealed_when_lost():
+            with self.replica.seal_when_lost():
                 yield
         finally:
             spare = self._spare
@@ -126,7 +126,7 @@ class DrainingSwitch(Switch):
     async def _prove_or_roll_back(self, old: Staged) -> None:
         try:
             await self._progress.reach("swapped")
-            async with self._probing(self._rules.probe_timeout, "[reload] probe_timeout"):
+            async with self._time_probes(self._rules.probe_timeout, "[reload] probe_timeout"):
                 await self._engine.probe()
             self._wanted.check_refused()
         except EngineLost:

@@ -47,7 +47,7 @@ class Judge(Protocol):
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged if it must judge, and cannot on this engine: then nothing is loaded."""
 
-    def watching(self) -> AbstractContextManager[None]:
+    def watch(self) -> AbstractContextManager[None]:
         """Watch from before anything is staged until the attempt ends."""
 
     async def judge(self, case: Case) -> None:
@@ -73,15 +73,15 @@ def check_can_ask(setting: str, why_not: str | None) -> None:
 
 
 @contextmanager
-def watched_by(judges: Sequence[Judge]) -> Iterator[None]:
+def watch_with(judges: Sequence[Judge]) -> Iterator[None]:
     """Have all of them watch."""
     with ExitStack() as watching:
         for judge in judges:
-            watching.enter_context(judge.watching())
+            watching.enter_context(judge.watch())
         yield
 
 
-async def judged_by(judge: Judge, case: Case) -> None:
+async def ask_judge(judge: Judge, case: Case) -> None:
     """Ask one judge; its verdict stands, though a cancel comes after it."""
     try:
         await judge.judge(case)

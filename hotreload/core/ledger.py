@@ -128,7 +128,7 @@ class Ledger:
         return list(newest.values())
 
     @property
-    def meant(self) -> PastGeneration | None:
+    def start_target(self) -> PastGeneration | None:
         """The generation that a start is to bring back: the last live one, or the missed one."""
         missed = self.missed
         is_good = missed is not None and missed.revision.id not in self.refused

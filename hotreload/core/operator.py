@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hotreload.core import way_back
+from hotreload.core import rollback_target
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
@@ -52,7 +52,7 @@ class Operator:
 
         `version` is what the caller calls these weights.
         """
-        with self._told(by, name):
+        with self._publish_order(by, name):
             if name is None and self._ledger.pinned and not force:
                 words = f"{self._ledger.held_by} holds the live generation"
                 raise Busy(f"{words}: hotreload unpin ends that; or name a revision")
@@ -63,14 +63,14 @@ class Operator:
             order = ReloadOrder(revision, by, force=force, version=version)
             refusal = self._ledger.refused.get(revision.id)
             if order.is_fulfilled(self._replicas.live) or (refusal is not None and not force):
-                order.settle(await self._reconciler.decided(order))
+                order.settle(await self._reconciler.answer_decided(order))
             else:
                 self._reconciler.take(order)
             return order.done
 
     async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
         """Order a dry run of a revision (None: the newest); also one that is refused, or live."""
-        with self._told(by, name):
+        with self._publish_order(by, name):
             return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
 
     async def rollback(
@@ -89,7 +89,7 @@ class Operator:
         is live when its turn comes, there is nothing to do. With `holds` the source is not followed
         from then on, as after a pin; but to take noise off is no choice of weights.
         """
-        with self._told(by, None if number is None else str(number)):
+        with self._publish_order(by, None if number is None else str(number)):
             spared = self._live_beside_a_trial
             holds = holds and not (number is None and self._replicas.live.revision.is_noise)
             place = await self._place_to_go_back_to(number)
@@ -106,7 +106,7 @@ class Operator:
         """
         trial = self._replicas.trial
         if trial is not None and trial.generation == left:
-            with self._told(by):
+            with self._publish_order(by):
                 trial.reject(reason)
             return
         if left != self._replicas.live:
@@ -117,7 +117,7 @@ class Operator:
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on what is live: a swap whose checksums must differ."""
-        with self._told(by, str(noise)):
+        with self._publish_order(by, str(noise)):
             live = self._replicas.live
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
@@ -125,7 +125,7 @@ class Operator:
 
     async def name_live(self, version: str, *, by: By) -> Generation:
         """Have what is live known by this version, and told so by every answer from now on."""
-        with self._told(by, version):
+        with self._publish_order(by, version):
             return await self._reconciler.name_live(version)
 
     async def pin(self, *, by: By) -> Generation:
@@ -134,7 +134,7 @@ class Operator:
         What was ordered before is waited for; what the source wished ends. NotSaved when a
         restart would forget it: then nothing is held.
         """
-        with self._told(by):
+        with self._publish_order(by):
             if self._replicas.live.revision.is_noise:
                 raise NotSaved(
                     "not pinned: noise answers, and a restart would forget it; "
@@ -144,11 +144,11 @@ class Operator:
 
     async def unpin(self, *, by: By) -> Generation:
         """Follow the source again; NotSaved when a restart would pin it again."""
-        with self._told(by):
+        with self._publish_order(by):
             return await self._reconciler.set_pinned(False, by)
 
     @contextmanager
-    def _told(self, by: By, wish: str | None = None) -> Iterator[None]:
+    def _publish_order(self, by: By, wish: str | None = None) -> Iterator[None]:
         """Leave a trace of who ordered what, also where it is not even tried."""
         wish = wish and cut(wish, MOST_WORDS)
         try:
@@ -165,15 +165,15 @@ class Operator:
             return ledger.place_of(live)
         try:
             if number is None:
-                place = way_back.last_with_files(ledger, live)
+                place = rollback_target.find_last_with_files(ledger, live)
             else:
-                place = way_back.numbered(ledger, live, number)
+                place = rollback_target.find_numbered(ledger, live, number)
             if self._replicas.keeps(place) or (gone := await self._why_gone(place)) is None:
                 return place
-            words = f"{_called(place)} is no longer kept in memory, and {gone}"
+            words = f"{_describe(place)} is no longer kept in memory, and {gone}"
             raise NothingOfThatName(words)
         except BadRequest as none:
-            others = "; ".join(await self.can_be_had()) or "nothing"
+            others = "; ".join(await self.list_rollback_targets()) or "nothing"
             raise type(none)(f"{none}; what can be had: {others}") from none
 
     async def _why_gone(self, place: PastGeneration) -> str | None:
@@ -188,7 +188,7 @@ class Operator:
             return None
         return None if there == place.revision else f"{place.path} holds other bytes now"
 
-    async def can_be_had(self) -> list[str]:
+    async def list_rollback_targets(self) -> list[str]:
         """The generations that a rollback finds, the newest first, by what the source saw last.
 
         Each with where its weights come from, and the command.
@@ -200,9 +200,9 @@ class Operator:
             if place.revision in newest or place.revision == live:
                 continue
             if self._replicas.keeps(place):
-                newest[place.revision] = _offered(place, "kept in memory")
+                newest[place.revision] = _describe_with_command(place, "kept in memory")
             elif place.path and (place.path in paths or place.revision in revisions):
-                newest[place.revision] = _offered(place, "restaged from its files")
+                newest[place.revision] = _describe_with_command(place, "restaged from its files")
         return [*newest.values()]
 
     @property
@@ -211,10 +211,10 @@ class Operator:
         return self._replicas.live.revision if self._replicas.trial is not None else None
 
 
-def _called(place: PastGeneration, how: str = "") -> str:
+def _describe(place: PastGeneration, how: str = "") -> str:
     about = ", ".join(filter(None, (place.revision.label, how)))
     return f"generation {place.number} ({about})" if about else f"generation {place.number}"
 
 
-def _offered(place: PastGeneration, how: str) -> str:
-    return f"{_called(place, how)}: hotreload rollback {place.number}"
+def _describe_with_command(place: PastGeneration, how: str) -> str:
+    return f"{_describe(place, how)}: hotreload rollback {place.number}"

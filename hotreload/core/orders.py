@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, override
 
 from hotreload.core.attempt import AttemptUnderWay
-from hotreload.core.deciding import learn
+from hotreload.core.decision import learn
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger, PastGeneration
 from hotreload.errors import Busy, NotServing
 from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision

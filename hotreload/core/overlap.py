@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import override
 
-from hotreload.core.engines.replica import Fading
+from hotreload.core.engines.replica import FadingWeights
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.rules import BY_MEMORY, KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
@@ -31,12 +31,12 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
+    async def hold_new(self, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside those that answer; they are freed unless they go live."""
         await self._make_room()
         staged = await self._stage(make)
         try:
-            with self.replica.sealed_when_lost():
+            with self.replica.seal_when_lost():
                 await self._progress.reach("staged")
                 yield staged
         finally:
@@ -52,7 +52,7 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
+    async def lock_engine(self) -> AsyncIterator[None]:
         async with self.replica.alone:
             self._wanted.check()  # the last exit
             self._wanted.may_give_up = False
@@ -61,7 +61,7 @@ class OverlappingSwitch(Switch):
     @override
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
         """Flip to weights that were proven before, or are flipped to whatever they answer."""
-        with self.replica.sealed_when_lost():
+        with self.replica.seal_when_lost():
             async with self._progress.phase(Phase.SWAPPING):
                 old = await self._engine.flip(staged)
                 try:
@@ -92,21 +92,21 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def taken_back(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
+    async def hold_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
         """Alone from the beginning on: what fades might be put away meanwhile.
 
         It waits for no room: an operator's way back does not wait for old answers.
         """
         async with self.replica.alone:
-            kept = self.replica.kept(place)
+            kept = self.replica.find_kept(place)
             if kept is None:
                 yield None
                 return
-            async with self._at_hand(kept) as fresh:
+            async with self._hold_kept(kept) as fresh:
                 yield fresh
 
     @asynccontextmanager
-    async def _at_hand(self, kept: Staged) -> AsyncIterator[Staged]:
+    async def _hold_kept(self, kept: Staged) -> AsyncIterator[Staged]:
         """Have weights on the device that were live; kept as before unless they go live."""
         async with self._progress.phase(Phase.STAGING):
             fresh = await self._engine.unstow(kept)
@@ -133,7 +133,7 @@ class OverlappingSwitch(Switch):
                     await self.replica.forget_previous()
             elif self.replica.fading:  # else the last one has ended while memory was looked at
                 self._turn_out_kept()
-                await self._until_fewer_fade(why)
+                await self._wait_until_fewer_fade(why)
 
     async def _why_no_room(self) -> str | None:
         """Say why no more sets of weights may be on the device now; None when one more may.
@@ -166,36 +166,36 @@ class OverlappingSwitch(Switch):
             number = oldest.generations[-1].number
             log.info("sessions.turned_out", extra={"generation": number, "sessions": turned_out})
 
-    async def _until_fewer_fade(self, why: str) -> None:
+    async def _wait_until_fewer_fade(self, why: str) -> None:
         """Wait until all who began under some older weights are answered, and say for whom."""
         # Counted here: what waits is a task of its own, and begins when they may have ended.
         oldest, now = self.replica.fading[0], len(self.replica.fading)
         self._progress.waits_for_room = True
         async with self._progress.phase(Phase.DRAINING):
-            self._progress.publish(Waiting(f"{self._still(oldest)}: {why}", "reconciler"))
+            self._progress.publish(Waiting(f"{self._describe_wait(oldest)}: {why}", "reconciler"))
             try:
-                await self._wanted.during(self._fewer_fade_in_time(oldest, now))
+                await self._wanted.run_while_wanted(self._abort_if_too_late(oldest, now))
             finally:
                 self._progress.publish(Waiting(None, "reconciler"))
         self._progress.waits_for_room = False
 
-    async def _fewer_fade_in_time(self, oldest: Fading, now: int) -> None:
+    async def _abort_if_too_late(self, oldest: FadingWeights, now: int) -> None:
         """Abort those who are not answered within finish_timeout of the flip, or let them win."""
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:
             async with asyncio.timeout(max(left, 0.0)):
-                await self._room_for_one_more(now)
+                await self._wait_for_room(now)
         except TimeoutError:
             if not self._rules.abort_on_drain_timeout:
-                raise self._too_late(oldest) from None
+                raise self._timeout_error(oldest) from None
             await self._engine.abort(oldest.weights)
             try:
                 await asyncio.wait_for(fewer(now), ABORT_GRACE)
             except TimeoutError:
-                raise self._too_late(oldest) from None
+                raise self._timeout_error(oldest) from None
 
-    async def _room_for_one_more(self, now: int) -> None:
+    async def _wait_for_room(self, now: int) -> None:
         """Wait until fewer fade, or until others have given back the memory that is missing."""
         look_again = LOOK_AGAIN if self._rules.sets == BY_MEMORY else None
         while True:
@@ -205,14 +205,14 @@ class OverlappingSwitch(Switch):
                 if await self._why_no_room() is None:
                     return
 
-    def _too_late(self, oldest: Fading) -> DrainTimedOut:
+    def _timeout_error(self, oldest: FadingWeights) -> DrainTimedOut:
         raised = "finish_timeout" if self._rules.sets == BY_MEMORY else "finish_timeout or sets"
         return DrainTimedOut(
-            f"{self._still(oldest)}, {self._rules.finish_timeout:g} s after another went live; "
-            f"raise [reload] {raised}, or set on_drain_timeout = 'abort'"
+            f"{self._describe_wait(oldest)}, {self._rules.finish_timeout:g} s after another went "
+            f"live; raise [reload] {raised}, or set on_drain_timeout = 'abort'"
         )
 
-    def _still(self, oldest: Fading) -> str:
+    def _describe_wait(self, oldest: FadingWeights) -> str:
         count = self.replica.gate.requests_on(oldest.weights)
         requests = "1 request is" if count == 1 else f"{count} requests are"
         return f"{requests} still answered by generation {oldest.generations[-1].number}"

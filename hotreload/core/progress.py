@@ -27,7 +27,7 @@ from hotreload.types import (
 Reach = Callable[[str], Awaitable[None]]
 """Called at each point where a test may make an attempt fail."""
 
-TELL_SECONDS = 0.25
+PUBLISH_SECONDS = 0.25
 """Time between two looks at how far it is; what is as it was is not told again."""
 
 _CURRENT: ContextVar[str | None] = ContextVar("attempt", default=None)
@@ -110,7 +110,7 @@ class AttemptProgress:
             self.phases[phase] = self.phases.get(phase, 0.0) + self._clock() - started
 
 
-class StillWanted:
+class WantedCheck:
     """Asks, as long as an attempt may be given up, whether its revision is still wanted."""
 
     def __init__(self, progress: AttemptProgress, news: asyncio.Event) -> None:
@@ -143,7 +143,7 @@ class StillWanted:
             why = "another is wanted now, or a pin holds what is live"
             raise Superseded(f"{self._progress.revision} was given up: {why}")
 
-    async def during[T](
+    async def run_while_wanted[T](
         self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
     ) -> T:
         """Do long work, but give it up when something else is wanted."""
@@ -151,14 +151,14 @@ class StillWanted:
 
 
 @asynccontextmanager
-async def telling_how_far(
+async def publish_progress(
     look: Callable[[], HowFar | None],
     revision: Revision,
     publish: Publish,
     phase: Phase = Phase.STAGING,
 ) -> AsyncIterator[None]:
     """Publish what `look` returns a few times a second, until the end of the block."""
-    going_on = _go_on(look, revision, publish, phase)
+    going_on = _publish_for_ever(look, revision, publish, phase)
     telling = asyncio.create_task(going_on, name=f"tell how far {phase} is")
     try:
         yield
@@ -166,7 +166,7 @@ async def telling_how_far(
         telling.cancel()
 
 
-async def _go_on(
+async def _publish_for_ever(
     look: Callable[[], HowFar | None], revision: Revision, publish: Publish, phase: Phase
 ) -> None:
     told: HowFar | None = None
@@ -175,4 +175,4 @@ async def _go_on(
         if now is not None and now != told:
             publish(Progress(revision, phase, now.done, now.of))
         told = now
-        await asyncio.sleep(TELL_SECONDS)
+        await asyncio.sleep(PUBLISH_SECONDS)

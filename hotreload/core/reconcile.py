@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
-from hotreload.core.deciding import Sleep, Try, decide, learn
+from hotreload.core.attempt_records import AttemptPolicy, Attempts
+from hotreload.core.decision import Sleep, Try, decide, learn
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.orders import Order, OrderQueue
 from hotreload.core.ports import Engine, Source
-from hotreload.core.progress import StillWanted
-from hotreload.core.recording import AttemptPolicy, Attempts
+from hotreload.core.progress import WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved, Recognized
 from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Waiting
@@ -66,7 +66,7 @@ class Reconciler:
     async def run(self) -> None:
         """Follow the source and work off its wishes, for ever; EngineLost ends it."""
         self.ledger.resume(self._replicas.live.revision)
-        self._tell_what_is_due()
+        self._publish_due()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow(), name="follow the source")
@@ -94,16 +94,16 @@ class Reconciler:
         await self._attempts.save()
         return live
 
-    async def decided(self, order: Order) -> Attempt:
+    async def answer_decided(self, order: Order) -> Attempt:
         """Answer an order for what was refused before, or is live: it may name that otherwise."""
         refusal = self.ledger.refused.get(order.revision.id)
         if refusal is not None and not order.is_fulfilled(self._replicas.live):
             again = f"{refusal.reason.message} (refused before; --force tries it again)"
             reason = Reason(refusal.reason.code, again, refusal.reason.findings)
-            return self.unattempted(order, Outcome.REJECTED, reason)
+            return self.answer_unattempted(order, Outcome.REJECTED, reason)
         if order.version and order.version != self._replicas.live.weight_version:
             await self.name_live(order.version)
-        return self.unattempted(order, Outcome.LIVE, None)
+        return self.answer_unattempted(order, Outcome.LIVE, None)
 
     async def set_pinned(self, pinned: bool, by: By) -> Generation:
         """Hold the live generation against the source, or follow it again; survives a restart.
@@ -120,18 +120,18 @@ class Reconciler:
                 verb = "pinned" if pinned else "unpinned"
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
             if self.ledger.due != due:
-                self._tell_what_is_due()
+                self._publish_due()
         if pinned:
-            await self._settled()
+            await self._wait_until_settled()
         return self._replicas.live
 
-    async def _settled(self) -> None:
+    async def _wait_until_settled(self) -> None:
         """Wait for the end of all that was ordered or begun before now."""
         if self.orders.promises:
             await asyncio.wait(self.orders.promises)
         await self._idle.wait()
 
-    def unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
+    def answer_unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
         """The answer to an order that needs no attempt; it is not part of the history."""
         live = self._replicas.live if outcome is Outcome.LIVE else None
         number = live.number if live is not None else None
@@ -153,14 +153,14 @@ class Reconciler:
             try:
                 async for revision in self._source.wanted():
                     if self.ledger.wish(revision):
-                        self._tell_what_is_due()
+                        self._publish_due()
                         self._wake.set()
                 return
             except Exception:  # a fault of ours must not stop the old weights from serving
                 log.exception("source.internal_error")
             await asyncio.sleep(self._attempts.backoff(failures))
 
-    def _tell_what_is_due(self) -> None:
+    def _publish_due(self) -> None:
         if (due := self.ledger.due) is not None:
             self._publish(RevisionWanted(due))
 
@@ -177,13 +177,13 @@ class Reconciler:
             return None
         match decide(self.ledger, self._clock()):
             case Try(revision):
-                is_wanted = self._still_wanted(revision)
+                is_wanted = self._make_is_wanted(revision)
                 policy = AttemptPolicy(rest=self.min_interval)
                 with suppress(Recognized):
                     await self._attempt(revision, lambda attempt: attempt.reload(is_wanted), policy)
                 return None
             case Sleep() as rest:
-                self._say_waiting(rest.why)
+                self._publish_waiting(rest.why)
                 return rest
 
     async def _carry_out(self, order: Order) -> None:
@@ -205,14 +205,14 @@ class Reconciler:
         """Carry out an order and say how it ended; make an attempt only if one is needed."""
         if order.is_overruled:
             words = "a rollback was asked for before its turn came"
-            return self.unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
+            return self.answer_unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replicas.live):
-            return await self.decided(order)
+            return await self.answer_decided(order)
         policy = AttemptPolicy(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
         with suppress(Recognized):
             return await self._attempt(order.revision, order.run, policy)
         order.revision = learn(self.ledger, order.revision)
-        return await self.decided(order)
+        return await self.answer_decided(order)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
         """Note that what an operator made live overrules the source until its next wish."""
@@ -230,12 +230,12 @@ class Reconciler:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout)
 
-    def _say_waiting(self, why: str | None) -> None:
+    def _publish_waiting(self, why: str | None) -> None:
         if why != self._waiting:
             self._waiting = why
             self._publish(Waiting(why, "reconciler"))
 
-    def _still_wanted(self, revision: Revision) -> Callable[[], bool]:
+    def _make_is_wanted(self, revision: Revision) -> Callable[[], bool]:
         """A newer wish supersedes once; twice in a row, and nothing would ever go live.
 
         What only waits for room gives way each time: no work is lost by that.
@@ -267,11 +267,11 @@ class Reconciler:
         steps: Callable[[AttemptUnderWay], Awaitable[None]],
         policy: AttemptPolicy,
     ) -> Attempt:
-        self._say_waiting(None)
+        self._publish_waiting(None)
         self._idle.clear()
         attempt = self._under_way = self._new_attempt(revision)
         try:
-            async with self._attempts.recorded(attempt.progress, policy):
+            async with self._attempts.open_record(attempt.progress, policy):
                 await steps(attempt)
             if attempt.follow_up is not None:
                 is_live = attempt.progress.generation is not None
@@ -289,7 +289,7 @@ class Reconciler:
         progress = self._attempts.progress_of(revision)
         return AttemptUnderWay(
             progress,
-            StillWanted(progress, self._wake),
+            WantedCheck(progress, self._wake),
             fetch=self._source.fetch,
             validate=self._validate,
             replicas=self._replicas,

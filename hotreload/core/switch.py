@@ -11,11 +11,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from hotreload.core.engines.replica import Replica
-from hotreload.core.judge import Case, Judge, OnceLive, judged_by
+from hotreload.core.judge import Case, Judge, OnceLive, ask_judge
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probing import ASKED, PASSED, as_verdict, probed, probes_within
-from hotreload.core.progress import AttemptProgress, StillWanted, telling_how_far
+from hotreload.core.probes import ASKED, PASSED, as_verdict, limit_probes, probe_evidence
+from hotreload.core.progress import AttemptProgress, WantedCheck, publish_progress
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
 from hotreload.types import Generation, HowFar, Mode, Phase, Staged
@@ -42,7 +42,7 @@ class Switch(ABC):
         self,
         replica: Replica[Engine],
         progress: AttemptProgress,
-        wanted: StillWanted,
+        wanted: WantedCheck,
         *,
         remember: Remember,
         rules: Rules,
@@ -72,7 +72,7 @@ class Switch(ABC):
     # --- the steps -------------------------------------------------------------------------
 
     @abstractmethod
-    def staged(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
+    def hold_new(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
         """Hold new weights beside the live ones; what is spare at the end is put away."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Switch(ABC):
         """Ask the probes, where that disturbs nobody; bad answers raise why."""
 
     @abstractmethod
-    def alone(self) -> AbstractAsyncContextManager[None]:
+    def lock_engine(self) -> AbstractAsyncContextManager[None]:
         """Be the only one who changes the engine; from here on the attempt is not given up."""
 
     @abstractmethod
@@ -96,7 +96,7 @@ class Switch(ABC):
         """Have the gate say so: `fresh` answers as this generation, in the place of `old`."""
 
     @abstractmethod
-    def taken_back(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
+    def hold_earlier(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
         """Hold the weights of an earlier generation, alone, ready to be flipped to.
 
         None when they are not in memory any more.
@@ -104,8 +104,8 @@ class Switch(ABC):
 
     async def prove_unseen(self, staged: Staged) -> None:
         """Ask the probes where nobody sees the answers, for as long as the weights are wanted."""
-        with self.replica.sealed_when_lost():
-            await self._wanted.during(self._judged(staged))
+        with self.replica.seal_when_lost():
+            await self._wanted.run_while_wanted(self._ask_probes(staged))
 
     def case_of(self, staged: Staged, *, is_dry_run: bool) -> Case:
         """Lay new weights before judges."""
@@ -115,8 +115,8 @@ class Switch(ABC):
 
     async def judge(self, judge: Judge, case: Case) -> None:
         """Ask a judge where no client sees it, for as long as the weights are wanted."""
-        with self.replica.sealed_when_lost():
-            await self._wanted.during(judged_by(judge, case))
+        with self.replica.seal_when_lost():
+            await self._wanted.run_while_wanted(ask_judge(judge, case))
 
     # --- what both ways do -----------------------------------------------------------------
 
@@ -124,9 +124,9 @@ class Switch(ABC):
         """Make new weights beside the live ones, for as long as they are wanted."""
         async with (
             self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
-            telling_how_far(self._how_far, self._progress.revision, self._progress.publish),
+            publish_progress(self._how_far, self._progress.revision, self._progress.publish),
         ):
-            staged = await self._wanted.during(make(self._engine), self._engine.release)
+            staged = await self._wanted.run_while_wanted(make(self._engine), self._engine.release)
         self._progress.loading = staged.loading or self._progress.loading  # a copy was not loaded
         self.replica.staged = staged
         # What is not made of a checkpoint is copied whole.
@@ -136,11 +136,11 @@ class Switch(ABC):
     def _how_far(self) -> HowFar | None:
         return self._engine.staging
 
-    async def _judged(self, staged: Staged) -> None:
+    async def _ask_probes(self, staged: Staged) -> None:
         """Ask the probes; bad answers cost nobody anything."""
         try:
             within = self._rules.proving_timeout
-            async with self._probing(within, "[reload] probe_timeout beside clients"):
+            async with self._time_probes(within, "[reload] probe_timeout beside clients"):
                 await self._engine.prove(staged)
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
             raise
@@ -149,8 +149,8 @@ class Switch(ABC):
             raise self._progress.verdict from bad
 
     @asynccontextmanager
-    async def _probing(self, seconds: float, setting: str) -> AsyncIterator[None]:
-        self._progress.note(probed(ASKED))
-        async with probes_within(seconds, setting), self._progress.phase(Phase.PROBING):
+    async def _time_probes(self, seconds: float, setting: str) -> AsyncIterator[None]:
+        self._progress.note(probe_evidence(ASKED))
+        async with limit_probes(seconds, setting), self._progress.phase(Phase.PROBING):
             yield
-        self._progress.note(probed(PASSED))
+        self._progress.note(probe_evidence(PASSED))

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import Ledger
-from hotreload.core.probing import probes_within
-from hotreload.core.recording import Attempts
+from hotreload.core.probes import limit_probes
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.gate import Gate
 from hotreload.engine.answering.probe import Probe
@@ -59,7 +59,7 @@ class AsyncHotEngine(AnsweringHalf):
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
         live = attempts.mint(engine.live)
-        attempts.record(live, started.path)
+        attempts.record_live(live, started.path)
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
         check_there = partial(self._released.check_changes, mode)
@@ -152,7 +152,7 @@ class AsyncHotEngine(AnsweringHalf):
             await staged.probe()
             return
         self._released.check_answers()
-        probing = probes_within(self._probe_timeout, "[reload] probe_timeout")
+        probing = limit_probes(self._probe_timeout, "[reload] probe_timeout")
         async with self._inside() as lease, probing:
             await lease.engine.probe()
 

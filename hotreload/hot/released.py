@@ -97,7 +97,7 @@ class Releasing:
     async def _freed(self, *, kv: bool, weights: bool) -> int:
         replica, freed = self._replica, 0
         async with replica.alone:
-            with replica.sealed_when_lost():
+            with replica.seal_when_lost():
                 if weights:
                     freed += await self._without_spares() + await replica.engine.release_weights()
                     self._released.parts |= {_WEIGHTS}
@@ -152,7 +152,7 @@ class Releasing:
     async def _taken(self) -> None:
         engine = self._replica.engine
         async with self._replica.alone:
-            with self._replica.sealed_when_lost():
+            with self._replica.seal_when_lost():
                 await engine.take_pool()
                 await engine.take_room_for_weights()
 

@@ -12,13 +12,13 @@ from typing import Any, Literal, NoReturn, get_args
 from hotreload.behaviour.asked import Question
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
-from hotreload.core.engines.lasting import (
+from hotreload.core.engines.background import (
     close_drained_generations,
     react_to_nonfinite_answers,
-    tell_of_distrust,
+    report_distrust,
 )
 from hotreload.core.engines.replica import Replica
-from hotreload.core.probing import FIRST_ANSWER_SECONDS, probes_within
+from hotreload.core.probes import FIRST_ANSWER_SECONDS, limit_probes
 from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
@@ -112,7 +112,7 @@ async def start(
 async def _proven_or_ended(started: Started) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
-            async with probes_within(FIRST_ANSWER_SECONDS):
+            async with limit_probes(FIRST_ANSWER_SECONDS):
                 await started.engine.probe()
         for size in started.engine.sizes_to_compile(0, 0):  # or the first `stage` waits for it
             await started.engine.compile_for(size)
@@ -170,7 +170,7 @@ class TasksBeside:
         works: list[Coroutine[Any, Any, NoReturn]] = [
             engine.died(),
             close_drained_generations(replica, keep=keep, publish=publish),
-            tell_of_distrust(replica, distrusted=engine.distrusted, publish=publish),
+            report_distrust(replica, distrusted=engine.distrusted, publish=publish),
             react_to_nonfinite_answers(
                 replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
             ),

@@ -16,14 +16,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotreload.core import way_back
+from hotreload.core import rollback_target
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica
 from hotreload.core.engines.rollout import SWITCHES
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.orders import ROLLED_BACK
 from hotreload.core.ports import Engine
-from hotreload.core.progress import AttemptProgress, StillWanted
-from hotreload.core.recording import Attempts
+from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.switch import Switch
 from hotreload.errors import (
@@ -154,7 +154,7 @@ class Switching:
         progress.checkpoint = checkpoint
         switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
         path = checkpoint.path if checkpoint.memory is None else None
-        async with switch.staged(lambda engine: engine.stage(checkpoint)) as staged:
+        async with switch.hold_new(lambda engine: engine.stage(checkpoint)) as staged:
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
             await self._go_live(switch, progress, path, staged, prove)
@@ -186,7 +186,7 @@ class Switching:
             progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
             frees = AsyncExitStack()
-            new = switch.staged(lambda engine: engine.stage(checkpoint))
+            new = switch.hold_new(lambda engine: engine.stage(checkpoint))
             weights = await frees.enter_async_context(new)
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
@@ -244,15 +244,15 @@ class Switching:
         """The generation of this number, or the one before; BadRequest when it cannot be had."""
         live = self._replica.live
         if number is None:
-            return way_back.last(self._ledger, live, self._where)
-        return way_back.numbered(self._ledger, live, number)
+            return rollback_target.find_last(self._ledger, live, self._where)
+        return rollback_target.find_numbered(self._ledger, live, number)
 
     def place_to_resume(self, number: int | None) -> PastGeneration:
         """The generation of this number, or the live one."""
         live = self._replica.live
         if number is None or number == live.number:
             return self._ledger.place_of(live)
-        return way_back.numbered(self._ledger, live, number)
+        return rollback_target.find_numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
         """Say where a generation can be had from; None when it cannot."""
@@ -275,7 +275,7 @@ class Switching:
         left = self._replica.live.revision
         progress = self._attempts.progress_of(place.revision)
         switch = self._new_switch(progress)
-        async with switch.taken_back(place) as kept:
+        async with switch.hold_earlier(place) as kept:
             if kept is None:
                 return None
             await uninterrupted(self._flip_and_commit(switch, progress, None, kept))
@@ -294,7 +294,7 @@ class Switching:
         mode: Mode | None = None,
         keep: KeepPrevious | None = None,
     ) -> Switch:
-        wanted = StillWanted(progress, self._news)
+        wanted = WantedCheck(progress, self._news)
         wanted.ask(lambda: self._wants() and not self._is_ending)
         switch, remember = SWITCHES[mode or self._replica.mode], self._attempts.save
         rules = replace(self._rules, keep_previous=keep or self._rules.keep_previous)
@@ -308,7 +308,7 @@ class Switching:
         staged: Staged,
         prove: bool,
     ) -> None:
-        async with switch.alone():
+        async with switch.lock_engine():
             flip = self._flip_and_commit(switch, progress, path, staged, prove=prove)
             await uninterrupted(flip)
         if not prove and progress.generation is not None:
@@ -327,5 +327,5 @@ class Switching:
         """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
         old = await switch.flip(staged, probe=prove)
         progress.generation = self._attempts.mint(staged)
-        self._attempts.record(progress.generation, path)
+        self._attempts.record_live(progress.generation, path)
         await switch.answer_as(progress.generation, staged, old)

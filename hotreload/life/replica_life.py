@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hotreload.core.engines.replica import Replica, Replicas
-from hotreload.core.probing import FIRST_ANSWER_SECONDS, NoAnswer, verdict_of
+from hotreload.core.probes import FIRST_ANSWER_SECONDS, NoAnswer, ask_probes
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
@@ -94,7 +94,7 @@ class ReplicaLife:
             replica.lose(lost)
         if time.monotonic() - began >= LONG_ENOUGH:
             self._failures = 0
-        return await replica.lost()
+        return await replica.wait_until_lost()
 
     async def _closed(self) -> None:
         """Free what it held, once no attempt works on it; nothing of it is left here."""
@@ -145,7 +145,7 @@ class ReplicaLife:
         self._shared.judge(engine)
         if live.revision.is_noise:
             return
-        verdict = await verdict_of(engine, within, setting)
+        verdict = await ask_probes(engine, within, setting)
         if verdict is None:
             return
         if isinstance(verdict, NoAnswer) or not await self._fails_everywhere():
@@ -157,7 +157,7 @@ class ReplicaLife:
         """True if those that serve these weights fail the probes, too: so the probes are wrong."""
         shared, first = self._shared, self._shared.replicas.first.engine
         shared.judge(first)
-        verdict = await verdict_of(first, shared.probe_within(), "[reload] probe_timeout")
+        verdict = await ask_probes(first, shared.probe_within(), "[reload] probe_timeout")
         return verdict is not None and not isinstance(verdict, NoAnswer)
 
     async def _join(self, engine: RunningEngine) -> None:
@@ -194,4 +194,4 @@ async def _until_dead(replica: Replica[RunningEngine]) -> None:
 
 async def _until_lost(replica: Replica[RunningEngine]) -> None:
     """An attempt may have lost it, though no part of it has died."""
-    raise await replica.lost()
+    raise await replica.wait_until_lost()

@@ -9,18 +9,18 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
-from hotreload.core.engines.lasting import (
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.engines.background import (
     Leave,
     close_drained_generations,
     react_to_nonfinite_answers,
-    tell_of_distrust,
+    report_distrust,
     verify_live,
 )
-from hotreload.core.engines.replica import Replica, Replicas, chosen_mode
+from hotreload.core.engines.replica import Replica, Replicas, choose_mode
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.recording import Attempts
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
@@ -145,7 +145,7 @@ class ServingLife:
         engine.count_anew()  # the first answer compiled, and may have been none
         self._started()  # once more: what XLA installs, it may install with the probe's programs
         settings = self._rereading.settings
-        chosen = chosen_mode(Mode(settings.reload.mode), engine)
+        chosen = choose_mode(Mode(settings.reload.mode), engine)
         replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
         self._by_index[replica.index] = replica
         replicas = Replicas(self._by_index)
@@ -254,7 +254,7 @@ def verifying(
 ) -> Mapping[str, Run]:
     """Gather the tasks that look after the weights' integrity."""
     distrusted = replica.engine.distrusted
-    tell = partial(tell_of_distrust, replica, distrusted=distrusted, publish=publish)
+    tell = partial(report_distrust, replica, distrusted=distrusted, publish=publish)
     every = settings.checks.verify_live_every
     if every is None:
         return {"tell of distrust": tell}

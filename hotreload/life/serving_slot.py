@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import replace
 
-from hotreload.core.engines.lasting import Leave
+from hotreload.core.engines.background import Leave
 from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.operator import Operator

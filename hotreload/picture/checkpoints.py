@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from hotreload.core.deciding import Sleep, decide
+from hotreload.core.decision import Sleep, decide
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import cut
 from hotreload.facts.listed import Listed, Standing

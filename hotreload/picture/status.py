@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from hotreload.core.deciding import refused_since
+from hotreload.core.decision import list_newer_refusals
 from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
@@ -166,11 +166,11 @@ class Status:
         }
 
     def _refused_newest(self) -> Refusal | None:
-        return next(iter(refused_since(self._picture.ledger, self._named())), None)
+        return next(iter(list_newer_refusals(self._picture.ledger, self._named())), None)
 
     def _refused_newer(self) -> Fields | None:
         """Return the newest refusal of what is newer than all that went live, and its row."""
-        newer = refused_since(self._picture.ledger, self._named())
+        newer = list_newer_refusals(self._picture.ledger, self._named())
         if not newer or self._picture.live is None:
             return None
         since = min(each.at for each in newer)

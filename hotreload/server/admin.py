@@ -197,7 +197,7 @@ def admin_routes[P](
         fields = await read_fields(request, WAY_BACK, may_be_empty=True)
         by, holds = asker(ROLLBACK, request, fields), fields.get("hold", True)
         pending = operator().rollback(fields.get("generation"), by=by, holds=holds)
-        return await _answer(pending, fields, request, status, operator().can_be_had)
+        return await _answer(pending, fields, request, status, operator().list_rollback_targets)
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hotreload.core.way_in.admission import Conditions
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
@@ -61,7 +61,7 @@ class Inquiry:
     until: float
     """The loop's time when the answer is of no more use."""
     at_least: int = 0
-    exactly: Exactly | None = None
+    exactly: ExactWeights | None = None
     session: Hashable | None = None
     may_be_heard: bool = True
     """False where its client forbids that it is kept."""
@@ -155,7 +155,7 @@ class ModelHere[P]:
                 each_ended = [
                     ended
                     for each in self.listeners
-                    if (ended := listening.enter_context(each.listening(let_in))) is not None
+                    if (ended := listening.enter_context(each.listen(let_in))) is not None
                 ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 from starlette.datastructures import Headers
 
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import BadRequest, shown
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 
@@ -23,7 +23,7 @@ SESSION_HEADERS = (
 the third, slime and miles the last: a uuid for each sample."""
 
 
-def exactly_wanted(headers: Headers) -> Exactly | None:
+def exactly_wanted(headers: Headers) -> ExactWeights | None:
     """Return the weights that the request asks for; None where any will do."""
     number = headers.get(GENERATION_HEADER)
     fingerprint = headers.get(FINGERPRINT_HEADER)
@@ -33,7 +33,7 @@ def exactly_wanted(headers: Headers) -> Exactly | None:
     if number is not None and not (number.isascii() and number.isdigit() and len(number) < 20):
         words = f"{GENERATION_HEADER} must be the number of a generation, not {shown(number)}"
         raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
-    return Exactly(None if number is None else int(number), fingerprint, version)
+    return ExactWeights(None if number is None else int(number), fingerprint, version)
 
 
 def forbids_replay(headers: Headers) -> bool:

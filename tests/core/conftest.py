@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.deciding import Sleep
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.decision import Sleep
 from hotreload.core.engines.replica import Replica, Replicas
 from hotreload.core.judge import MakeJudges, no_judges
 from hotreload.core.ledger import Ledger
 from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.recording import Attempts
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting

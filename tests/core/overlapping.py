@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.engines.lasting import close_drained_generations, react_to_nonfinite_answers
+from hotreload.core.engines.background import close_drained_generations, react_to_nonfinite_answers
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost
 from hotreload.events import GateChanged, GenerationEnded

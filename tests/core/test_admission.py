@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.types import Generation, Lease, Revision, Staged
@@ -29,7 +29,7 @@ class Simple(Admission):
         self.held = set(held)
         self.waiting = 0
         self.most = 9
-        self.named: Sequence[Exactly] = ()
+        self.named: Sequence[ExactWeights] = ()
         self.preferred: int | None = None
         self.inside: list[tuple[object, int, int]] = []
         self.lost: list[int] = []
@@ -38,7 +38,7 @@ class Simple(Admission):
         return asked.session in self.held
 
     @contextmanager
-    def holding(self, asked: Conditions) -> Iterator[None]:
+    def count_waiting(self, asked: Conditions) -> Iterator[None]:
         if self.waiting == self.most:
             raise NotServing("enough wait", code="enough")
         self.waiting += 1
@@ -47,13 +47,13 @@ class Simple(Admission):
         finally:
             self.waiting -= 1
 
-    def weights_for(self, asked: Conditions) -> Sequence[Exactly]:
+    def weights_for(self, asked: Conditions) -> Sequence[ExactWeights]:
         return self.named
 
     def engine_for(self, asked: Conditions) -> int | None:
         return self.preferred
 
-    def answering(
+    def track(
         self, asked: Conditions, gate: Gate[Any], lease: Lease[Any]
     ) -> AbstractContextManager[None] | None:
         return self._inside(asked, gate, lease) if asked.session else None
@@ -143,11 +143,11 @@ async def test_it_names_the_weights_that_answer_and_prefers_an_engine_that_has_t
     assert [await who_answers(entrance) for _ in range(3)] == ["1 on engine 1"] * 3
     async with entrance.admit():  # so the weights of before answer still, beside the new ones
         entrance.gates[1].change(lease(TWO, 1))
-        simple.named = [Exactly(number=1)]
+        simple.named = [ExactWeights(number=1)]
         assert await who_answers(entrance) == "1 on engine 1"
-        simple.named, simple.preferred = [Exactly(number=2)], 0
+        simple.named, simple.preferred = [ExactWeights(number=2)], 0
         assert await who_answers(entrance) == "2 on engine 1"
-        simple.named = [Exactly(number=3)]
+        simple.named = [ExactWeights(number=3)]
         with pytest.raises(GenerationGone):
             await who_answers(entrance)
         async with entrance.inspect():
@@ -162,7 +162,7 @@ async def test_weights_that_it_keeps_answer_until_it_lets_them_go() -> None:
     assert first.weights is not None
     gate.keep(first, simple)
     gate.change(lease(TWO, 0))
-    simple.named, simple.preferred = [Exactly(number=1)], 0
+    simple.named, simple.preferred = [ExactWeights(number=1)], 0
     assert await who_answers(entrance) == "1 on engine 0"
     gate.let_go(first, simple)
     assert not gate.is_needed(first.weights)

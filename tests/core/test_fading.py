@@ -10,7 +10,7 @@ import pytest
 
 from hotreload import failpoints
 from hotreload.core import overlap
-from hotreload.core.progress import StillWanted
+from hotreload.core.progress import WantedCheck
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import AnswerNonfinite, NotEnoughMemory
 from hotreload.events import AnswersWithheld, GateChanged
@@ -622,14 +622,14 @@ async def test_an_end_that_comes_as_soon_as_it_is_waited_for_is_not_missed(
         await waited(than)
 
     monkeypatch.setattr(world.replica, "fewer_fade", not_less_than_none)
-    during = StillWanted.during
+    during = WantedCheck.run_while_wanted
 
-    async def after_the_end(self: StillWanted, making: Any, *more: Any) -> Any:
+    async def after_the_end(self: WantedCheck, making: Any, *more: Any) -> Any:
         if world.status_phase is Phase.DRAINING and world.replica.fading:
             world.replica.end(world.replica.fading[0])
         return await during(self, making, *more)
 
-    monkeypatch.setattr(StillWanted, "during", after_the_end)
+    monkeypatch.setattr(WantedCheck, "run_while_wanted", after_the_end)
     async with world.running(), world.client():
         await goes_live(world, 1)
         await goes_live(world, 2)

@@ -18,7 +18,7 @@ NEW = Revision("new", "step_1")
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "TELL_SECONDS", 0.001)
+    monkeypatch.setattr(progress, "PUBLISH_SECONDS", 0.001)
 
 
 @pytest.fixture(params=list(Mode))

@@ -1,6 +1,6 @@
 import pytest
 
-from hotreload.core.deciding import Sleep, Try, decide, refused_since
+from hotreload.core.decision import Sleep, Try, decide, list_newer_refusals
 from hotreload.core.ledger import KEPT_ATTEMPTS, Ledger, PastGeneration
 from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import NOISY, Attempt, By, Generation, Outcome, Phase, Reason, Revision
@@ -229,10 +229,10 @@ def test_what_is_missed_is_what_is_due_until_something_else_is_wanted() -> None:
 
 def test_what_is_missed_is_what_a_start_brings_back_unless_it_was_refused() -> None:
     ledger = restarted(missing(serving()))
-    assert ledger.meant == place(ledger, 2)
+    assert ledger.start_target == place(ledger, 2)
     assert B.id in ledger.worth_keeping
     ledger.refuse(B, Reason("corrupt", "words"), 0.0)
-    assert ledger.meant == ledger.last_good == place(ledger, 3)
+    assert ledger.start_target == ledger.last_good == place(ledger, 3)
 
 
 def test_nothing_is_missed_any_more_once_other_weights_are_live_or_somebody_pins() -> None:
@@ -298,12 +298,12 @@ def test_what_is_newer_than_all_that_went_live_was_refused_in_a_row(
     events: list[tuple[str, Revision]], newer: list[Revision], named: tuple[str, ...]
 ) -> None:
     """Also where the source sees none of them any more: then the time says what is newer."""
-    found = refused_since(past(*events), named)
+    found = list_newer_refusals(past(*events), named)
     assert [each.revision for each in found] == newer
 
 
 def test_an_older_one_changes_nothing_later_whether_it_is_refused_or_goes_live() -> None:
     ledger = past(("live", TWO), ("nan", ONE), ("io", THREE), ("live", ONE))
-    assert [each.revision for each in refused_since(ledger, NEWEST_FIRST)] == [THREE]
+    assert [each.revision for each in list_newer_refusals(ledger, NEWEST_FIRST)] == [THREE]
     late = past(("live", ONE), ("nan", FOUR), ("io", THREE))
-    assert [each.revision for each in refused_since(late, NEWEST_FIRST)] == [FOUR, THREE]
+    assert [each.revision for each in list_newer_refusals(late, NEWEST_FIRST)] == [FOUR, THREE]

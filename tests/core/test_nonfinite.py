@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.engines.lasting import react_to_nonfinite_answers
+from hotreload.core.engines.background import react_to_nonfinite_answers
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost
 from hotreload.events import AnswersWithheld

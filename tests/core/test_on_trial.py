@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.engines.lasting import NONFINITE_ANSWERS
+from hotreload.core.engines.background import NONFINITE_ANSWERS
 from hotreload.core.rules import Rules
 from hotreload.types import Mode, Outcome
 from tests.core.conftest import World

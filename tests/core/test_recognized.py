@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotreload.core.deciding import learn_all
+from hotreload.core.decision import learn_all
 from hotreload.core.ledger import Ledger
 from hotreload.errors import CheckpointCorrupt
 from hotreload.events import PhaseEntered, RevisionWanted

@@ -153,7 +153,7 @@ async def test_one_that_cannot_be_put_back_is_lost_and_the_others_serve(tmp_path
         assert (await world.attempted()).outcome is Outcome.REJECTED
         assert answers(world) == ["1: first clean"] * 2
         assert world.each[0].gate.is_lost
-        assert "could not be put back" in str(await world.each[0].lost())
+        assert "could not be put back" in str(await world.each[0].wait_until_lost())
         assert await world.ask() == "1: first clean"
 
 

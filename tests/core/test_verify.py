@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.engines.lasting import verify_live
+from hotreload.core.engines.background import verify_live
 from hotreload.errors import EngineLost
 from hotreload.events import LiveDrifted, LiveVerified
 from hotreload.types import GateState, Outcome, Revision

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotreload.core.deciding import Sleep
+from hotreload.core.decision import Sleep
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.ledger import Ledger
-from hotreload.core.recording import Attempts
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Event
 from hotreload.feature import Feature

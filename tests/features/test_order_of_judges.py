@@ -10,7 +10,7 @@ from typing import Any, override
 
 import pytest
 
-from hotreload.core.engines.lasting import close_drained_generations
+from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.core.engines.lasting import close_drained_generations
+from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.errors import (
     CheckpointCorrupt,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotreload.core.engines.lasting import close_drained_generations
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import Ledger
-from hotreload.core.recording import Attempts
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import EngineLost
@@ -34,7 +34,7 @@ class Program:
             Ledger(), save=nothing, publish=lambda event: None, is_lost=lambda: self.gate.is_lost
         )
         live = attempts.mint(self.engine.live)
-        attempts.record(live, Path("model"))
+        attempts.record_live(live, Path("model"))
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
         self.switching = Switching(

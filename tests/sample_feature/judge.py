@@ -29,7 +29,7 @@ class FrozenJudge:
         if self._model is None:
             raise NotJudged("[frozen] fields cannot judge: set [engine] model")
 
-    def watching(self) -> AbstractContextManager[None]:
+    def watch(self) -> AbstractContextManager[None]:
         """Watch nothing."""
         return nullcontext()
 

@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from hotreload.server.http.keys import FAILURES_TOLD_SECONDS as TELL_SECONDS
+from hotreload.server.http.keys import FAILURES_TOLD_SECONDS as PUBLISH_SECONDS
 from hotreload.server.http.keys import ApiKeys, Failures
 from tests.clock import Clock
 from tests.server.world import World, serving
@@ -105,11 +105,11 @@ def test_failures_are_told_with_their_rate_and_without_what_was_sent(
     scope = {"client": ("10.0.0.7", 4711), "headers": [(b"authorization", b"Bearer guess")]}
     for _ in range(100):
         failures.count(scope)
-    clock.now += TELL_SECONDS
+    clock.now += PUBLISH_SECONDS
     failures.count({"client": ("10.0.0.8", 1)})
     first, second = [vars(record) for record in caplog.records]
     assert first["levelno"] == logging.WARNING
     assert (first["requests"], first["from"]) == (1, ["10.0.0.7"])
     assert (second["requests"], second["from"]) == (100, ["10.0.0.7", "10.0.0.8"])
-    assert second["within_seconds"] == TELL_SECONDS
+    assert second["within_seconds"] == PUBLISH_SECONDS
     assert "guess" not in json.dumps([first, second], default=str)

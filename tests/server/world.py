@@ -114,7 +114,7 @@ class FakeControl:
         await self._find_out()
         return self._accept("rollback", number, False)
 
-    async def can_be_had(self) -> list[str]:
+    async def list_rollback_targets(self) -> list[str]:
         return self.others
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:

@@ -42,7 +42,7 @@ class FollowUp:
             assert self._held is not None, "what answers has a lease"
             self.replica.gate.keep(self._held, self)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Hold them no longer."""
         held, self._held = self._held, None
         if held is not None:
@@ -52,14 +52,14 @@ class FollowUp:
         """Do it; what fails in it fails nothing else."""
         try:
             for work in self._case.once_live or ():
-                with self.replica.sealed_when_lost():
+                with self.replica.seal_when_lost():
                     await work()
         except EngineLost:
             log.info("follow_up.ended", extra={"why": "the engine was lost"})
         except Exception:
             log.exception("follow_up.internal_error")
         finally:
-            self.let_go()
+            self.release()
 
 
 class FollowUps:
@@ -74,7 +74,7 @@ class FollowUps:
     def go_on_with(self, follow_up: FollowUp, *, is_live: bool) -> None:
         """Do what is left of the attempt that has ended, if its weights are live."""
         if not is_live or not follow_up.is_held:
-            follow_up.let_go()
+            follow_up.release()
             return
         self._under_way = follow_up
         self._task = asyncio.create_task(self._run(follow_up), name="follow up")
@@ -88,7 +88,7 @@ class FollowUps:
     async def make_way(self) -> None:
         """End what is under way, and wait until the weights that it held are put away."""
         if (ended := await self.stop()) is not None:
-            while ended.replica.over is not None:
+            while ended.replica.drained_weights is not None:
                 await ended.replica.fewer_fade(len(ended.replica.fading))
 
     async def stop(self) -> FollowUp | None:

@@ -16,14 +16,14 @@ from hotreload.events import ModeChosen
 from hotreload.types import Generation, Lease, Mode, Reason, Staged
 
 
-def chosen_mode(wished: Mode, engine: Engine) -> ModeChosen:
+def choose_mode(wished: Mode, engine: Engine) -> ModeChosen:
     """Choose how weights are exchanged in this life: as the operator wishes, if the engine can."""
     why_not = engine.cannot_overlap if wished is Mode.OVERLAP else None
     return ModeChosen(Mode.DRAIN if why_not else wished, why_not)
 
 
 @dataclass(eq=False, slots=True)
-class Fading:
+class FadingWeights:
     """Weights that were live, and still answer those who began under them."""
 
     weights: Staged
@@ -51,7 +51,7 @@ class Replica[E: Engine]:
         self.mode = mode
         """The way new weights take over from those that are live."""
         self.live = live
-        self.fading: list[Fading] = []
+        self.fading: list[FadingWeights] = []
         """Weights that answer too, oldest first; never any where a swap drains."""
         self.previous: Staged | None = None
         """Weights that wait in memory for a rollback; no request is answered by them."""
@@ -85,7 +85,7 @@ class Replica[E: Engine]:
         Those who are inside go on under the old weights, which fade.
         """
         again = next((each for each in self.fading if each.weights is self._engine.live), None)
-        faded = Fading(previous, (*self._was_live_as, self.live), time.monotonic())
+        faded = FadingWeights(previous, (*self._was_live_as, self.live), time.monotonic())
         self._was_live_as = again.generations if again else ()
         self.fading = [*(each for each in self.fading if each is not again), faded]
         if self.previous is self._engine.live:
@@ -93,19 +93,19 @@ class Replica[E: Engine]:
         self.live = live
         self.gate.change(self._lease())
 
-    def name(self, live: Generation) -> None:
+    def rename_live(self, live: Generation) -> None:
         """Call the daemon's live generation so: this engine may be about to answer by others."""
         if self.live == live:
             self.live = live
         self.gate.name(live)
 
     @property
-    def over(self) -> Fading | None:
+    def drained_weights(self) -> FadingWeights | None:
         """A set of weights that fades no longer: nobody is answered by it, or needs it still."""
         unneeded = (each for each in self.fading if not self.gate.is_needed(each.weights))
         return next(unneeded, None)
 
-    def end(self, over: Fading) -> None:
+    def end(self, over: FadingWeights) -> None:
         """Count weights no longer among those that fade: they are spare, or gone."""
         self.fading.remove(over)
         self._ended.set()
@@ -116,7 +116,7 @@ class Replica[E: Engine]:
         while len(self.fading) >= than:
             await self._ended.wait()
 
-    def kept(self, place: PastGeneration) -> Staged | None:
+    def find_kept(self, place: PastGeneration) -> Staged | None:
         """The weights of this generation, if they wait in memory, or answer still.
 
         Equal weights of another revision do not count: its name would be shown as live.
@@ -128,7 +128,7 @@ class Replica[E: Engine]:
 
     def keeps(self, place: PastGeneration) -> bool:
         """True if a rollback to this generation needs no loading now."""
-        return self.kept(place) is not None
+        return self.find_kept(place) is not None
 
     async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
         """Keep weights that were live for a rollback, as the operator decided, or free them."""
@@ -168,14 +168,14 @@ class Replica[E: Engine]:
         self._is_lost.set()
         self._engine.lose(str(why))
 
-    async def lost(self) -> EngineLost:
+    async def wait_until_lost(self) -> EngineLost:
         """Wait until it is lost, and say why."""
         await self._is_lost.wait()
         assert self._loss is not None
         return self._loss
 
     @contextmanager
-    def sealed_when_lost(self) -> Iterator[None]:
+    def seal_when_lost(self) -> Iterator[None]:
         """Seal the gate before anybody hears that the engine is lost.
 
         First, or requests would run on who knows which weights.
@@ -188,7 +188,7 @@ class Replica[E: Engine]:
 
 
 @dataclass(frozen=True, slots=True)
-class OnTrial:
+class GenerationOnTrial:
     """A generation on some engines, which is live for the daemon once every one has it."""
 
     generation: Generation
@@ -204,7 +204,7 @@ class Replicas[E: Engine]:
         self._by_index = by_index
         self.live = self.first.live
         """The daemon's live generation; while an attempt is carried out some hold another."""
-        self.trial: OnTrial | None = None
+        self.trial: GenerationOnTrial | None = None
         """The generation that an attempt carries on, once the first engine has it."""
         self.changing = asyncio.Lock()
         """Held while an attempt is carried out, and while an engine that was started joins."""
@@ -234,7 +234,7 @@ class Replicas[E: Engine]:
         """Call the live generation so, wherever it answers."""
         self.live = live
         for replica in self:
-            replica.name(live)
+            replica.rename_live(live)
 
     def keeps(self, place: PastGeneration) -> bool:
         """True if a rollback to this generation needs no loading now: others copy what one has."""

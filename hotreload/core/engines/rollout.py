@@ -8,14 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.drain import DrainingSwitch
-from hotreload.core.engines.put_back import put_back
-from hotreload.core.engines.replica import OnTrial, Replicas
+from hotreload.core.engines.replica import GenerationOnTrial, Replicas
+from hotreload.core.engines.undo import put_back
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine
-from hotreload.core.progress import AttemptProgress, StillWanted
-from hotreload.core.recording import Attempts
+from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost, Misbehaved, Superseded, TryAgain
@@ -39,7 +39,7 @@ class Rollout:
     def __init__(
         self,
         progress: AttemptProgress,
-        wanted: StillWanted,
+        wanted: WantedCheck,
         replicas: Replicas[Engine],
         *,
         attempts: Attempts,
@@ -118,7 +118,7 @@ class Rollout:
         self.changed.append(switch)
         self._conclude()
         if self._progress.generation is None:
-            self._replicas.trial = OnTrial(self._trial, self._reject)
+            self._replicas.trial = GenerationOnTrial(self._trial, self._reject)
             self._wanted.may_give_up = True  # until the next one changes: this one is put back
         return self._trial
 
@@ -131,7 +131,7 @@ class Rollout:
         """Record the new generation once every engine that serves has it."""
         if self._trial and self._is_everywhere and self._progress.generation is None:
             checkpoint = self._progress.checkpoint
-            self._attempts.record(self._trial, checkpoint.path if checkpoint else None)
+            self._attempts.record_live(self._trial, checkpoint.path if checkpoint else None)
             self._replicas.live = self._progress.generation = self._trial
             self._replicas.trial = None
 
@@ -174,7 +174,7 @@ class Rollout:
     # --- engines that are lost by it ---------------------------------------------------------
 
     @contextmanager
-    def on(self, switch: Switch) -> Iterator[None]:
+    def work_on(self, switch: Switch) -> Iterator[None]:
         """Work on this engine; where it is lost by that, the others go on without it.
 
         Where no other one has the new weights either, nobody knows that one can live with them.

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import Gate
 from hotreload.types import Lease
 
@@ -21,7 +21,7 @@ class Conditions:
     """The number of the oldest generation that may."""
     within: float = 0.0
     """Seconds for which it waits for a generation that is new enough."""
-    exactly: Exactly | None = None
+    exactly: ExactWeights | None = None
     """The weights that it names; None where any will do."""
     session: Hashable | None = None
     """The conversation that it belongs to; None where it names none."""
@@ -38,11 +38,11 @@ class Admission:
         """Return True while the request has to wait; `Entrance.look_again` when that changes."""
         return False
 
-    def holding(self, asked: Conditions) -> AbstractContextManager[None]:
+    def count_waiting(self, asked: Conditions) -> AbstractContextManager[None]:
         """Count the request while it waits for this; NotServing if it may not wait."""
         return nullcontext()
 
-    def weights_for(self, asked: Conditions) -> Sequence[Exactly]:
+    def weights_for(self, asked: Conditions) -> Sequence[ExactWeights]:
         """Return the weights that are to answer it; none where any will do."""
         return ()
 
@@ -50,7 +50,7 @@ class Admission:
         """Return the index of the engine that is to answer it if that can; None for any."""
         return None
 
-    def answering(
+    def track(
         self, asked: Conditions, gate: Gate[Any], lease: Lease[Any]
     ) -> AbstractContextManager[None] | None:
         """Be with the request from when it is let in until it leaves; None where that is nothing.

@@ -18,7 +18,7 @@ from typing import Any
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Admission, Conditions
 from hotreload.core.way_in.bell import Bell
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import AnsweredElsewhere, Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
@@ -39,9 +39,9 @@ class _Wish:
                 return each
         return None
 
-    def weights(self) -> Sequence[Exactly]:
+    def weights(self) -> Sequence[ExactWeights]:
         """The weights it is to be answered by; asked anew each time, as a session may begin."""
-        wanted: Sequence[Exactly] = (self.asked.exactly,) if self.asked.exactly else ()
+        wanted: Sequence[ExactWeights] = (self.asked.exactly,) if self.asked.exactly else ()
         for each in self.admissions:
             if named := each.weights_for(self.asked):
                 wanted = (*wanted, *named)
@@ -139,7 +139,7 @@ class Entrance[E]:
         async with AsyncExitStack() as inside:
             gate, lease = await self._let_in(inside, wish)
             for each in wish.admissions:
-                if (answering := each.answering(wish.asked, gate, lease)) is not None:
+                if (answering := each.track(wish.asked, gate, lease)) is not None:
                     inside.enter_context(answering)
             with _sealed_when_lost(gate):
                 yield lease
@@ -174,7 +174,7 @@ class Entrance[E]:
     async def _held(self, wish: _Wish) -> None:
         """Have it wait as long as an admission holds it."""
         while (holder := self._holder(wish)) is not None:
-            with holder.holding(wish.asked):
+            with holder.count_waiting(wish.asked):
                 while self._holder(wish) is holder:
                     await self._moved.wait()
 
@@ -183,7 +183,7 @@ class Entrance[E]:
         holder = wish.holder()
         return holder if holder is not None and self.lets_in else None
 
-    def _gates_with(self, wanted: Sequence[Exactly]) -> list[Gate[E]]:
+    def _gates_with(self, wanted: Sequence[ExactWeights]) -> list[Gate[E]]:
         """List the gates behind which these weights answer: those that are open, if any is."""
         unsealed = (gate for gate in self.gates if gate.state is not GateState.SEALED)
         having = [gate for gate in unsealed if gate.lease_of(wanted)]

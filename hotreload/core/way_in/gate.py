@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hotreload.core.way_in.bell import Bell
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import (
     DrainTimedOut,
     EngineLost,
@@ -31,7 +31,7 @@ def _nowhere() -> bool:
     return False
 
 
-def _whatever_is_live() -> Sequence[Exactly]:
+def _whatever_is_live() -> Sequence[ExactWeights]:
     return ()
 
 
@@ -88,7 +88,7 @@ class Gate[E]:
         at_least: int = 0,
         within: float = 0.0,
         elsewhere: Callable[[], bool] = _nowhere,
-        wanted: Callable[[], Sequence[Exactly]] = _whatever_is_live,
+        wanted: Callable[[], Sequence[ExactWeights]] = _whatever_is_live,
     ) -> AsyncIterator[Lease[E]]:
         """Let one request through; the lease it yields says who answers, from start to end.
 
@@ -112,7 +112,7 @@ class Gate[E]:
         """Count the requests that are being answered; for any thread."""
         return sum(self._holders.copy().values())
 
-    def lease_of(self, wanted: Sequence[Exactly]) -> Lease[E] | None:
+    def lease_of(self, wanted: Sequence[ExactWeights]) -> Lease[E] | None:
         """The lease that all of these fit: the live one, or one that others hold still."""
         held = {**self._holders, **self._kept}
         older = sorted(held, key=lambda lease: -lease.generation.number)
@@ -121,7 +121,7 @@ class Gate[E]:
         fits = (each for each in leases if all(word.fits(each.generation) for word in wanted))
         return next(fits, None)
 
-    def _chosen(self, wanted: Sequence[Exactly], at_least: int) -> Lease[E]:
+    def _chosen(self, wanted: Sequence[ExactWeights], at_least: int) -> Lease[E]:
         assert self.lease is not None, "who is let in is answered"
         if not wanted:
             return self.lease

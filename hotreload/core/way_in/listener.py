@@ -31,7 +31,7 @@ class LetIn:
 class Listener(Protocol):
     """Listens to every request, whatever its route."""
 
-    def listening(self, request: LetIn) -> AbstractContextManager[AnswerEnded | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerEnded | None]:
         """Listen to one request until it leaves; None where its answers are of no interest.
 
         It is called once a request, so what is called for each answer may be made here. What ends

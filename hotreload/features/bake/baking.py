@@ -11,8 +11,8 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from hotreload.core.engines.lasting import Leave
-from hotreload.core.recording import Attempts
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.engines.background import Leave
 from hotreload.errors import EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, OperatorAsked
 from hotreload.features.bake.bake_words import (

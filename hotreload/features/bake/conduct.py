@@ -115,7 +115,7 @@ class Conducts:
         self._by_weights: dict[str, Conduct] = {}
 
     @contextmanager
-    def listening(self, request: LetIn) -> Iterator[AnswerEnded | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerEnded | None]:
         """Count the answers to a request; one that leaves before its time is not counted."""
         if not self.is_counting:
             yield None

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from hotreload.core.engines.lasting import Leave
+from hotreload.core.engines.background import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
 from hotreload.events import Publish
 from hotreload.features.bake.bake_words import refusal_of

@@ -38,7 +38,7 @@ class CommandJudge:
         """Raise NotJudged where the command could ask this engine nothing."""
         check_can_ask("[command] run", engine.cannot_overlap)
 
-    def watching(self) -> AbstractContextManager[None]:
+    def watch(self) -> AbstractContextManager[None]:
         """Do nothing: the command begins when its turn comes."""
         return nullcontext()
 

@@ -85,7 +85,7 @@ class Hearing:
         return HearingNow(mirror, replay, len(self._kept), len(mirrored))
 
     @contextmanager
-    def listening(self, request: LetIn) -> Iterator[AnswerEnded | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerEnded | None]:
         """Listen to the answers of a request; of several to one prompt, to the first."""
         if not self.listens or request.token_ids is None:
             yield None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hotreload.behaviour.heard import HeardRequest
-from hotreload.core.engines.lasting import Leave
+from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import (
@@ -74,7 +74,7 @@ class CompareJudge:
         if self._settings.limits.are_any:
             check_can_ask("[compare] limits", engine.cannot_compare)
 
-    def watching(self) -> AbstractContextManager[None]:
+    def watch(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
         return self._shared.hearing.mirroring()
 

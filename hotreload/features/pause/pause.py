@@ -116,7 +116,7 @@ class Pause(Admission):
         self._end = None
 
     @contextmanager
-    def holding(self, asked: Conditions) -> Iterator[None]:
+    def count_waiting(self, asked: Conditions) -> Iterator[None]:
         """Count one more that waits; NotServing when too many do, or none may."""
         if not self._hold_arrivals:
             raise NotServing("a pause was asked for", code="paused", retry_after=1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.core.way_in.admission import Admission, Conditions
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import Gate
 from hotreload.types import Lease
 
@@ -28,7 +28,7 @@ REMEMBERED_SECONDS = 3600.0
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    weights: Exactly
+    weights: ExactWeights
     replica: int
     """The engine that answered it last, by its index."""
     used_at: float
@@ -51,7 +51,7 @@ class Sessions(Admission):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def weights_for(self, asked: Conditions) -> Sequence[Exactly]:
+    def weights_for(self, asked: Conditions) -> Sequence[ExactWeights]:
         """Return the weights that its session goes on by; none where that is new."""
         session = self._found(asked.session)
         return () if session is None else (session.weights,)
@@ -61,7 +61,7 @@ class Sessions(Admission):
         session = self._found(asked.session)
         return None if session is None else session.replica
 
-    def answering(
+    def track(
         self, asked: Conditions, gate: Gate[Any], lease: Lease[Any]
     ) -> AbstractContextManager[None] | None:
         """Answer a request of a session by this lease; its first one binds it."""
@@ -102,7 +102,7 @@ class Sessions(Admission):
         self._forget_some()
         if len(self) >= MOST_SESSIONS:
             return None
-        weights = Exactly(fingerprint=lease.generation.fingerprint)
+        weights = ExactWeights(fingerprint=lease.generation.fingerprint)
         self._by_name[name] = session = _Session(weights, gate.replica, _now())
         return session
 

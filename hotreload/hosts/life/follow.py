@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
-from hotreload.core.engines.replica import Replica, Replicas, chosen_mode
+from hotreload.core.attempt_records import Attempts
+from hotreload.core.engines.replica import Replica, Replicas, choose_mode
 from hotreload.core.ports import Source
-from hotreload.core.progress import Reach, StillWanted
-from hotreload.core.recording import Attempts
+from hotreload.core.progress import Reach, WantedCheck
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Publish, Warming
@@ -168,7 +168,7 @@ class Follow(Following[RankEngine]):
         try:
             checkpoint = await prepare(
                 progress,
-                StillWanted(progress, asyncio.Event()),
+                WantedCheck(progress, asyncio.Event()),
                 fetch=self._fetched,
                 validate=self._checked,
                 rules=self._rules,
@@ -218,7 +218,7 @@ class Follow(Following[RankEngine]):
         ledger.numbers_given = max(live.number, ledger.numbers_given)
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
-        self._attempts.record(live, path)
+        self._attempts.record_live(live, path)
         self._shows(self.own, live)
         self._is_live = True
         why = await self._attempts.save()
@@ -239,7 +239,7 @@ class FollowerStatus:
     def __call__(self, engine: RankEngine, live: Generation) -> None:
         """This is live now, in this rank's part of the engine."""
         if self._replica is None:
-            chosen = chosen_mode(self._wished, engine)
+            chosen = choose_mode(self._wished, engine)
             self._replica = Replica(engine, self._gate, live, chosen.mode)
             self._slot.fill(Replicas({0: self._replica}))
             self._publish(chosen)

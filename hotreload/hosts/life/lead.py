@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+from hotreload.core.attempt_records import Save
 from hotreload.core.ledger import Ledger
-from hotreload.core.recording import Save
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import NotBelieved, live_words, number, words_of

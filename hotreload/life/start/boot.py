@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 
 from hotreload.core.attempt import Validate, prepare
+from hotreload.core.attempt_records import AttemptPolicy, Attempts
 from hotreload.core.ports import Source
-from hotreload.core.progress import AttemptProgress, StillWanted
-from hotreload.core.recording import AttemptPolicy, Attempts
+from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
@@ -209,7 +209,7 @@ class Start:
             if not self._candidates.must_wait or self._is_a_setting(refusals):
                 raise nothing_to_start_with(refusals, self._candidates.must_wait)
             words = [refusal.words for refusal in refusals]
-            self._gone.waits(self._attempts.ledger.meant, words)
+            self._gone.waits(self._attempts.ledger.start_target, words)
             has_tried = any(refusal.code for refusal in refusals)
             await asyncio.sleep(
                 self._attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
@@ -273,7 +273,7 @@ class Start:
             refuse_files=not candidate.is_configured,
             raises=NOT_THE_CHECKPOINTS_FAULT,
         )
-        async with attempts.recorded(progress, policy):
+        async with attempts.open_record(progress, policy):
             checkpoint = await self._prepared(progress, candidate, model)
             log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
             await self._switch_to(progress, checkpoint, candidate, model)
@@ -294,7 +294,7 @@ class Start:
     ) -> Checkpoint:
         return await prepare(
             progress,
-            StillWanted(progress, asyncio.Event()),
+            WantedCheck(progress, asyncio.Event()),
             fetch=partial(_fetched, candidate),
             validate=partial(self._checked, model),
             rules=self._rules,
@@ -332,7 +332,7 @@ class Start:
         policy = AttemptPolicy(
             by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
         )
-        async with self._attempts.recorded(progress, policy):
+        async with self._attempts.open_record(progress, policy):
             await self._switch.to(progress, model, None)
 
 

@@ -95,7 +95,7 @@ class Candidates:
     def must_wait(self) -> bool:
         """True if checkpoints were live, so that only one of them or a newer one may answer."""
         if self._model is None:
-            return self._ledger.meant is not None
+            return self._ledger.start_target is not None
         return bool(self._others) and not self._starts_from_model
 
     @property
@@ -110,7 +110,7 @@ class Candidates:
 
     def known(self, newest: Revision | None = None) -> Iterator[Candidate]:
         """Every candidate, the best first; `newest` is the source's wish, if it is known."""
-        meant = self._ledger.meant
+        meant = self._ledger.start_target
         if not self._starts_from_model:
             if meant is not None:
                 yield from self._last_good(meant)
@@ -196,7 +196,7 @@ class Candidates:
         has_crashed = revision.id in ledger.crashes and not is_all_there_is
         if has_crashed or revision.id in ledger.refused:
             raise Absent(f"{revision} is the newest, and was refused or ended a process")
-        if self._is_no_fallback(revision) and not self._is_meant(ledger.meant):
+        if self._is_no_fallback(revision) and not self._is_meant(ledger.start_target):
             raise Absent(f"{revision} is the newest, and the model that all began with")
         return revision
 

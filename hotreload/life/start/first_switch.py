@@ -4,17 +4,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.core.probing import (
+from hotreload.core.probes import (
     ASKED,
     FIRST_ANSWER_SECONDS,
     PASSED,
     NoAnswer,
-    probed,
-    verdict_of,
+    ask_probes,
+    probe_evidence,
 )
 from hotreload.core.progress import AttemptProgress
-from hotreload.core.recording import Attempts
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.life.running import RunningEngine
 from hotreload.life.start.served_by import changes
@@ -86,8 +86,8 @@ class FirstSwitch:
         past = ledger.was_live_as(live.revision, live.fingerprint)
         is_proven = past is not None and ledger.served_by == by
         async with progress.phase(Phase.PROBING):
-            verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS, briefly=is_proven)
-        progress.note(probed(ASKED if verdict else PASSED))
+            verdict = await ask_probes(engine, FIRST_ANSWER_SECONDS, briefly=is_proven)
+        progress.note(probe_evidence(ASKED if verdict else PASSED))
         if verdict is None:
             if past is not None and is_proven:
                 self._doubt.whether(past)
@@ -114,7 +114,7 @@ class FirstSwitch:
         if number is None:  # nothing else could answer in their place
             await self._attempts.secure_number(at_any_rate=True)
         generation = self._attempts.mint(staged, number, version=version)
-        self._attempts.record(generation, path)
+        self._attempts.record_live(generation, path)
         return generation
 
 

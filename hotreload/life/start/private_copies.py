@@ -14,7 +14,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.weights.load.spool import FULL, clear_leftovers, private_copy, private_folder
 from hotreload.errors import ConfigError, NotEnoughMemory
 from hotreload.life.start.model_files import copy_side_files
@@ -47,7 +47,7 @@ async def copied(
         try:
             async with (
                 progress.phase(Phase.STAGING),
-                telling_how_far(lambda: so_far.now, what, progress.publish),
+                publish_progress(lambda: so_far.now, what, progress.publish),
                 deadline(within, f"copying {what}", "[reload] stage_timeout"),
             ):
                 folder = await in_thread(assemble, leave_as=f"the copying of {what}")

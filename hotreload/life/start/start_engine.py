@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
@@ -120,7 +120,7 @@ async def _filled(
     if mark is None:
         return None
     filling = Filling(weights, mark, settings.reload.stage_timeout)
-    telling = telling_how_far(
+    telling = publish_progress(
         lambda: filling.so_far, progress.revision, progress.publish, Phase.BUILDING
     )
     try:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
-from hotreload.core.probing import FIRST_ANSWER_SECONDS, verdict_of
+from hotreload.core.probes import FIRST_ANSWER_SECONDS, ask_probes
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.events import (
     AttemptFinished,
@@ -98,9 +98,9 @@ class Doubt:
             return
         try:
             if self._is_told:
-                verdict = await verdict_of(engine, within, "[reload] probe_timeout")
+                verdict = await ask_probes(engine, within, "[reload] probe_timeout")
             else:
-                verdict = await verdict_of(engine, FIRST_ANSWER_SECONDS)
+                verdict = await ask_probes(engine, FIRST_ANSWER_SECONDS)
         except (EngineLost, TryAgain):
             return  # others look after the engine
         if self._of is not doubted:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from hotreload import failpoints
 from hotreload.core.engines.replica import Replica
-from hotreload.core.progress import AttemptProgress, telling_how_far
+from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import Publish, Warming
@@ -136,7 +136,7 @@ async def warm(
     began, compiled, done = time.monotonic(), engine.recompiles, 0
     async with (
         progress.phase(Phase.WARMING),
-        telling_how_far(
+        publish_progress(
             lambda: HowFar(done, len(wanted)), progress.revision, progress.publish, Phase.WARMING
         ),
     ):

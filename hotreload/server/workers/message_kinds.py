@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.json_fields import Fields
 from hotreload.server.model import Encoded, Inquiry
 from hotreload.server.workers.error_fields import FaultElsewhere, as_error, as_message
@@ -75,7 +75,7 @@ def ask_of(fields: Fields, now: float) -> Inquiry:
         fields["request"],
         now + fields["within"],
         fields["at_least"],
-        Exactly(*exactly) if exactly is not None else None,
+        ExactWeights(*exactly) if exactly is not None else None,
         fields["session"],
         fields["may_be_heard"],
         _encoded_of(fields["encoded"]),

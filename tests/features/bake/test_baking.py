@@ -76,7 +76,7 @@ class Baked(World):
         """A request that is let in, answered by what is live."""
         generation = of or self.live
         request = LetIn(generation, prompts, copies, until, token_ids=None)
-        return self.baking.conducts.listening(request)
+        return self.baking.conducts.listen(request)
 
     async def goes_live(self, revision: Revision) -> None:
         self.wish(revision)

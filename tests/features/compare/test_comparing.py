@@ -250,7 +250,7 @@ async def test_a_lost_engine_ends_it_and_is_lost(tmp_path: Path) -> None:
     world.steps.faults["compare"] = [EngineLost("the forward thread failed")]
     async with world.running():
         await reloaded(world, OTHER)
-        await asyncio.wait_for(world.replica.lost(), PATIENCE)
+        await asyncio.wait_for(world.replica.wait_until_lost(), PATIENCE)
         await world.followed_up()
     assert world.gate.is_lost
 

@@ -32,7 +32,7 @@ def request(prompts: Mapping[int, Sequence[int]], copies: int = 1) -> LetIn:
 def hears(one: Hearing, *prompts: int) -> None:
     """Each of these is asked, and answered by itself."""
     for prompt in prompts:
-        with one.listening(request({0: [prompt]})) as answer_ended:
+        with one.listen(request({0: [prompt]})) as answer_ended:
             if answer_ended is not None:
                 answer_ended(0, ended(prompt))
 
@@ -94,7 +94,7 @@ def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
 def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
     one = hearing(replay=9)
     prompts = {index: [index // 3] for index in range(6)}
-    with one.listening(request(prompts, copies=3)) as answer_ended:
+    with one.listen(request(prompts, copies=3)) as answer_ended:
         assert answer_ended is not None
         for index in (5, 3, 3, 0, 1):
             answer_ended(index, ended(index))
@@ -103,7 +103,7 @@ def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> No
 
 def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     one = hearing(replay=9)
-    with one.listening(request({0: [1]})) as answer_ended:
+    with one.listen(request({0: [1]})) as answer_ended:
         assert answer_ended is not None
         answer_ended(0, {"meta_info": None})
     assert one.for_the_candidate() == []

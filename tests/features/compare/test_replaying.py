@@ -39,7 +39,7 @@ def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comp
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
-        with world.hearing.listening(request({0: [SECRET, number]})) as answer_ended:
+        with world.hearing.listen(request({0: [SECRET, number]})) as answer_ended:
             assert answer_ended is not None
             answer_ended(0, ended(*SAID))
 

@@ -10,7 +10,7 @@ import pytest
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.core.way_in.exactly import Exactly
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import GenerationGone
 from hotreload.features.sessions import sessions as module
 from hotreload.features.sessions.sessions import Sessions
@@ -49,13 +49,13 @@ class Talks:
             gate.open(first)
 
     async def turn(
-        self, session: str | None = None, exactly: Exactly | None = None, at_least: int = 0
+        self, session: str | None = None, exactly: ExactWeights | None = None, at_least: int = 0
     ) -> str:
         async with self.entrance.admit(Conditions(at_least, 5, exactly, session)) as let_in:
             return f"{let_in.generation.number} on {let_in.engine}"
 
     async def is_refused(
-        self, session: str | None = None, exactly: Exactly | None = None, at_least: int = 0
+        self, session: str | None = None, exactly: ExactWeights | None = None, at_least: int = 0
     ) -> str:
         with pytest.raises(GenerationGone) as gone:
             await self.turn(session, exactly, at_least)
@@ -69,14 +69,14 @@ class Talks:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Exactly(number=1),
-        Exactly(fingerprint="fp-a"),
-        Exactly(weight_version="1"),
-        Exactly(1, "fp-a", "1"),
+        ExactWeights(number=1),
+        ExactWeights(fingerprint="fp-a"),
+        ExactWeights(weight_version="1"),
+        ExactWeights(1, "fp-a", "1"),
     ],
 )
 async def test_who_names_weights_is_answered_by_them_as_long_as_they_answer(
-    wanted: Exactly,
+    wanted: ExactWeights,
 ) -> None:
     talks = Talks()
     assert await talks.turn(exactly=wanted) == "1 on engine 0"
@@ -88,15 +88,17 @@ async def test_who_names_weights_is_answered_by_them_as_long_as_they_answer(
     assert "live is generation 2, fingerprint fp-b, weight_version 2" in words
 
 
-@pytest.mark.parametrize("wanted", [Exactly(2), Exactly(1, "fp-b"), Exactly(None, None, "v7")])
-async def test_weights_that_nobody_has_are_refused_at_once(wanted: Exactly) -> None:
+@pytest.mark.parametrize(
+    "wanted", [ExactWeights(2), ExactWeights(1, "fp-b"), ExactWeights(None, None, "v7")]
+)
+async def test_weights_that_nobody_has_are_refused_at_once(wanted: ExactWeights) -> None:
     talks = Talks()
     assert str(wanted) in await talks.is_refused(exactly=wanted)
 
 
 async def test_who_wants_older_weights_and_newer_ones_hears_that_it_cannot_be() -> None:
     talks = Talks()
-    words = await talks.is_refused(exactly=Exactly(1), at_least=2)
+    words = await talks.is_refused(exactly=ExactWeights(1), at_least=2)
     assert words.startswith("generation 1 and generation 2 or newer: ")
 
 
@@ -104,8 +106,8 @@ async def test_a_rollback_to_the_same_weights_is_the_same_to_who_names_their_fin
     talks = Talks()
     talks.entrance.gates[0].change(lease(TWO))
     talks.entrance.gates[0].change(lease(THREE))
-    assert await talks.turn(exactly=Exactly(fingerprint="fp-a")) == "3 on engine 0"
-    await talks.is_refused(exactly=Exactly(number=1))
+    assert await talks.turn(exactly=ExactWeights(fingerprint="fp-a")) == "3 on engine 0"
+    await talks.is_refused(exactly=ExactWeights(number=1))
 
 
 # --- conversations --------------------------------------------------------------------------------
@@ -180,8 +182,8 @@ async def test_a_conversation_that_names_other_weights_is_refused() -> None:
     await talks.turn("old")
     async with talks.entrance.admit():
         talks.entrance.gates[0].change(lease(TWO))
-        await talks.is_refused("old", Exactly(number=2))
-        assert await talks.turn("old", Exactly(number=1)) == "1 on engine 0"
+        await talks.is_refused("old", ExactWeights(number=2))
+        assert await talks.turn("old", ExactWeights(number=1)) == "1 on engine 0"
 
 
 async def test_where_one_set_answers_at_a_time_a_swap_ends_every_conversation() -> None:
@@ -426,7 +428,7 @@ async def test_a_conversation_goes_by_the_new_name_when_others_are_live(
     world.source.known[NEW.label] = NEW
 
     async def turn(version: str | None = None) -> str:
-        exactly = Exactly(weight_version=version) if version else None
+        exactly = ExactWeights(weight_version=version) if version else None
         async with world.entrance.admit(Conditions(exactly=exactly, session="talk")) as lease:
             return lease.generation.weight_version
 

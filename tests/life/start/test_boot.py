@@ -14,9 +14,9 @@ import pytest
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
+from hotreload.core.attempt_records import Attempts
 from hotreload.core.ledger import Ledger, ServedBy
 from hotreload.core.progress import AttemptProgress
-from hotreload.core.recording import Attempts
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
     CheckpointCorrupt,

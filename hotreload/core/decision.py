@@ -27,7 +27,7 @@ class Sleep:
     why: str | None
 
 
-def refused_since(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
+def list_newer_refusals(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
     """The refusals of what is newer than all that went live, the newest first.
 
     `named` is what the source saw last, the newest first; of what is not there the time decides.

@@ -10,19 +10,19 @@ WhereToFind = Callable[[PastGeneration], str | None]
 """Say where the weights of a generation can be had from; None when they cannot."""
 
 
-def numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:
+def find_numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:
     """The generation of this number; BadRequest when it is live, or not remembered."""
     if number == live.number:
         raise BadRequest(f"generation {number} is live already")
     place = ledger.past(number)
     if place is None:
         raise NothingOfThatName(
-            f"generation {number} is not remembered; known are {_known(ledger)}"
+            f"generation {number} is not remembered; known are {_list_known(ledger)}"
         )
     return place
 
 
-def last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
+def find_last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
     """The one before among those that have files; BadRequest without any."""
     place = ledger.past_before(live)
     if place is None:
@@ -30,7 +30,7 @@ def last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
     return place
 
 
-def last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration:
+def find_last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration:
     """The very one before; BadRequest when it cannot be had: none is jumped over."""
     older = ledger.before(live)
     if not older:
@@ -38,12 +38,12 @@ def last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration
     if where(before := older[0]) is None:
         raise BadRequest(
             f"generation {before.number} ({before.revision.label}), the one before, is no "
-            f"longer in memory and has no files; {_what_there_is(reversed(older), where)}"
+            f"longer in memory and has no files; {_list_others(reversed(older), where)}"
         )
     return before
 
 
-def _what_there_is(older: Iterable[PastGeneration], where: WhereToFind) -> str:
+def _list_others(older: Iterable[PastGeneration], where: WhereToFind) -> str:
     found = [(place, at) for place in older if (at := where(place)) is not None]
     if not found:
         return "nor is there any other: stage its weights again"
@@ -51,5 +51,5 @@ def _what_there_is(older: Iterable[PastGeneration], where: WhereToFind) -> str:
     return f"there is still {listed}: name it, or stage the weights you want"
 
 
-def _known(ledger: Ledger) -> str:
+def _list_known(ledger: Ledger) -> str:
     return ", ".join(str(place.number) for place in ledger.generations)

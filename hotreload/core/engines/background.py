@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from hotreload import failpoints
 from hotreload.core.drain import drain
-from hotreload.core.engines.replica import Fading, Replica
+from hotreload.core.engines.replica import FadingWeights, Replica
 from hotreload.core.ports import Engine
 from hotreload.core.progress import Reach
 from hotreload.core.rules import KeepPrevious
@@ -46,16 +46,16 @@ async def close_drained_generations(
     EngineLost ends it, with the gate sealed.
     """
     while True:
-        await replica.gate.until(lambda: replica.over is not None)
+        await replica.gate.until(lambda: replica.drained_weights is not None)
         async with replica.alone:
             # A rollback may have come first, and have made these weights live again.
-            if (over := replica.over) is not None:
-                with replica.sealed_when_lost():
-                    await _retired(replica, over, publish)
+            if (over := replica.drained_weights) is not None:
+                with replica.seal_when_lost():
+                    await _retire(replica, over, publish)
                     await _put_away(replica, over, keep, reach)
 
 
-async def _retired(replica: Replica[Engine], over: Fading, publish: Publish) -> None:
+async def _retire(replica: Replica[Engine], over: FadingWeights, publish: Publish) -> None:
     try:
         await replica.engine.retire(over.weights)
     except Exception as broken:
@@ -65,7 +65,7 @@ async def _retired(replica: Replica[Engine], over: Fading, publish: Publish) -> 
 
 
 async def _put_away(
-    replica: Replica[Engine], over: Fading, keep: KeepPrevious, reach: Reach
+    replica: Replica[Engine], over: FadingWeights, keep: KeepPrevious, reach: Reach
 ) -> None:
     """Keep them for a rollback, as the operator decided; never instead of younger ones."""
     place = replica.fading.index(over)
@@ -117,7 +117,7 @@ async def react_to_nonfinite_answers(
         if seen > first:
             publish(AnswersWithheld(live, seen - first))
         if is_live and is_to_blame and leave is not None:
-            await _left(leave, live)
+            await _leave(leave, live)
 
 
 async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
@@ -127,7 +127,7 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
     """
     replica.gate.hold()
     try:
-        with replica.sealed_when_lost():
+        with replica.seal_when_lost():
             await drain(replica, drain_timeout, abort=True)
             await replica.engine.scrub()
     except DrainTimedOut as late:  # the next withheld answer brings us here again
@@ -136,7 +136,7 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
         replica.open()
 
 
-async def _left(leave: Leave, live: Generation) -> None:
+async def _leave(leave: Leave, live: Generation) -> None:
     try:
         await leave(NONFINITE_ANSWERS, live)
     except (BadRequest, Busy, NotServing, TryAgain) as reason:
@@ -171,7 +171,7 @@ async def verify_live(
         await _until_idle(replica, every)
         # So that what is computed is what is live to its end: a swap waits for it.
         async with replica.alone:
-            with replica.sealed_when_lost():
+            with replica.seal_when_lost():
                 await _verify(replica, checksums, publish)
 
 
@@ -200,7 +200,7 @@ async def _verify(replica: Replica[Engine], checksums: Checksums, publish: Publi
         publish(LiveVerified(live, replica.index))
 
 
-async def tell_of_distrust(
+async def report_distrust(
     replica: Replica[Engine], *, distrusted: Distrusted, publish: Publish
 ) -> NoReturn:
     """Tell once, as it stays so, that our loader makes other weights here than upstream's."""

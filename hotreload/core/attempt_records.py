@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.core.deciding import learn
+from hotreload.core.decision import learn
 from hotreload.core.engines.follow_up import FollowUps
 from hotreload.core.ledger import Ledger
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
@@ -112,7 +112,7 @@ class Attempts:
         return AttemptProgress(revision, self.publish, self.clock, reach, self.blank)
 
     @asynccontextmanager
-    async def recorded(
+    async def open_record(
         self, progress: AttemptProgress, policy: AttemptPolicy
     ) -> AsyncIterator[None]:
         """Make an attempt in this block, which raises only what ends the daemon.
@@ -152,7 +152,7 @@ class Attempts:
         Where the probes are not `probes` any more, nobody knows which ones it failed.
         """
         self.learn(progress)
-        attempt = progress.ended = self._described(progress, error, policy)
+        attempt = progress.ended = self._describe(progress, error, policy)
         self.ledger.promised = 0
         if policy.dry_run:
             self.ledger.history.appendleft(attempt)
@@ -220,18 +220,18 @@ class Attempts:
         what = (staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes)
         return Generation(number, *what, version=version)
 
-    def record(self, generation: Generation, path: Path | None) -> None:
+    def record_live(self, generation: Generation, path: Path | None) -> None:
         """Record in memory that this is live; the disk is written later, gate open."""
         known = self.ledger.past_of(generation.revision)
         self.ledger.went_live(generation, str(path) if path else known.path if known else "")
 
-    def _described(
+    def _describe(
         self, progress: AttemptProgress, error: BaseException | None, policy: AttemptPolicy
     ) -> Attempt:
         live = progress.generation
         outcome, reason = Outcome.PASSED if policy.dry_run else Outcome.LIVE, None
         if error is not None and live is None:
-            outcome, reason = self._judgement_of(progress.revision, error)
+            outcome, reason = self._judge_outcome(progress.revision, error)
         elif isinstance(error, Exception):  # the weights are live in spite of it
             log.error("reload.untidy", exc_info=error)
         return Attempt(
@@ -251,7 +251,7 @@ class Attempts:
             evidence=progress.evidence,
         )
 
-    def _judgement_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
+    def _judge_outcome(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
         if isinstance(error, HotReloadError) and error.outcome is not None:
             outcome, reason = error.outcome, error.reason
         else:  # a fault of ours: it must not stop the old weights from serving

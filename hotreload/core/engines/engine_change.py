@@ -38,7 +38,7 @@ class EngineChange:
 async def change_in_turn(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
     """Have other weights answer on one engine after the other: the first makes them."""
     for switch in rollout.each():
-        with rollout.on(switch):  # the others go on without one that is lost
+        with rollout.work_on(switch):  # the others go on without one that is lost
             async with change.held(switch, rollout.new_weights(make)) as staged:
                 rollout.check_original()
                 await change.go_live(rollout, switch, staged, probe=change.probe)
@@ -48,7 +48,7 @@ async def change_together(rollout: Rollout, make: MakeWeights, change: EngineCha
     """Do the same with all engines ready before any of them goes live."""
     async with AsyncExitStack() as all_held:
         for switch in rollout.each():
-            with rollout.on(switch):
+            with rollout.work_on(switch):
                 async with AsyncExitStack() as own:
                     held = change.held(switch, rollout.new_weights(make))
                     rollout.ready[switch] = await own.enter_async_context(held)
@@ -61,7 +61,7 @@ async def _all_go_live(rollout: Rollout, change: EngineChange) -> None:
     """Each to its end: one that fails must not leave another in between."""
 
     async def go_live(switch: Switch, staged: Staged) -> None:
-        with rollout.on(switch):
+        with rollout.work_on(switch):
             await change.go_live(rollout, switch, staged, probe=change.probe)
 
     going = (go_live(switch, staged) for switch, staged in rollout.ready.items())
@@ -74,7 +74,7 @@ async def take_back(rollout: Rollout, place: PastGeneration, flip: GoLive, go_li
     """Have each engine answer by what it keeps, or by a copy; False when none keeps it."""
     rollout.begin_with_those_that_keep(place)
     for switch in rollout.each():
-        with rollout.on(switch):
+        with rollout.work_on(switch):
             if not await _take_one_back(rollout, switch, place, flip, go_live):
                 return False
     return True
@@ -84,13 +84,13 @@ async def _take_one_back(
     rollout: Rollout, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
 ) -> bool:
     await rollout.secure_number(at_any_rate=True)
-    async with switch.taken_back(place) as kept:
+    async with switch.hold_earlier(place) as kept:
         if kept is not None:
             await uninterrupted(flip(rollout, switch, kept))
             return True
     if (copy := rollout.copy()) is None:
         return False
-    async with switch.staged(copy) as staged:
+    async with switch.hold_new(copy) as staged:
         rollout.check_original()
         await go_live(rollout, switch, staged, probe=False)
     return True

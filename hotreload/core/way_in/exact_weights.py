@@ -7,7 +7,7 @@ from hotreload.types import Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Exactly:
+class ExactWeights:
     """The weights that a request wants to be answered by, as one of its words for them says."""
 
     number: int | None = None

@@ -20,18 +20,18 @@ class NoAnswer(ProbeFailed):
     """Nothing was answered in time, which accuses the engine before anything else."""
 
 
-def probed(outcome: str) -> Evidence:
+def probe_evidence(outcome: str) -> Evidence:
     """The evidence of probes that were asked."""
     return Evidence(PROBE, outcome, facts={"unproven": None})
 
 
-def not_probed(why: str) -> Evidence:
+def unproven_evidence(why: str) -> Evidence:
     """The evidence of probes that could not be asked."""
     return Evidence(PROBE, "unproven", why, {"unproven": why})
 
 
 @asynccontextmanager
-async def probes_within(seconds: float, setting: str = "") -> AsyncIterator[None]:
+async def limit_probes(seconds: float, setting: str = "") -> AsyncIterator[None]:
     """Have the probes of this block answered in time: no answer is a bad one.
 
     `setting` is what would give them longer.
@@ -44,7 +44,7 @@ async def probes_within(seconds: float, setting: str = "") -> AsyncIterator[None
         raise NoAnswer(f"no answer to the probe within {seconds:g} s{longer}") from None
 
 
-async def verdict_of(
+async def ask_probes(
     engine: Engine, within: float, setting: str = "", *, briefly: bool = False
 ) -> CheckpointRejected | None:
     """Ask the live weights the probes; return what is wrong with the answers, or None.
@@ -52,7 +52,7 @@ async def verdict_of(
     `briefly` asks only how the answers begin.
     """
     try:
-        async with probes_within(within, setting):
+        async with limit_probes(within, setting):
             await engine.probe(briefly=briefly)
     except (EngineLost, TryAgain):
         raise
