@@ -10,6 +10,12 @@ PAGES = {
     for path in (README, *sorted((ROOT / "docs").glob("*.md")))
 }
 """Each page by its path from the root."""
+BESIDE = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for folder in ("hotreload", "tests")
+    for path in sorted((ROOT / folder).rglob("*.md"))
+}
+"""Pages that lie beside the code or the tests that they are about."""
 ALL = "\n".join(PAGES.values())
 CODE = re.compile(r"`([^`\n]+)`")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -22,7 +28,8 @@ def marked(name: str) -> re.Pattern[str]:
 
 def section(name: str) -> str:
     """The marked part of this name, which one page has and no other."""
-    found = [each for text in PAGES.values() for each in marked(name).findall(text)]
+    texts = (PAGES | BESIDE).values()
+    found = [each for text in texts for each in marked(name).findall(text)]
     assert len(found) == 1, f"{len(found)} pages have a part marked {name}"
     return str(found[0])
 

@@ -20,7 +20,7 @@ from hotreload.settings.load import to_toml
 from hotreload.settings.rereading import need_no_restart
 from hotreload.settings.sections import class_with
 from hotreload.settings.tables import defaults_of, fields_of, table_of
-from tests.docs.pages import PAGES, ROOT, marked
+from tests.docs.pages import BESIDE, PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
 
 ALL = class_with(FEATURES)
@@ -103,17 +103,28 @@ ROUTES: Mapping[str, KnownFields] = {
     "responses": RESPONSES,
     "`POST /`, `parameters`": PARAMETERS,
 }
+MAY_ASK = ("yes", "any")
 NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)
 
 
 def fields() -> str:
-    """Every field that a request to the model may have: those that are taken alike share a row."""
+    """The fields by which a request to the model may ask for something, or say anything."""
+    return _fields(lambda each: each if each in MAY_ASK else "")
+
+
+def every_field() -> str:
+    """Every field that a request to the model may have."""
+    return _fields(lambda each: each)
+
+
+def _fields(shown: Callable[[str], str]) -> str:
+    """Make rows of how each object takes a field: fields that are taken alike share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     tables = ROUTES.values()
     for name in sorted(set().union(*({*each.taken, *each.others} for each in tables))):
-        alike = tuple(taken(known, name) for known in tables)
+        alike = tuple(shown(taken(known, name)) for known in tables)
         names.setdefault(alike, []).append(f"`{name}`")
-    rows = ((", ".join(named), *alike) for alike, named in names.items())
+    rows = ((", ".join(named), *alike) for alike, named in names.items() if any(alike))
     return table(("field", *ROUTES), rows)
 
 
@@ -143,13 +154,14 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "metrics": metrics,
     "engines": engines,
     "fields": fields,
+    "every field": every_field,
 }
 """Which part of the pages each of these makes."""
 
 
 def write() -> None:
     """Put the tables into the pages that have a part for them."""
-    for path, text in PAGES.items():
+    for path, text in (PAGES | BESIDE).items():
         (ROOT / path).write_text(with_tables(text))
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from hotreload.cli import GROUPS
-from tests.docs.pages import ALL, CODE, FENCED, PAGES, ROOT, anchors, blocks
+from tests.docs.pages import ALL, BESIDE, CODE, FENCED, PAGES, ROOT, anchors, blocks
 
 EACH_PAGE = pytest.mark.parametrize("page", PAGES)
 FOLDERS = "hotreload|tests|config|systemd|docs|.ci"
@@ -95,10 +95,10 @@ def test_every_module_it_names_exists() -> None:
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
 
 
-@EACH_PAGE
+@pytest.mark.parametrize("page", PAGES | BESIDE)
 def test_every_link_leads_somewhere(page: str) -> None:
     folder = (ROOT / page).parent
-    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", PAGES[page])):
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", (PAGES | BESIDE)[page])):
         if link.startswith("https://"):
             continue
         path, _, anchor = link.partition("#")
