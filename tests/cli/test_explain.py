@@ -85,14 +85,14 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
     pages = tmp_path / "docs"
     pages.mkdir()
     for page in shipped("docs").glob("*.md"):
-        first, heading, then = page.read_text().partition("## Why an attempt was put off")
-        (pages / f"a-{page.name}").write_text(heading + then)
-        (pages / f"b-{page.name}").write_text(first)
+        first, heading, then = page.read_text().partition("### Why an attempt was put off")
+        (pages / f"then-{page.name}").write_text(heading + then)
+        (pages / page.name).write_text(first)
     monkeypatch.setattr("hotreload.cli.client.explain.shipped", tmp_path.joinpath)
     entries.cache_clear()
     try:
         assert {entry.codes for entry in entries()} == before
-        assert "(docs/a-reasons.md)" in explained("oom", capsys)
+        assert "then-reference.md)" in explained("oom", capsys)
     finally:
         entries.cache_clear()
 

@@ -71,8 +71,8 @@ def live() -> str:
 
 
 def metrics() -> str:
-    """Every metric of ours as it is exported."""
-    return table(("metric", "type", "labels", "meaning"), metrics_rows())
+    """Every metric of ours as it is exported, with its labels."""
+    return table(("metric", "meaning"), metrics_rows())
 
 
 def metrics_rows() -> Iterator[tuple[str, ...]]:
@@ -80,8 +80,10 @@ def metrics_rows() -> Iterator[tuple[str, ...]]:
         if family.name.startswith("hotreload_"):
             suffix = "_total" if family.type == "counter" else ""
             labels = dict.fromkeys(name for sample in family.samples for name in sample.labels)
-            shown = ", ".join(f"`{label}`" for label in labels if label != "le")
-            yield f"`{family.name}{suffix}`", family.type, shown, family.documentation
+            shown = ",".join(label for label in labels if label != "le")
+            by = f"{{{shown}}}" if shown else ""
+            kind = " Histogram." if family.type == "histogram" else ""
+            yield f"`{family.name}{suffix}{by}`", family.documentation + kind
 
 
 def engines() -> str:

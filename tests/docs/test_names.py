@@ -9,10 +9,11 @@ import pytest
 from hotreload.cli import GROUPS
 from tests.docs.pages import ALL, BESIDE, CODE, FENCED, PAGES, ROOT, anchors, blocks
 
-EACH_PAGE = pytest.mark.parametrize("page", PAGES)
+EVERY = PAGES | BESIDE
+EACH_PAGE = pytest.mark.parametrize("page", EVERY)
 FOLDERS = "hotreload|tests|config|systemd|docs|.ci"
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-NAMED_PAGE = re.compile(r"(?:docs/|docs\" }}/)(\w+\.md)(?:#([\w-]+))?")
+NAMED_PAGE = re.compile(r"(?:docs/|docs\" }}/)([\w-]+\.md)(?:#([\w-]+))?")
 GUARANTEE = re.compile(r"^(?:-|\d\.) \*\*(.+?)\.?\*\*(.*)$", re.MULTILINE)
 """What is promised, in bold, and the rest of its line."""
 SHOWN_BY = re.compile(r"^\| (.+?) \| (`tests/.+) \|$", re.MULTILINE)
@@ -21,7 +22,7 @@ SHOWN_BY = re.compile(r"^\| (.+?) \| (`tests/.+) \|$", re.MULTILINE)
 
 @EACH_PAGE
 def test_every_test_it_names_exists(page: str) -> None:
-    for file, name in NAMED_TEST.findall(PAGES[page]):
+    for file, name in NAMED_TEST.findall(EVERY[page]):
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         names = {node.name for node in body_of(file) if isinstance(node, functions)}
         assert name in names, f"{file}::{name}"
@@ -84,7 +85,7 @@ def test_what_only_the_night_shows_is_said_to_be_shown_then() -> None:
 @EACH_PAGE
 def test_every_file_it_names_exists(page: str) -> None:
     named = re.compile(rf"[`(]((?:{FOLDERS})/[\w./-]*)")
-    paths = named.findall(FENCED.sub("", PAGES[page]))
+    paths = named.findall(FENCED.sub("", EVERY[page]))
     assert [path for path in sorted({*paths}) if not (ROOT / path).exists()] == []
 
 
@@ -95,10 +96,10 @@ def test_every_module_it_names_exists() -> None:
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
 
 
-@pytest.mark.parametrize("page", PAGES | BESIDE)
+@EACH_PAGE
 def test_every_link_leads_somewhere(page: str) -> None:
     folder = (ROOT / page).parent
-    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", (PAGES | BESIDE)[page])):
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", EVERY[page])):
         if link.startswith("https://"):
             continue
         path, _, anchor = link.partition("#")
@@ -110,14 +111,13 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 @EACH_PAGE
 def test_no_two_headings_have_one_anchor(page: str) -> None:
-    headings = re.findall(r"^#+ .+$", FENCED.sub("", PAGES[page]), re.MULTILINE)
-    assert len(anchors(PAGES[page])) == len(headings)
+    headings = re.findall(r"^#+ .+$", FENCED.sub("", EVERY[page]), re.MULTILINE)
+    assert len(anchors(EVERY[page])) == len(headings)
 
 
 def test_every_page_is_found_from_the_readme() -> None:
-    assert set(PAGES) - set(re.findall(r"\]\((docs/\w+\.md)\)", PAGES["README.md"])) == {
-        "README.md"
-    }
+    found = re.findall(r"\]\((docs/[\w-]+\.md)(?:#[\w-]+)?\)", PAGES["README.md"])
+    assert set(PAGES) - set(found) == {"README.md"}
 
 
 def test_every_page_that_is_named_elsewhere_exists() -> None:

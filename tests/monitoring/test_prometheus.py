@@ -288,7 +288,7 @@ def test_every_alert_fires_in_a_real_prometheus(story: Story, name: str) -> None
 def test_an_alert_says_which_checkpoint_failed_and_why(story: Story) -> None:
     said = story.said_of_nan
     assert re.match(r"step_4 was rejected \(nonfinite\): \S+", said["description"])
-    assert said["runbook_url"].endswith("/docs/alerts.md#alert-lastreloadfailed")
+    assert said["runbook_url"].endswith("/docs/reference.md#alert-lastreloadfailed")
 
 
 def test_what_the_settings_expect_is_what_prometheus_sees(story: Story) -> None:
