@@ -1,6 +1,6 @@
 """Keeps a running sglang-jax engine's weights equal to the newest good checkpoint.
 
-A program that holds an engine of its own takes `HotEngine` from here (docs/library.md).
+A program that holds an engine of its own takes `HotEngine` from here (docs/train.md).
 """
 
 from importlib import import_module

@@ -11,7 +11,7 @@ from tests.docs.pages import ALL, BESIDE, CODE, FENCED, PAGES, ROOT, anchors, bl
 
 EVERY = PAGES | BESIDE
 EACH_PAGE = pytest.mark.parametrize("page", EVERY)
-FOLDERS = "hotreload|tests|config|systemd|docs|.ci"
+FOLDERS = "hotreload|tests|config|systemd|docs|examples|.ci"
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NAMED_PAGE = re.compile(r"(?:docs/|docs\" }}/)([\w-]+\.md)(?:#([\w-]+))?")
 GUARANTEE = re.compile(r"^(?:-|\d\.) \*\*(.+?)\.?\*\*(.*)$", re.MULTILINE)

@@ -30,7 +30,7 @@ from hotreload.errors import (
 from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.weights import hand_built
 from hotreload.types import Loading
-from tests.docs.pages import PAGES, blocks
+from tests.docs.pages import PAGES, ROOT, blocks
 from tests.engine import real
 from tests.hot.on_accelerators import forbid_hashing, forbid_reading, take_for_accelerators
 
@@ -41,7 +41,8 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 Tensors = dict[str, Any]
 SAYS = Probe("Who?", 12, contains="policy")
-FIRST, LOOP, WATCHED = blocks("python", PAGES["docs/library.md"])
+FIRST, WATCHED = blocks("python", PAGES["docs/train.md"])
+LOOP = (ROOT / "examples/rl_loop.py").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def said(hot: HotEngine) -> str:
 
 def example(block: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(block, "docs/library.md", "exec"), names)
+    exec(compile(block, "an example", "exec"), names)
     return names
 
 

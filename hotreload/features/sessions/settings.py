@@ -16,7 +16,7 @@ class SessionsSettings:
         Setting(
             "How long weights that are not live any more are kept to answer the next request of a "
             "conversation that began with them, since its last one; the headers that name a "
-            "conversation are in rollouts.md. A checkpoint that needs their room goes before. 0: "
+            "conversation are in train.md. A checkpoint that needs their room goes before. 0: "
             "conversations are not looked at.",
             live=True,
             was="reload.sessions",
