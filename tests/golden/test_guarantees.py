@@ -1,4 +1,4 @@
-"""The tests that show what is promised say today what they said when they were frozen.
+"""The tests that show the eight guarantees say today what they said when they were frozen.
 
 A test is frozen as `ast.unparse` gives it, without its docstring and imports: so formatting,
 comments and moved modules do not matter, and none loses a line or a case unseen.
@@ -14,16 +14,14 @@ from pathlib import Path
 from tests.golden.compare import FILES, ROOT, Golden
 
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-CONTRACTS = ROOT / "tests/contracts"
 LIST = "guarantees.txt"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def promised() -> set[tuple[Path, str]]:
-    """The tests that docs/guarantees.md names, and all of the contracts."""
+    """The tests that docs/guarantees.md names."""
     named = NAMED.findall((ROOT / "docs/guarantees.md").read_text())
-    contracts = {(f, name) for f in CONTRACTS.glob("test_*.py") for name in functions_of(f)}
-    return {(ROOT / file, name) for file, name in named} | contracts
+    return {(ROOT / file, name) for file, name in named}
 
 
 @cache
