@@ -6,7 +6,7 @@
 # CONSTRAINTS=constraints-0.1.txt with ENGINE='sglang-jax[cpu]==0.1.0rc0' (or [tpu]) takes the newer
 # engine; without them it is the release that pip finds, at the versions that were tested.
 # A pipeline adds what it alone knows: --label org.opencontainers.image.revision=$(git rev-parse HEAD)
-# docs/installing.md says how to run it.
+# docs/start.md says how to run it.
 
 # The digest is that of all platforms, as Docker's library published it on 2026-09-01. Take a newer
 # one, tag and digest together, for the mended libraries that are in it.

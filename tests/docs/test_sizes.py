@@ -14,6 +14,7 @@ LIMITS = {
     "docs/operate.md": 13_300,
     "docs/reference.md": 36_000,
     "docs/several.md": 8_000,
+    "docs/start.md": 11_000,
     "docs/train.md": 13_000,
 }
 """Bytes of each page that was written anew."""

@@ -1,4 +1,4 @@
-"""The smallest model of each family that docs/models.md lists, with random weights."""
+"""The smallest model of each family that docs/start.md lists, with random weights."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The families of models that docs/models.md lists: each of the smallest size, with random weights.
+"""The families of models that docs/start.md lists: each of the smallest size, with random weights.
 
 It starts, answers, has a second checkpoint go live beside the first, and goes back. The names and
 shapes of the tensors are those that the engine asks for.

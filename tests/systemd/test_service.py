@@ -162,7 +162,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def installed(machine: Machine) -> Service:
-    """As docs/installing.md says: settings, a checkpoint, install-unit --enable."""
+    """As docs/start.md says: settings, a checkpoint, install-unit --enable."""
     service = Service(machine)
     service.drop(1)
     service.configure(command=REAL)

@@ -1,6 +1,6 @@
 """One engine over two hosts, each with a systemd and a network of its own, and a wire between them.
 
-As docs/installing.md says: settings and a checkpoint on both, and install-unit --enable.
+As docs/start.md says: settings and a checkpoint on both, and install-unit --enable.
 """
 
 import subprocess
