@@ -28,3 +28,8 @@ def blanked(text: str, folder: Path | None = None) -> str:
     for found, word in BLANKS:
         text = found.sub(word, text)
     return text
+
+
+def without_defaults(text: str) -> str:
+    """Settings as `check-config` prints them, but for those that are as by default."""
+    return re.sub(r"(?m)^.* # default\n", "", text)

@@ -37,17 +37,28 @@ def flat(value: Any, path: str = "") -> Iterator[str]:
 
 
 class Deltas:
-    """Tells of a document that changes from scene to scene what changed; at first all of it."""
+    """Keeps what lines said, by what each is about, and gives those that say something else."""
 
-    def __init__(self, key: Callable[[str], str]) -> None:
-        """`key` names what a line is about."""
+    def __init__(self, key: Callable[[str], str], before: Iterable[str] = ()) -> None:
+        """`key` names what a line is about; `before` is what was said at first."""
         self._key = key
-        self._before: dict[str, str] = {}
+        self._before = {key(line): line for line in before}
 
-    def of(self, lines: Iterable[str]) -> str:
-        """The lines that are new or others, and `- key` for each that is gone."""
+    def of(self, lines: Iterable[str]) -> list[str]:
+        """The lines that are new or others, and `- key` for each that is gone.
+
+        What is gone with the whole that it was part of, or has parts now, has no line.
+        """
         now = {self._key(line): line for line in lines}
-        new = [line for key, line in now.items() if self._before.get(key) != line]
-        gone = [f"- {key}" for key in self._before if key not in now]
+        new = {key: line for key, line in now.items() if self._before.get(key) != line}
+        gone = [key for key in self._before if key not in now]
         self._before = now
-        return "\n".join([*new, *gone])
+        return [*new.values(), *(f"- {key}" for key in gone if not _is_told(key, new))]
+
+
+def _is_told(gone: str, new: Iterable[str]) -> bool:
+    return any(_is_part(gone, of=key) or _is_part(key, of=gone) for key in new)
+
+
+def _is_part(path: str, of: str) -> bool:
+    return path.startswith((f"{of}.", f"{of}["))

@@ -3,8 +3,8 @@
 Between them they hold every event there is; a test sees to it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hotreload.events import (
     AnswersWithheld,
@@ -159,6 +159,8 @@ RELOADS = (
         answering((SECOND, 4), (FIRST, 1)),
     ),
     Scene("what answered before ends", (GenerationEnded(FIRST),), went(SECOND)),
+)
+REFUSALS = (
     Scene(
         "one is refused",
         (RevisionWanted(THREE), AttemptFinished(ended(THREE, Outcome.REJECTED, NAN), SECOND)),
@@ -239,12 +241,14 @@ OPERATORS = (
         ),
     ),
 )
-FAULTS = (
+TROUBLED = (
     Scene(
         "troubles begin",
         tuple(TroubleTold(code, f"{code} stands", "mend it") for code in TROUBLES),
     ),
     Scene("all but one are over", tuple(TroubleTold(code, None) for code in TROUBLES[1:])),
+)
+FAULTS = (
     Scene(
         "the source does not answer, twice",
         (SourceScanned("rescan", "EIO"), SourceScanned("rescan", "EIO")),
@@ -396,13 +400,75 @@ BAKES = (
     ),
 )
 
-Play = tuple[Sequence[Scene], Callable[[], Observed]]
-LIVES: dict[str, Play] = {
-    "one engine": ((*BOOTS, *RELOADS, *OPERATORS, *FAULTS, *STOPS), Observed),
-    "one engine that drains, and a hub": (DRAINS, lambda: Observed(kind="huggingface")),
-    "two engines": (REPLICAS, lambda: Observed(engines=2)),
-    "one engine that is paused": (PAUSES, Observed),
-    "one engine whose weights are judged": (BAKES, Observed),
-    "rank 0 of two": (RANKS, lambda: Observed(rank=Rank(0, 2, LEADER))),
-    "rank 1 of two": (RANKS, lambda: Observed(rank=Rank(1, 2, LEADER))),
+
+@dataclass(frozen=True)
+class Life:
+    """A daemon's life in chapters of scenes; each chapter has a golden file of its own."""
+
+    begin: Callable[[], Observed]
+    chapters: Mapping[str, Sequence[Scene]]
+
+
+LIVES = (
+    Life(
+        Observed,
+        {
+            "boots": BOOTS,
+            "reloads": RELOADS,
+            "refusals": REFUSALS,
+            "operators": OPERATORS,
+            "troubles": TROUBLED,
+            "faults": FAULTS,
+            "stops": STOPS,
+        },
+    ),
+    Life(lambda: Observed(kind="huggingface"), {"drains, with a hub": DRAINS}),
+    Life(lambda: Observed(engines=2), {"two engines": REPLICAS}),
+    Life(Observed, {"pauses": PAUSES}),
+    Life(Observed, {"bakes": BAKES}),
+    Life(lambda: Observed(rank=Rank(0, 2, LEADER)), {"rank 0 of two": RANKS}),
+    Life(lambda: Observed(rank=Rank(1, 2, LEADER)), {"rank 1 of two": RANKS}),
+)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A daemon just after a scene."""
+
+    chapter: str
+    scene: Scene
+    observed: Observed
+
+    @property
+    def title(self) -> str:
+        """The chapter and the scene."""
+        return f"{self.chapter}: {self.scene.name}"
+
+
+def moments(life: Life, *, is_logged: bool = False) -> Iterator[Moment]:
+    """Play a life scene by scene."""
+    observed = life.begin()
+    if is_logged:
+        observed.is_logged()
+    for chapter, scenes in life.chapters.items():
+        for scene in scenes:
+            observed.play(scene)
+            yield Moment(chapter, scene, observed)
+
+
+def all_moments() -> Iterator[Moment]:
+    """Play every life."""
+    for life in LIVES:
+        yield from moments(life)
+
+
+LOOKED_AT = {
+    "boots: it builds the engine",
+    "reloads: it goes live beside what still answers",
+    "refusals: one is taken back",
+    "troubles: troubles begin",
+    "drains, with a hub: requests are held",
+    "two engines: the second is lost",
+    "bakes: few answer",
 }
+"""The titles of moments whose pictures are kept whole, by each command and by the page."""

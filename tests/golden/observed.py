@@ -160,9 +160,11 @@ class Observed:
 
 
 def told_shortly(event: Event) -> str:
-    """An event in a line: its name, and of its fields those that say something."""
+    """An event in a line: its name, and of its fields those that say something, without seconds."""
     fields = event_fields(event)
     name = fields.pop("event")
+    if "phases" in fields:
+        fields["phases"] = [*fields["phases"]]
     said = {key: value for key, value in fields.items() if value not in (None, "", [], {}, False)}
     return " ".join([name, *(f"{key}={json.dumps(value)}" for key, value in said.items())])
 

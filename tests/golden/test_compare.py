@@ -47,3 +47,12 @@ def test_every_golden_file_is_compared_by_a_test() -> None:
     patterns = [VARIABLE.sub(".+", re.escape(name)) for name in named]
     kept = [path.name for path in FILES.iterdir()]
     assert [name for name in kept if not any(re.fullmatch(p, name) for p in patterns)] == []
+
+
+LONGEST = 20_000
+"""Bytes of a golden file, so that a diff of it is read."""
+
+
+def test_a_golden_file_is_short_enough_to_be_read() -> None:
+    sizes = {path.name: path.stat().st_size for path in FILES.iterdir()}
+    assert {name: size for name, size in sizes.items() if size > LONGEST} == {}

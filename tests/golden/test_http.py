@@ -1,7 +1,8 @@
 """What the server answers: its document, and requests of every route as bare answers."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from hotreload.errors import (
 from hotreload.facts.listed import Listed, Standing
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason
+from tests.golden import api
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
 from tests.golden.layout import laid_out
@@ -164,10 +166,22 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield world
 
 
-async def test_the_openapi_document(golden: Golden, world: World) -> None:
+@pytest.mark.parametrize("part", [api.requests, api.answers, api.schemas])
+async def test_the_described_api(
+    golden: Golden, world: World, part: Callable[[api.Schema], Iterator[str]]
+) -> None:
     async with world.client() as client:
         document = (await client.get("/openapi.json")).json()
-    golden("openapi.json", blanked(laid_out(document)))
+    golden(f"api-{part.__name__}.txt", "\n".join(part(document)))
+
+
+async def test_each_schema_that_is_named_is_there_and_each_that_is_there_is_named(
+    world: World,
+) -> None:
+    async with world.client() as client:
+        text = (await client.get("/openapi.json")).text
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', text))
+    assert named == json.loads(text)["components"]["schemas"].keys()
 
 
 @pytest.mark.parametrize("asked", [usual, ends, faults, broken, sealed])

@@ -1,4 +1,7 @@
-"""What `hotreload status`, `top`, `history`, `log` and `ls` print after each scene of each life."""
+"""What `hotreload status`, `top`, `history`, `log` and `ls` print at some moments of lives.
+
+At each other moment they print what the daemon says in words, which the files of lives hold.
+"""
 
 import asyncio
 import os
@@ -9,13 +12,15 @@ from unittest.mock import patch
 
 import pytest
 
+from hotreload.cli.client import show
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.cli.client.status_text import status_text, told
 from hotreload.cli.client.top import TopScreen
 from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked
 from tests.golden.command import named_colours, run
 from tests.golden.compare import Golden, sections
-from tests.golden.lives import LIVES
+from tests.golden.lives import LOOKED_AT, all_moments
 from tests.golden.observed import Observed
 from tests.server.world import View, serving
 
@@ -41,21 +46,18 @@ def top(folder: Path, width: int) -> str:
 
 
 async def printed(folder: Path) -> dict[str, str]:
-    """What each look prints after each scene that it sees otherwise than the one before."""
+    """What each look prints at each of the moments."""
     looks: dict[str, Callable[[], str]] = {
         **{verb: partial(run, folder, *verb.split(), colour=True) for verb in VERBS},
         **{f"top {width}": partial(top, folder, width) for width in WIDTHS},
     }
     told: dict[str, dict[str, str]] = {look: {} for look in looks}
-    for life, (scenes, begin) in LIVES.items():
-        observed, before = begin(), dict.fromkeys(looks, "")
-        async with serving(folder, view=Seen(observed)):
-            for scene in scenes:
-                observed.play(scene)
+    for moment in all_moments():
+        if moment.title in LOOKED_AT:
+            async with serving(folder, view=Seen(moment.observed)):
                 for name, look in looks.items():
-                    text = await asyncio.to_thread(look)
-                    is_same, before[name] = text == before[name], text
-                    told[name][f"{life}: {scene.name}"] = "(as before)" if is_same else text
+                    told[name][moment.title] = await asyncio.to_thread(look)
+    assert told["status"].keys() == LOOKED_AT
     return {name: sections(texts) for name, texts in told.items()}
 
 
@@ -68,3 +70,19 @@ def looks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("look", [*VERBS, *(f"top {width}" for width in WIDTHS)])
 def test_a_look(golden: Golden, looks: dict[str, str], look: str) -> None:
     golden(f"command-{look.replace(' --', '-').replace(' ', '-')}.txt", looks[look])
+
+
+def test_at_every_moment_the_status_shows_the_sentence_and_each_row() -> None:
+    now = show.now()
+    for moment in all_moments():
+        status = moment.observed.status.snapshot()
+        shown = flowing(status_text(status, now))
+        assert shown.startswith(flowing(told(status["summary"]))), moment.title
+        for row in status["rows"]:
+            assert row["name"] in shown, moment.title
+            assert flowing(show.for_here(row["words"], now)) in shown, moment.title
+
+
+def flowing(text: str) -> str:
+    """The words alone: where a terminal breaks a line does not matter."""
+    return " ".join(text.replace(show.TIED, " ").split())

@@ -34,7 +34,7 @@ from hotreload.life.start.served_by import served_from
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision
-from tests.golden.blanks import blanked
+from tests.golden.blanks import blanked, without_defaults
 from tests.golden.compare import Golden
 from tests.messages.ways import (
     POINTER,
@@ -690,7 +690,7 @@ async def test_a_message_says_what_is_wrong_where_and_what_to_change(
     assert [part for part in row.has if part not in said] == [], said
     assert [part for part in row.lacks if part in said] == [], said
     if row in TOLD_ALIKE:
-        golden.section(WHOLE, row.name, blanked(said, tmp_path))
+        golden.section(WHOLE, row.name, without_defaults(blanked(said, tmp_path)))
 
 
 def test_every_row_has_a_name_of_its_own() -> None:
