@@ -102,7 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"server", "server_limits", "picture", *CORE},
     "sources.configured": {"sources", "checkpoint", "settings", *CORE},
     "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
-    "sources": {"sources", "checkpoint", *CORE},
+    "sources": {"sources", "checkpoint", "checkpoint.reading", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},

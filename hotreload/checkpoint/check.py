@@ -190,6 +190,8 @@ def check_checkpoint(
     if telling and _is_another(report, content_id, digests, cancel, is_read=not is_unread):
         words = f"{folder.name}: its files changed since it was found"
         wrong = (Finding("changed", words), *wrong)
+    elif telling and not is_unread and not isinstance(folder, InMemory) and revision != named:
+        digests.note_content(revision.id, report.content_id)  # a commit keeps its own name
     if wrong:
         raise fault(wrong)
     path, memory = (Path(), folder) if isinstance(folder, InMemory) else (folder, None)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotreload.core.attempt_records import Attempts
-from hotreload.core.decision import check_undecided
+from hotreload.core.decision import check_content, check_undecided
 from hotreload.core.engines.engine_change import (
     EngineChange,
     change_in_turn,
@@ -108,6 +108,7 @@ class AttemptUnderWay:
         self.wanted.ask(is_wanted)
         self._check_judges()
         checkpoint = await self._prepare()
+        self._learn()
         with watch_with(self._judges):
             await self._change(lambda engine: engine.stage(checkpoint))
 
@@ -211,8 +212,12 @@ class AttemptUnderWay:
 
     def _learn(self) -> None:
         """Know the weights by their content, which staging may have been the first to read."""
-        if self._attempts.learn(self.progress) and not self._is_forced:
+        is_new = self._attempts.learn(self.progress)
+        if self._is_forced or self._is_way_back:
+            return
+        if is_new:
             check_undecided(self._attempts.ledger, self.progress.revision)
+        check_content(self._attempts.ledger, self.progress.revision)
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges, once an attempt: what is so on the first engine is so on all."""

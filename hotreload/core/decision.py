@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger
-from hotreload.errors import Recognized
+from hotreload.errors import Misbehaved, Recognized
 from hotreload.types import Generation, Refusal, Revision
 
 
@@ -80,9 +80,12 @@ def _name(live: Generation | None) -> str:
 
 
 def learn(ledger: Ledger, revision: Revision) -> Revision:
-    """Return the revision by its content where that is known; what is known of it moves there."""
+    """Return the revision by its content where that is known; what is known of it moves there.
+
+    Only a name that a stat gave is given up: a commit of a hub keeps its own.
+    """
     id = ledger.contents.get(revision.id)
-    if id is None:
+    if id is None or not revision.is_unread:
         return revision
     for counts in (ledger.failures, ledger.crashes):
         if (count := counts.pop(revision.id, 0)) > 0:
@@ -109,3 +112,15 @@ def check_undecided(ledger: Ledger, revision: Revision) -> None:
         raise Recognized(f"{revision} is live already")
     if (refusal := ledger.refused.get(revision.id)) is not None:
         raise Recognized(f"{revision} was refused before ({refusal.reason.code})")
+
+
+def check_content(ledger: Ledger, revision: Revision) -> None:
+    """Raise Misbehaved where another commit of the same content was refused, and none is live."""
+    content = ledger.contents.get(revision.id)
+    if content is None or (ledger.live and ledger.contents.get(ledger.live.revision.id) == content):
+        return
+    for refusal in ledger.refused.values():
+        other, reason = refusal.revision, refusal.reason
+        if ledger.contents.get(other.id, other.id) == content and other != revision:
+            words = f"the same files were refused as {other}: {reason.message}"
+            raise Misbehaved(words, code=reason.code)

@@ -26,7 +26,6 @@ def _folder(
 ) -> DirectorySource:
     source = settings.source
     assert source.path is not None, "it was found missing before"
-    is_once = settings.engine.nnodes == 1 and settings.engine.loader == "auto"
     options = FolderOptions(
         pattern=source.pattern,
         marker=source.marker,
@@ -35,8 +34,7 @@ def _folder(
         order=source.order,
         patience=source.patience,
         roots=settings.checkpoint_roots,
-        # A start, other hosts and sglang-jax's loader must know which bytes they are before.
-        reads_once=lambda: is_once and ledger.live is not None,
+        reads_once=_reads_once(settings, ledger),
     )
     return DirectorySource(
         source.path,
@@ -60,6 +58,7 @@ def _hub(
         allow=source.allow,
         endpoint=source.endpoint,
         token=token_of(source.token_file),
+        reads_once=_reads_once(settings, ledger),
     )
     return HuggingFaceSource(
         source.repo,
@@ -70,6 +69,15 @@ def _hub(
         folders=[*([model] if model is not None else []), *settings.server.update_roots],
         publish=publish,
     )
+
+
+def _reads_once(settings: Settings, ledger: Ledger) -> Callable[[], bool]:
+    """Return what says if whoever stages finished files may be the first to read them.
+
+    A start, other hosts and sglang-jax's loader must know which bytes they are before.
+    """
+    is_once = settings.engine.nnodes == 1 and settings.engine.loader == "auto"
+    return lambda: is_once and ledger.live is not None
 
 
 SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {

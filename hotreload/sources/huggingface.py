@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
-from hotreload.errors import BadRequest, CheckpointChanged, CheckpointRejected, SourceUnavailable
+from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Waiting
 from hotreload.facts.listed import Listed
 from hotreload.sources.allowed import folder_below
@@ -61,7 +61,9 @@ class HuggingFaceSource:
             limited=self._patience.be_silent,
             remedies=options.remedies,
         )
-        self._snapshots = Snapshots(cache, repo, options.remedies)
+        self._snapshots = Snapshots(
+            cache, repo, options.remedies, digests=digests, reads_once=options.reads_once
+        )
         self._digests, self._publish, self._kept = digests, publish, kept
         self._folders, self._named = folders, dict[str, Path]()
         self._asking, self._fetching = asyncio.Lock(), asyncio.Lock()
@@ -121,9 +123,8 @@ class HuggingFaceSource:
         return self._named_revision(await self._ask_for_operator(name), name)
 
     def content_of(self, revision: Revision) -> str:
-        """The content id that the revision's files had when they were verified."""
-        snapshot = self._snapshots.find(revision.id)
-        return snapshot.content if snapshot is not None else revision.id
+        """The content id of the revision's files; what a stat says, if nobody has read them yet."""
+        return self._snapshots.content_of(revision.id) or revision.id
 
     def listed(self) -> list[Listed]:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
@@ -264,16 +265,9 @@ class HuggingFaceSource:
     def _sound_snapshot(
         self, sha: str, kept: Collection[str] | None, cancel: threading.Event
     ) -> Snapshot | None:
-        """The commit's snapshot, if it still holds the bytes that were verified."""
-        snapshot = self._snapshots.find(sha)
-        if snapshot is None:
-            return None
-        try:
-            if content_id(survey(snapshot.folder), self._digests, cancel) != snapshot.content:
-                return None
-        except (CheckpointRejected, CheckpointChanged):  # the hub still has them
-            return None
-        if kept is not None and not cancel.is_set():
+        """The commit's snapshot, if it still holds the hub's bytes: else the hub has them."""
+        snapshot = self._snapshots.find_sound(sha, cancel)
+        if snapshot is not None and kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.locked():
                 self._snapshots.prune(kept)
         return snapshot
@@ -289,7 +283,6 @@ class HuggingFaceSource:
                 revision.id,
                 allow=self._allow,
                 kept=kept,
-                digests=self._digests,
                 bytes=count,
                 cancel=cancel,
             ).run()

@@ -36,3 +36,5 @@ class HubOptions:
     endpoint: str | None = None
     token: Callable[[], str | None] = lambda: None
     remedies: Remedies = BY_SETTINGS
+    reads_once: Callable[[], bool] = lambda: False
+    """Say if whoever stages a commit may be the first to read its bytes."""

@@ -81,18 +81,10 @@ class Seen:
         by_stat = None
         if any(self._digests.known(file) is None for file in survey.files):
             by_stat = unread_id(survey, self._digests, cancel)
-        if by_stat is None:
-            return content_id(survey, self._digests, cancel)
-        if (id := self._digests.read_before(by_stat)) is not None:
+        if by_stat is not None and (id := self._digests.read_before(by_stat)) is not None:
             return id
-        # Other hosts may write there, and no stat here would tell. What was read and touched since
-        # may be what it was: then there is nothing to try.
-        may_wait = by_stat not in self._digests.contents and remote_file_system(folder) is None
-        if is_finished and self._reads_once() and may_wait:
-            return by_stat
-        id = content_id(survey, self._digests, cancel)
-        self._digests.note_content(by_stat, id)
-        return id
+        may_wait = is_finished and self._reads_once()
+        return id_of_files(folder, survey, by_stat, self._digests, cancel, may_wait=may_wait)
 
     def by_content(self, id: str) -> str:
         """The same id, or that of the content, where the files so named have been read since."""
@@ -121,3 +113,27 @@ class Seen:
             self._sightings[id] = Sighting(folder, survey.files)
             while len(self._sightings) > _REMEMBERED:
                 self._sightings.pop(next(iter(self._sightings)))
+
+
+def id_of_files(
+    folder: Path,
+    survey: Survey,
+    by_stat: str | None,
+    digests: Digests,
+    cancel: threading.Event | None,
+    *,
+    may_wait: bool,
+) -> str:
+    """Return the id of the files' content; `by_stat`, what a stat says, if the reading `may_wait`.
+
+    It does not wait for files that were read before. Raises as `content_id` does.
+    """
+    if by_stat is None:
+        return content_id(survey, digests, cancel)
+    # Other hosts may write there, and no stat here would tell. What was read and touched since
+    # may be what it was: then there is nothing to try.
+    if may_wait and by_stat not in digests.contents and remote_file_system(folder) is None:
+        return by_stat
+    id = content_id(survey, digests, cancel)
+    digests.note_content(by_stat, id)
+    return id

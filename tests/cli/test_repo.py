@@ -130,7 +130,10 @@ async def test_where_a_download_cannot_go_is_said_in_words_of_the_command(
     (tmp_path / "a file").write_text("")
     with pytest.raises(HotReloadError, match="check --cache"):
         await one_download(tmp_path / "a file")
-    busy, told = Snapshots(tmp_path / "cache", REPO).locked(), "give each its own --cache"
+    busy, told = (
+        Snapshots(tmp_path / "cache", REPO, digests=Digests()).locked(),
+        "give each its own --cache",
+    )
     with busy, pytest.raises(HotReloadError, match=told):
         await one_download(tmp_path / "cache")
 

@@ -26,6 +26,7 @@ def reads(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         revision = checkpoint.revision
         if (id := reads.get(revision.id)) is not None:
             world.ledger.contents[revision.id] = id
+        if id is not None and revision.is_unread:
             checkpoint = replace(checkpoint, revision=replace(revision, id=id))
         if id == "nan":
             raise CheckpointCorrupt("NaN", code="nonfinite")
@@ -118,6 +119,42 @@ async def test_what_a_first_reading_finds_refuses_the_content(
     assert "is refused (nonfinite)" in str((await world.rests()).why)
     assert [each.revision.id for each in world.attempts] == ["nan"]
     assert list(world.ledger.refused) == ["nan"]
+
+
+async def test_a_commit_is_refused_by_its_content_and_keeps_its_name(
+    world: World, reads: dict[str, str]
+) -> None:
+    reads["commit"] = "the content of both"
+    world.ledger.contents["other"] = "the content of both"
+    world.ledger.refuse(Revision("other", "main"), BAD, 1.0)
+    world.wish(Revision("commit", "main"))
+    assert "is refused (probe)" in str((await world.rests()).why)
+    (attempt,) = world.attempts
+    assert (attempt.outcome, attempt.revision.id) == (Outcome.REJECTED, "commit")
+    assert attempt.reason == Reason(
+        "probe", "the same files were refused as main (other): it says nothing"
+    )
+    assert (Phase.STAGING in phases(world), Phase.PROBING in phases(world)) == (True, False)
+    assert list(world.ledger.refused) == ["other", "commit"]
+
+
+@pytest.mark.parametrize("way", ["known", "live", "force"])
+async def test_where_a_commits_content_is_known_or_good(
+    world: World, reads: dict[str, str], way: str
+) -> None:
+    reads["commit"] = world.ledger.contents["other"] = "the content of both"
+    world.ledger.refuse(Revision("other", "main"), BAD, 1.0)
+    world.source.known["main"] = Revision("commit", "main")
+    if way == "live":
+        world.ledger.contents[world.replica.live.revision.id] = "the content of both"
+    if way == "known":
+        world.ledger.contents["commit"] = "the content of both"
+    promise = await world.operator.reload("main", force=way == "force")
+    await world.rests()
+    answer = await promise
+    assert answer.outcome is (Outcome.REJECTED if way == "known" else Outcome.LIVE)
+    assert (Phase.STAGING in phases(world)) is (way != "known")
+    assert world.replica.live.revision.id == ("first" if way == "known" else "commit")
 
 
 def test_a_death_before_it_was_read_counts_for_its_content() -> None:

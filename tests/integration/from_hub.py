@@ -61,5 +61,8 @@ class FromHub(Running):
         return [(number, text) for number, text in answers if says.get(number) != text]
 
     async def status(self) -> dict[str, Any]:
+        return await self.document("/status")
+
+    async def document(self, route: str) -> dict[str, Any]:
         async with self.client() as client:
-            return dict((await client.get("/status")).json())
+            return dict((await client.get(route)).json())

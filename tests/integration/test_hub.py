@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from hotreload.events import Progress
 from hotreload.life.saved.state_files import FORMER, NEWEST, NUMBER
 from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
-from tests.integration.from_hub import LABEL, FromHub, hub_settings, tiny_files
+from tests.integration.from_hub import FromHub, hub_settings, tiny_files
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import Load, words
 from tests.waiting import PATIENCE
@@ -26,32 +25,6 @@ pytestmark = pytest.mark.real_engine
 def hub() -> Iterator[LocalHub]:
     with local_hub() as made:
         yield made
-
-
-async def test_it_follows_pushes_under_load_without_a_failed_or_mixed_answer(
-    tmp_path: Path, hub: LocalHub
-) -> None:
-    running = FromHub(tmp_path, hub)
-    first = running.push(1)
-    async with running.serving():  # without a model of its own: the first commit is the model
-        assert running.live.revision.id == first
-        assert running.live.revision.label == LABEL
-        async with Load(running, 8).on() as load:
-            shas = [first]
-            for number in (2, 3, 4):
-                shas.append(running.push(number))
-                await running.lives(shas[-1])
-            hub.point("main", shas[1])  # an older one published again is the head
-            await running.lives(shas[1])
-        last = await running.ask()  # who was inside at the flip was answered by the one before
-        assert load.failures == []
-        assert running.mixed(load.answers) == []
-        assert {number for number, _ in load.answers} >= {1, 2, 3, 4}
-        assert last["meta_info"]["generation"] == 5
-        assert any(isinstance(event, Progress) for event in running.happened)
-        # The last fetch deleted what was neither live then, nor before that, nor wanted.
-        left = {path.name for path in (tmp_path / "state/hub/org--name").iterdir()}
-        assert left - {".head-main", ".lock"} == {shas[1], shas[2], shas[3]}
 
 
 async def test_what_it_says_of_a_hub_and_what_an_operator_and_the_hub_may_ask(

@@ -437,11 +437,10 @@ def given_up(
     asking = client.HubClient(REPO, endpoint=hub.url, token=lambda: None)
     lies_here = download.Download(
         asking,
-        Snapshots(cache, REPO),
+        Snapshots(cache, REPO, digests=NotAsked()),
         sha,
         allow=sorted(SERVED),
         kept=kept,
-        digests=NotAsked(),
         bytes=download.DownloadedBytes(),
         cancel=cancel,
     )

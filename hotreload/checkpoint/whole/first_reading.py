@@ -112,6 +112,8 @@ def judged(
         digests.note(file, found.digest)
     content = identify(read.files)
     digests.note_content(by_stat, content)
+    if not made.revision.is_unread:  # a commit keeps its own name
+        digests.note_content(made.revision.id, content)
     if wrong := read.findings.all():
         raise fault(wrong)
     name = replace(made.revision, id=content) if made.revision.is_unread else made.revision

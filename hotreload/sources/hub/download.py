@@ -4,25 +4,24 @@ Runs in a thread, and looks at `cancel` between pieces.
 """
 
 import errno
-import hashlib
 import json
 import os
 import random
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
-from hotreload.checkpoint.survey import survey
+from hotreload.checkpoint.reading import Cancelled
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.figures import size as size_words
-from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubClient, HubFile
+from hotreload.sources.hub.client import HubClient, HubFile
+from hotreload.sources.hub.digest import HubDigest
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots
 
@@ -54,19 +53,21 @@ class Download:
         *,
         allow: Sequence[str],
         kept: Collection[str] | None,
-        digests: Digests,
         bytes: DownloadedBytes,
         cancel: threading.Event,
     ) -> None:
         self._client, self._snapshots, self._sha = client, snapshots, sha
-        self._allow, self._kept, self._digests = allow, kept, digests
+        self._allow, self._kept = allow, kept
         self._bytes, self._cancel = bytes, cancel
         self._remedies = client.remedies
         self._verified: set[str] = set()
         self._name = f"{client.repo}@{sha[:12]}"
 
     def run(self) -> Snapshot:
-        """Download what serving needs and verify every byte; the snapshot is whole or not there."""
+        """Download what serving needs; each byte is verified as it comes.
+
+        The snapshot is whole or not there.
+        """
         with self._translated(), self._snapshots.locked():
             self._folder = self._snapshots.partial(self._sha)
             files = self._choose()
@@ -79,8 +80,7 @@ class Download:
                 self._get(file)
             self._drop_strays(files)
             self._leave_if_cancelled()
-            content = content_id(survey(self._folder), self._digests, self._cancel)
-            return self._snapshots.finish(self._sha, files, content)
+            return self._snapshots.finish(self._sha, files, self._cancel)
 
     # --- which files, and what is there of them ------------------------------------------
 
@@ -111,26 +111,34 @@ class Download:
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Take over what is here already: an earlier try's, or the same bytes in a snapshot."""
-        snapshots = self._snapshots.all()
+        # Asked before the first link, which moves times; those of whom a stat tells come first.
+        there = {each: self._snapshots.is_untouched(each) for each in self._snapshots.all()}
+        snapshots = dict(sorted(there.items(), key=lambda each: not each[1]))
         for file in files:
             path = self._folder / file.name
             if not path.exists():
                 self._link(file, path, snapshots)
             if _size(path) >= file.size and path.exists():
                 self._keep_if_right(file, path)
-        there = sum(_size(self._folder / file.name) for file in files)
-        self._bytes.there = self._bytes.done = there
+        self._bytes.there = sum(_size(self._folder / file.name) for file in files)
+        self._bytes.done = self._bytes.there
         self._bytes.total = sum(file.size for file in files)
 
-    def _link(self, file: HubFile, path: Path, snapshots: Sequence[Snapshot]) -> None:
-        same = (snapshot.place_of(file.digest) for snapshot in snapshots)
-        for place in filter(None, same):
+    def _link(self, file: HubFile, path: Path, snapshots: Mapping[Snapshot, bool]) -> None:
+        """Link the same file of a snapshot; of one that nobody has touched it is verified."""
+        for snapshot, is_untouched in snapshots.items():
+            if (place := snapshot.place_of(file.digest)) is None:
+                continue
             with suppress(OSError):  # not every disk can link; then it is downloaded
                 os.link(place, path)
+                if is_untouched:
+                    self._verified.add(file.name)
             return
 
     def _keep_if_right(self, file: HubFile, path: Path) -> None:
-        if self._digest_of(path, file) == file.digest:
+        if file.name in self._verified:
+            return
+        if HubDigest(file, self._cancel).is_right(path):
             self._verified.add(file.name)
         else:
             path.unlink()  # never write to it: a snapshot may share its bytes
@@ -156,8 +164,9 @@ class Download:
             return
         path = self._folder / file.name
         for _ in range(TRIES_OF_BAD_BYTES):
-            self._complete(file, path)
-            if self._digest_of(path, file) == file.digest:
+            digest = HubDigest(file, self._cancel)
+            self._complete(file, path, digest)
+            if digest.is_right(path):
                 self._verified.add(file.name)
                 return
             self._start_over(path)
@@ -167,14 +176,15 @@ class Download:
             code="digest",
         )
 
-    def _complete(self, file: HubFile, path: Path) -> None:
+    def _complete(self, file: HubFile, path: Path, digest: HubDigest) -> None:
         """Ask for what is missing, again and again as long as something comes."""
         in_vain, best = 0, _size(path)
         if not path.exists():
             path.touch()
         while (there := _size(path)) < file.size:
             try:
-                self._pour(file, path, there)
+                digest.catch_up(path)
+                self._pour(file, path, there, digest)
             except HubFault as fault:
                 in_vain = 0 if _size(path) > best else in_vain + 1
                 best = max(best, _size(path))
@@ -184,11 +194,15 @@ class Download:
                 self._cancel.wait(FIRST_RETRY_PAUSE * 2**in_vain * (0.5 + random.random()))
             self._leave_if_cancelled()
 
-    def _pour(self, file: HubFile, path: Path, offset: int) -> None:
+    def _pour(self, file: HubFile, path: Path, offset: int, digest: HubDigest) -> None:
         came, room = 0, file.size - offset
         with self._client.reading(self._sha, file, offset) as pieces, path.open("ab", 0) as held:
             for piece in pieces:
-                held.write(piece[: room - came])
+                left = piece[: room - came]
+                while left:  # a disk that is nearly full takes a part of it
+                    written = held.write(left)
+                    digest.update(left[:written])
+                    left = left[written:]
                 came += len(piece)
                 self._bytes.done += len(piece)
                 self._leave_if_cancelled()
@@ -200,21 +214,10 @@ class Download:
         elif came < room:
             raise HubFault(f"{self._name}: {file.name}: the hub ended it {room - came} bytes early")
 
-    def _digest_of(self, path: Path, file: HubFile) -> str:
-        """The digest of what lies there, of the kind the hub gave for the file."""
-        kind, _, _ = file.digest.partition(":")
-        digest = hashlib.sha256()
-        if kind == "git":
-            digest = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
-        with path.open("rb", 0) as opened:
-            while piece := opened.read(DOWNLOAD_CHUNK):
-                digest.update(piece)
-                self._leave_if_cancelled()
-        return f"{kind}:{digest.hexdigest()}"
-
     def _start_over(self, path: Path) -> None:
         self._bytes.done -= _size(path)
         path.unlink()
+        path.touch()
 
     def _leave_if_cancelled(self) -> None:
         if self._cancel.is_set():
@@ -226,6 +229,9 @@ class Download:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except Cancelled:
+            self._leave_if_cancelled()
+            raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 self._snapshots.give_up(self._sha)  # a full disk hurts others, too

@@ -1,24 +1,31 @@
 """The folder of one repo's snapshots: one folder per commit, made whole under another name first.
 
 A snapshot counts as verified when its manifest is there: the manifest is written only after every
-file was compared with the hub's digest.
+file was compared with the hub's digest. It says what a stat said then. While a stat says the same
+a snapshot is sound, and nothing is read to find that: the one reading is that of the staging.
 """
 
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import quote
 
-from hotreload.errors import SourceUnavailable
+from hotreload.checkpoint.digests import Digests, unread_id
+from hotreload.checkpoint.survey import Survey, survey
+from hotreload.errors import CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.facts.files import locked, put_folder, replace
 from hotreload.facts.listed import Listed, Standing
 from hotreload.sources.hub.client import HubFile
+from hotreload.sources.hub.digest import HubDigest
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
-from hotreload.types import Revision, holds_weights
+from hotreload.sources.seen import id_of_files
+from hotreload.types import UNREAD, Revision, holds_weights
 
 MANIFEST = ".snapshot.json"
 PARTIAL = ".partial-"
@@ -27,11 +34,17 @@ MANIFEST_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A commit's files on this disk, and the content id they had when they were verified."""
+    """A commit's files on this disk, each of which has had the hub's own digest."""
 
     folder: Path
     files: tuple[HubFile, ...]
-    content: str
+    by_stat: str
+    """The id that a stat gave the files when they were verified (`unread_id`).
+
+    Of files that a look condemns, and in older manifests, it is that of their content.
+    """
+    seen: str
+    """A digest of all that a stat said then, of times that a link moves, too; else empty."""
 
     @property
     def sha(self) -> str:
@@ -52,9 +65,18 @@ def folder_of(repo: str, cache: Path) -> Path:
 class Snapshots:
     """The snapshots of one repo below a cache folder."""
 
-    def __init__(self, cache: Path, repo: str, remedies: Remedies = BY_SETTINGS) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        repo: str,
+        remedies: Remedies = BY_SETTINGS,
+        *,
+        digests: Digests,
+        reads_once: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`reads_once` says if whoever stages a snapshot may be the first to read it."""
         self.folder = folder_of(repo, cache)
-        self._remedies = remedies
+        self._remedies, self._digests, self._reads_once = remedies, digests, reads_once
 
     def find(self, sha: str) -> Snapshot | None:
         """The verified snapshot of a commit, if all of its files still have their sizes."""
@@ -63,9 +85,60 @@ class Snapshots:
             said = json.loads((folder / MANIFEST).read_bytes())
             files = tuple(HubFile(**each) for each in said["files"])
             is_whole = all((folder / file.name).stat().st_size == file.size for file in files)
-            return Snapshot(folder, files, str(said["content"])) if is_whole else None
+            known_by = said["content"], said.get("seen", "")
+            return Snapshot(folder, files, *known_by) if is_whole else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def find_sound(self, sha: str, cancel: threading.Event) -> Snapshot | None:
+        """Find the snapshot of a commit that still holds the hub's bytes; else None.
+
+        It is read where its content was known before, or must be known now. Files of which neither
+        that nor a stat tells are compared with the hub's digests.
+        """
+        snapshot = self.find(sha)
+        if snapshot is None:
+            return None
+        was, known = snapshot.by_stat, self._digests.contents.get(snapshot.by_stat)
+        try:
+            by_stat, seen, id = self._identify(snapshot.folder, cancel)
+            is_as_verified = known is None and seen == snapshot.seen
+            is_known = not id.startswith(UNREAD) and id in (known, was)
+            is_sound = is_as_verified or is_known or _is_right(snapshot, cancel)
+        except (CheckpointRejected, CheckpointChanged, OSError):
+            is_sound = False
+        if not is_sound:
+            by_stat = seen = ""  # each file is compared before it is used again
+        now = Snapshot(snapshot.folder, snapshot.files, by_stat, seen)
+        if now != snapshot:
+            self._note(now)
+        return now if is_sound else None
+
+    def is_untouched(self, snapshot: Snapshot) -> bool:
+        """Say if a stat says of the files what it said when they were verified."""
+        return _seen_of(survey(snapshot.folder)) == snapshot.seen
+
+    def content_of(self, sha: str) -> str | None:
+        """Return the content id of a snapshot; what a stat says, if nobody has read it yet."""
+        if (snapshot := self.find(sha)) is None:
+            return None
+        return self._digests.contents.get(snapshot.by_stat, snapshot.by_stat)
+
+    def _identify(self, folder: Path, cancel: threading.Event) -> tuple[str, str, str]:
+        """Return what a stat says of the files, twice, and the id by which to know them now."""
+        looked = survey(folder)
+        by_stat = unread_id(looked, self._digests, cancel)
+        may_wait = self._reads_once()
+        id = id_of_files(folder, looked, by_stat, self._digests, cancel, may_wait=may_wait)
+        return by_stat or id, _seen_of(looked), id
+
+    def _note(self, snapshot: Snapshot) -> None:
+        """Write its manifest anew; the time when it was finished stays."""
+        path = snapshot.folder / MANIFEST
+        with suppress(OSError):
+            finished = path.stat()
+            replace(path, _manifest_of(snapshot))
+            os.utime(path, ns=(finished.st_atime_ns, finished.st_mtime_ns))
 
     def all(self) -> list[Snapshot]:
         """Every verified snapshot."""
@@ -91,17 +164,14 @@ class Snapshots:
         """Delete the unfinished snapshot of a commit."""
         shutil.rmtree(self.folder / f"{PARTIAL}{sha}", ignore_errors=True)
 
-    def finish(self, sha: str, files: Sequence[HubFile], content: str) -> Snapshot:
+    def finish(self, sha: str, files: Sequence[HubFile], cancel: threading.Event) -> Snapshot:
         """Give the unfinished snapshot its manifest, then its name, in this order on disk too."""
         partial, folder = self.partial(sha), self.folder / sha
-        manifest = {
-            "version": MANIFEST_VERSION,
-            "content": content,
-            "files": [asdict(f) for f in files],
-        }
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        by_stat, seen, _ = self._identify(partial, cancel)
+        snapshot = Snapshot(folder, tuple(files), by_stat, seen)
+        (partial / MANIFEST).write_bytes(_manifest_of(snapshot))
         put_folder(partial, folder)  # in the place of one that is no longer whole
-        return Snapshot(folder, tuple(files), content)
+        return snapshot
 
     def prune(self, kept: Collection[str]) -> None:
         """Delete the snapshots, finished or not, of all other commits than these."""
@@ -139,6 +209,26 @@ class Snapshots:
 
     def _head_file(self, revision: str) -> Path:
         return self.folder / f".head-{quote(revision, safe='')}"
+
+
+def _manifest_of(snapshot: Snapshot) -> bytes:
+    files = [asdict(file) for file in snapshot.files]
+    known_by = {"content": snapshot.by_stat, "seen": snapshot.seen}
+    return json.dumps({"version": MANIFEST_VERSION, **known_by, "files": files}, indent=1).encode()
+
+
+def _seen_of(looked: Survey) -> str:
+    """Digest what a stat said in one look; not the device, whose number a restart may change."""
+    each = [(file.name, file.identity) for file in looked.files]
+    said = sorted((name, at.ino, at.size, at.mtime_ns, at.ctime_ns) for name, at in each)
+    return blake2b(repr(said).encode(), digest_size=16).hexdigest()
+
+
+def _is_right(snapshot: Snapshot, cancel: threading.Event) -> bool:
+    """Compare every file with the hub's digest."""
+    return all(
+        HubDigest(file, cancel).is_right(snapshot.folder / file.name) for file in snapshot.files
+    )
 
 
 def listed_commits(
