@@ -12,10 +12,10 @@ PAGES = {
 """Each page by its path from the root."""
 BESIDE = {
     str(path.relative_to(ROOT)): path.read_text()
-    for folder in ("hotreload", "tests")
-    for path in sorted((ROOT / folder).rglob("*.md"))
+    for pages in ("CONTRIBUTING.md", "hotreload/**/*.md", "tests/**/*.md")
+    for path in sorted(ROOT.glob(pages))
 }
-"""Pages that lie beside the code or the tests that they are about."""
+"""Pages that lie beside the code or the tests that they are about, and the contributor's."""
 ALL = "\n".join(PAGES.values())
 CODE = re.compile(r"`([^`\n]+)`")
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

@@ -7,9 +7,10 @@ from functools import cache
 import pytest
 
 from hotreload.cli import GROUPS
-from tests.docs.pages import ALL, BESIDE, CODE, FENCED, PAGES, ROOT, anchors, blocks
+from tests.docs.pages import BESIDE, CODE, FENCED, PAGES, ROOT, anchors, blocks
 
 EVERY = PAGES | BESIDE
+TEXT = "\n".join(EVERY.values())
 EACH_PAGE = pytest.mark.parametrize("page", EVERY)
 FOLDERS = "hotreload|tests|config|systemd|docs|examples|.ci"
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -86,7 +87,7 @@ def test_every_file_it_names_exists(page: str) -> None:
 
 
 def test_every_module_it_names_exists() -> None:
-    modules = set(re.findall(r"python -m (tests[\w.]+)", ALL))
+    modules = set(re.findall(r"python -m (tests[\w.]+)", TEXT))
     assert modules
     for module in modules:
         assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists()
@@ -129,7 +130,7 @@ def test_every_page_that_is_named_elsewhere_exists() -> None:
 
 def test_every_target_and_verb_it_names_exists() -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    said = "\n".join([*CODE.findall(FENCED.sub("", ALL)), *blocks(r"\w+")])
+    said = "\n".join([*CODE.findall(FENCED.sub("", TEXT)), *blocks(r"\w+", TEXT)])
     made = set(re.findall(r"^(?:\$ )?make (\w+)", said, re.MULTILINE))
     verbs = set(re.findall(r"^(?:\$ |sudo )?hotreload ([a-z][\w-]*)", said, re.MULTILINE))
     assert made

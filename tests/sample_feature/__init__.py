@@ -1,6 +1,6 @@
 """An example of a feature: no checkpoint may change these fields of the served config.json.
 
-docs/extending.md walks through it. No list names it: tests hand it to a daemon.
+CONTRIBUTING.md walks through it. No list names it: tests hand it to a daemon.
 """
 
 from dataclasses import dataclass
