@@ -43,10 +43,10 @@ from hotreload.observe.terminal import ReadyLine
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.quiet import LOUD, Quiet
-from hotreload.server.from_settings import listening, make_app, passed_sockets
+from hotreload.server.from_settings import bind_sockets, hold_systemd_sockets, make_app
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.server_sockets import turn_away
-from hotreload.server.http.socket_paths import Doors
+from hotreload.server.http.server_sockets import refuse_clients
+from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 from hotreload.sources.configured import make_source
@@ -134,7 +134,7 @@ class Daemon:
             self.events.subscribe(observe)
         self.files_gone = FilesGone(self.ledger, self.source, publish)
         self.events.subscribe(self.files_gone.observe)
-        self.socket_paths = Doors(publish)
+        self.socket_paths = SocketPaths(publish)
         self.workers = Workers(
             counted_workers(settings.server.workers),
             rereading=self.rereading,
@@ -212,9 +212,9 @@ class Daemon:
         """Serve until told to stop or the engine is lost; return the exit code."""
         server = self.settings.server
         with (
-            passed_sockets() as passed,
+            hold_systemd_sockets() as passed,
             self.state.folder.held(server.socket),
-            listening(server, passed) as sockets,
+            bind_sockets(server, passed) as sockets,
             page_at(self.settings.metrics.address, self.metrics.latest) as metrics,
         ):
             if is_read_in_terminal(self.settings.log.format):
@@ -222,18 +222,18 @@ class Daemon:
                 self.events.subscribe(ReadyLine(sockets, metrics, follows=follows).observe)
             if (died := self.state.folder.died) is not None:
                 self.events.publish(last_life(died, self.ledger, self.settings))
-            return await self._serve(sockets, are_lasting=bool(passed))
+            return await self._serve(sockets, are_held=bool(passed))
 
-    async def _serve(self, sockets: list[socket], *, are_lasting: bool) -> int:
+    async def _serve(self, sockets: list[socket], *, are_held: bool) -> int:
         self._take_signals()
         http = HttpServer(
             self.app,
             socket_paths=self.socket_paths,
             limits=self.limits,
             graceful_seconds=STOP_DEADLINE + ABORT_GRACE,
-            lasting=are_lasting,
+            held_by_systemd=are_held,
             counts=self.workers.counts,
-            elsewhere=self.workers,
+            other_process=self.workers,
         )
         self.events.subscribe(http.observe)
         serving = asyncio.create_task(http.serve(sockets))
@@ -243,11 +243,11 @@ class Daemon:
             return await self._live(http)
         finally:
             http.stop()
-            self.workers.go()
+            self.workers.shut_down()
             await serving
             await working
-            if are_lasting and isinstance(self.ending.cause, ConfigError):
-                turn_away(sockets, self.ending.cause)
+            if are_held and isinstance(self.ending.cause, ConfigError):
+                refuse_clients(sockets, self.ending.cause)
             await self.source.close()
             for task in beside:
                 task.cancel()
@@ -307,8 +307,8 @@ class Daemon:
         """
         await self._stop.wait()
         patience = STOP_DEADLINE
-        if http.lasting:
-            await http.leave(patience)
+        if http.held_by_systemd:
+            await http.stop_within(patience)
             patience = 0
         self.entrance.seal("hotreload is stopping", code="stopping")
         try:
@@ -334,7 +334,7 @@ class Daemon:
         """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
         self.rereading.ask()
         self.secrets.look_again()
-        self.socket_paths.look_again()
+        self.socket_paths.check_now()
         self.source.wake("signal")
 
     def stop(self) -> None:

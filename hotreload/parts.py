@@ -12,7 +12,7 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.listener import Listener
 from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
-from hotreload.server.feature_routes import Routes
+from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
 
@@ -64,7 +64,7 @@ class FeatureParts:
     observe: Callable[[Event], None] = _see_nothing
     """Take in what happened, after those that tell of it."""
     report: FeatureReport | None = None
-    routes: Routes | None = None
+    routes: FeatureRoutes | None = None
     prepare: Callable[[Settings], Awaitable[Apply]] = _nothing_to_check
     """Check settings that are wished; ConfigError if the feature cannot go by them."""
 

@@ -17,7 +17,7 @@ from hotreload.facts.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.from_settings import make_worker_app
-from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.ports import Encoder
 from hotreload.server.workers.worker import Worker
 
@@ -36,20 +36,20 @@ def main() -> None:
 
 
 async def _work(start: WorkerStart) -> None:
-    wire, handing, counts = start.descriptors
+    wire, handover, counts = start.descriptors
     worker = Worker(
         limits=start.limits,
-        counts=NumbersInMemory(counts, start.processes).of(start.index),
+        counts=CounterMemory(counts, start.processes).of(start.index),
         make_app=partial(make_worker_app, start.settings, keys=start.keys),
-        heed=lambda fields: _heed(start, fields),
-        make_encoder=_made_encoder,
+        apply_settings=lambda fields: _apply_settings(start, fields),
+        make_encoder=_make_encoder,
         graces=start.graces,
     )
     log.debug("worker.serves", extra={"worker": start.index, "pid": os.getpid()})
-    await worker.run(socket.socket(fileno=wire), socket.socket(fileno=handing))
+    await worker.run(socket.socket(fileno=wire), socket.socket(fileno=handover))
 
 
-def _heed(start: WorkerStart, fields: Mapping[str, Any]) -> None:
+def _apply_settings(start: WorkerStart, fields: Mapping[str, Any]) -> None:
     """Go by settings and keys that were read again."""
     for name, value in fields["limits"].items():
         setattr(start.limits, name, value)
@@ -58,7 +58,7 @@ def _heed(start: WorkerStart, fields: Mapping[str, Any]) -> None:
     configure(**fields["log"])
 
 
-def _made_encoder(name: str, data: bytes) -> Encoder | None:
+def _make_encoder(name: str, data: bytes) -> Encoder | None:
     """Make what encodes prompts as the engine does; None if that cannot be had in this process."""
     from hotreload.engine.answering.encoder_copy import CopiedEncoder  # a worker may need none
 

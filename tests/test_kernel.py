@@ -15,7 +15,7 @@ from hotreload.core.rules import Rules
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.parts import FeatureParts, Given
-from hotreload.server.model import Inquiry
+from hotreload.server.model import ModelRequest
 from hotreload.settings.tables import every
 from hotreload.types import NOT_PROBED, Attempt, Revision
 from tests.evidence import BLANK
@@ -25,7 +25,7 @@ from tests.test_layers import known_names, modules_imported_by, name_of
 
 KERNEL = [module for module in MODULES if module.is_relative_to(PACKAGE / "core")]
 OF_FEATURES = [module for module in MODULES if module.is_relative_to(PACKAGE / "features")]
-CEILINGS = {Attempt: 14, Rules: 12, Inquiry: 7, Given: 6, FeatureParts: 8, Feature: 6}
+CEILINGS = {Attempt: 14, Rules: 12, ModelRequest: 7, Given: 6, FeatureParts: 8, Feature: 6}
 """The most fields that each may have. A field more of what a feature is given, of what it hangs
 into the doors, or of what is known before it begins is a door more: two features need it."""
 MOST_GIVEN = 8

@@ -137,10 +137,10 @@ def _turn_away(fault: "ConfigError") -> None:
     from contextlib import suppress
 
     from hotreload.errors import ConfigError
-    from hotreload.server.http.server_sockets import take_over, turn_away
+    from hotreload.server.http.server_sockets import refuse_clients, systemd_sockets
 
     with suppress(ConfigError):  # a second fault; the caller raises the first
-        turn_away(take_over(), fault)
+        refuse_clients(systemd_sockets(), fault)
 
 
 def _tell_where_it_hangs() -> None:

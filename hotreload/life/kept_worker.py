@@ -16,13 +16,13 @@ from typing import Any
 
 from hotreload.events import Publish, WorkerMoved
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
-from hotreload.server.workers.handover import Handing, Taken
-from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.handover import HandoverChannel, OnConnection
+from hotreload.server.workers.message_kinds import MessageKind
 from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.worker_requests import AskedByWorker
+from hotreload.server.workers.worker_requests import WorkerRequests
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.worker")
@@ -57,14 +57,14 @@ class WorkerTerms:
     """Says what the worker of this index has to know, and by which descriptors it is reached."""
     first: Callable[[], Iterable[Message]]
     """Says what one is told before anything else."""
-    adopt: Taken
+    adopt: OnConnection
     """Goes on with a connection that one gives back."""
 
 
 class KeptWorker:
     """One place for a worker, in which there is one after another."""
 
-    def __init__(self, index: int, counts: SharedNumbers) -> None:
+    def __init__(self, index: int, counts: SharedCounters) -> None:
         """`counts` are the numbers as this worker has a part in them."""
         self.index = index
         self.serves = False
@@ -74,12 +74,12 @@ class KeptWorker:
         self._counts = counts
         self._handed = 0
         self._wire: Wire | None = None
-        self._handing: Handing | None = None
+        self._handing: HandoverChannel | None = None
         self._pinged = self._answered = 0
         self._going = asyncio.Event()
 
     async def run(self, terms: WorkerTerms) -> None:
-        """Keep one running until `go`, and until the last has answered everybody."""
+        """Keep one running until `shut_down`, and until the last has answered everybody."""
         self.runs = True
         failures = 0
         try:
@@ -95,16 +95,16 @@ class KeptWorker:
         finally:
             self.runs = False
 
-    def go(self) -> None:
+    def shut_down(self) -> None:
         """Have it answer who came, and go; no other takes its place."""
         self._going.set()
         self.serves = False
-        self.tell(Word.GO)
+        self.tell(MessageKind.SHUT_DOWN)
 
     def tell(self, *message: Any) -> None:
         """Tell it something, if there is one."""
         if self._wire is not None:
-            self._wire.tell(*message)
+            self._wire.send(*message)
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         """Give it a connection; False if it does not take it now."""
@@ -153,21 +153,20 @@ class KeptWorker:
         asked = None
         try:
             spoken = self._wire = Wire(lambda message: self._hear(message, asked, terms), _nobody)
-            asked = AskedByWorker(spoken, terms.model, terms.metrics)
+            asked = WorkerRequests(spoken, terms.model, terms.metrics)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: spoken, wire)
-            self._handing = Handing(handing, terms.adopt)
+            self._handing = HandoverChannel(handing, terms.adopt)
             for message in terms.first():
                 self.tell(*message)
             if self._going.is_set():  # since it was begun
-                self.tell(Word.GO)
+                self.tell(MessageKind.SHUT_DOWN)
             return await self._until_it_ends(process, spoken)
         finally:
             self._end(asked)
             process.kill()
             await _over(process)
             process.wait()
-            for count in self._counts.each:  # nothing of it is there any more
-                count.add(-count.own)
+            self._counts.reset_own()
 
     async def _until_it_ends(self, process: WorkerProgram, wire: Wire) -> str:
         self._pinged = self._answered = 0
@@ -178,28 +177,28 @@ class KeptWorker:
                 if unanswered >= (UNANSWERED_PINGS if self._answered else PINGS_OF_A_START):
                     return f"it has answered nothing for {unanswered * PING_SECONDS:g} s"
                 self._pinged += 1
-                wire.tell(Word.PING, self._pinged)
+                wire.send(MessageKind.PING, self._pinged)
         finally:
             ended.cancel()
         code = process.wait()
         return f"it ended with code {code}" if code >= 0 else f"signal {-code} ended it"
 
-    def _hear(self, message: Message, asked: AskedByWorker | None, terms: WorkerTerms) -> None:
+    def _hear(self, message: Message, asked: WorkerRequests | None, terms: WorkerTerms) -> None:
         assert asked is not None, "nothing comes before it is there"
         match message:
-            case [Word.ALIVE, number]:
+            case [MessageKind.ALIVE, number]:
                 self._answered = max(self._answered, number)
                 if not (self.serves or self._going.is_set()):
                     self.serves = True
                     terms.publish(WorkerMoved(self.index, is_serving=True))
             case _:
-                asked.hear(message)
+                asked.receive(message)
 
-    def _end(self, asked: AskedByWorker | None) -> None:
+    def _end(self, asked: WorkerRequests | None) -> None:
         """Take nothing from it any more, and give it nothing."""
         self.serves = False
         if asked is not None:
-            asked.abandon()
+            asked.cancel_all()
         if self._handing is not None:
             self._handing.close()
         if self._wire is not None:

@@ -16,7 +16,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.words import WordAttempt
-from hotreload.server.feature_routes import Routes
+from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.settings.sections import Settings
 
 
@@ -32,7 +32,7 @@ class Observers:
         slot: ServingSlot,
         source: Source,
         reports: Sequence[FeatureReport],
-        routes: Iterable[Routes],
+        routes: Iterable[FeatureRoutes],
         reasons: Collection[str],
         word: Mapping[str, WordAttempt],
         rank: Rank | None,

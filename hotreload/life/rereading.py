@@ -187,7 +187,7 @@ class SecretFiles:
         else:
             self._faults.pop(name, None)
             self._trouble.now(None, of=name)
-            if name in self.keys and self.keys[name].hold(found):
+            if name in self.keys and self.keys[name].replace(found):
                 changed()
         finally:
             late.cancel()

@@ -19,12 +19,12 @@ from hotreload.life.rereading import Rereading
 from hotreload.life.running import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
 from hotreload.server.workers import message_kinds
-from hotreload.server.workers.message_kinds import Word
-from hotreload.server.workers.routing import asks_the_model
+from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message
 from hotreload.types import GateState, Generation
 
@@ -71,7 +71,7 @@ class Workers:
         self._live = live
         self._encoders = Encoders(engines)
         self._publish = publish
-        self._shared = NumbersInMemory.made(wanted + 1)
+        self._shared = CounterMemory.create(wanted + 1)
         self.counts = self._shared.of(0)
         """The numbers that limits are about, as this process has a part in them."""
         self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, wanted + 1)]
@@ -83,7 +83,7 @@ class Workers:
     async def run(
         self, model: Model, adopt: Adopt, *, graceful_seconds: float, linger_seconds: float
     ) -> None:
-        """Start them once the gate opens, and keep them until `go`; then wait until they are gone.
+        """Start all once the gate opens, and keep them until `shut_down`; return when all ended.
 
         They ask this model. `adopt` goes on with a connection that one of them gives back.
         """
@@ -124,17 +124,17 @@ class Workers:
             self.tell_settings()
         if (live := self._live()) is not self._told:
             self._told = live
-            self._tell(Word.LIVE, message_kinds.generation_parts(live))
+            self._tell(MessageKind.LIVE, message_kinds.generation_parts(live))
 
     def tell_settings(self) -> None:
         """Tell them the settings and keys that count from now on."""
-        self._tell(Word.SETTINGS, self._settings())
+        self._tell(MessageKind.SETTINGS, self._settings())
 
     # --- as the server of this process sees them --------------------------------------------------
 
     def is_for(self, head: bytes) -> bool:
         """True if a worker is to answer a request that begins so."""
-        return not self._is_going and bool(self._serving()) and bool(asks_the_model(head))
+        return not self._is_going and bool(self._serving()) and bool(is_model_request(head))
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         """Give a connection to the worker that has the fewest; False if none takes it now."""
@@ -148,18 +148,18 @@ class Workers:
         most = max(self._serving(), key=lambda each: each.idle, default=None)
         if most is None or most.idle <= 0:
             return False
-        most.tell(Word.MAKE_ROOM, is_local)
+        most.tell(MessageKind.MAKE_ROOM, is_local)
         return True
 
-    def go(self) -> None:
+    def shut_down(self) -> None:
         """Have all answer who came, and go."""
         self._is_going = True
         self._opened.set()
         for kept in self._kept:
-            kept.go()
+            kept.shut_down()
 
     @property
-    def is_gone(self) -> bool:
+    def is_shut_down(self) -> bool:
         """True if none of them runs."""
         return not any(kept.runs for kept in self._kept)
 
@@ -176,14 +176,16 @@ class Workers:
             following.cancel()
 
     def _first_words(self) -> Iterable[Message]:
-        yield [Word.LIVE, message_kinds.generation_parts(self._live())]
-        yield [Word.SETTINGS, self._settings()]
+        yield [MessageKind.LIVE, message_kinds.generation_parts(self._live())]
+        yield [MessageKind.SETTINGS, self._settings()]
         yield self._encoder()
-        yield [Word.PING, 0]
+        yield [MessageKind.PING, 0]
 
     def _encoder(self) -> Message:
         copy = self._encoders.copy
-        return [Word.ENCODER, copy.name, copy.data] if copy else [Word.ENCODER, "", b""]
+        return (
+            [MessageKind.ENCODER, copy.name, copy.data] if copy else [MessageKind.ENCODER, "", b""]
+        )
 
     def _settings(self) -> dict[str, Any]:
         log = self._rereading.settings.log

@@ -91,17 +91,17 @@ def short_name(fields: Mapping[str, Any], revision: str = "revision", label: str
 
 def who(by: Mapping[str, Any]) -> str:
     """Name the one who asked: a user of this machine and their process, or who showed a key."""
-    asker = f"uid {by['uid']} (pid {by['pid']})"
+    requester = f"uid {by['uid']} (pid {by['pid']})"
     if "address" in by:
-        asker = f"{plain(by['address'])} (admin key)"
-    return f"{asker} through {plain(by['route'])}" if "route" in by else asker
+        requester = f"{plain(by['address'])} (admin key)"
+    return f"{requester} through {plain(by['route'])}" if "route" in by else requester
 
 
 def asked(by: Mapping[str, Any]) -> str:
     """Say which user asked for something, when, and for which purpose."""
     reason = f": {plain(by['reason'])}" if by["reason"] else ""
-    asker = BY_ANSWERS if was_unasked(by["verb"]) else f"by {who(by)}"
-    return f"{plain(by['verb'])} {asker}, {by['at']}{reason}"
+    requester = BY_ANSWERS if was_unasked(by["verb"]) else f"by {who(by)}"
+    return f"{plain(by['verb'])} {requester}, {by['at']}{reason}"
 
 
 def was_unasked(verb: str) -> bool:

@@ -31,15 +31,15 @@ from hotreload.server.http.request_body import (
     read_fields,
     whole_number,
 )
-from hotreload.server.http.request_log import generation_header, sender
+from hotreload.server.http.request_log import client_address, generation_header
 from hotreload.server.orders import (
     PendingAttempt,
-    asker,
+    await_outcome,
     check_name,
-    ended,
-    heard,
-    outcome_of,
-    peer_named,
+    peer_of_request,
+    requester,
+    result_of,
+    wait_for_outcome,
 )
 from hotreload.server.ports import Gate
 from hotreload.server.request_headers import WEIGHT_VERSION_HEADER
@@ -72,9 +72,9 @@ WEIGHT_VERSION = Kind(
     },
 )
 """The name that a trainer has for weights."""
-PINNING: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
-WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PINNING}
-RELOAD: Mapping[str, Kind] = {
+PIN_FIELDS: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
+WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PIN_FIELDS}
+RELOAD_FIELDS: Mapping[str, Kind] = {
     "model_path": NAME_OF_WEIGHTS,
     "revision": NAME_OF_WEIGHTS,
     "load_format": Kind(
@@ -87,8 +87,8 @@ RELOAD: Mapping[str, Kind] = {
     "dry_run": BOOLEAN,
     **WAIT_FIELDS,
 }
-WAY_BACK: Mapping[str, Kind] = {"generation": INTEGER, "hold": BOOLEAN, **WAIT_FIELDS}
-PERTURB: Mapping[str, Kind] = {
+ROLLBACK_FIELDS: Mapping[str, Kind] = {"generation": INTEGER, "hold": BOOLEAN, **WAIT_FIELDS}
+PERTURB_FIELDS: Mapping[str, Kind] = {
     "seed": whole_number(0, 2**31 - 1),
     "scale": Kind(
         "a number above 0 and at most 1e6",
@@ -102,7 +102,7 @@ PERTURB: Mapping[str, Kind] = {
     ),
     **WAIT_FIELDS,
 }
-ACCEPTED_WITHIN = 10.0
+ORDER_ACCEPT_SECONDS = 10.0
 """Seconds that a client with `wait=false` waits to hear whether the order makes sense."""
 
 RELOAD_STATUS = (
@@ -144,14 +144,14 @@ class AdminCheck:
     _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
 
     async def __call__(self, request: Request) -> None:
-        """Refuse the request with 403 or 401, unless its sender may change what is live."""
-        peer = peer_named(request)
-        if peer is not None and not self._may(peer):
+        """Refuse the request with 403 or 401, unless its client_address may change what is live."""
+        peer = peer_of_request(request)
+        if peer is not None and not self._is_admin(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
-            raise self._refused(request, words, peer)
+            raise self._refusal(request, words, peer)
         if is_from_a_page(request.headers):
             words = "this route does not answer web pages: any site could ask through a browser"
-            raise self._refused(request, words, peer)
+            raise self._refusal(request, words, peer)
         if peer is None:
             self._check_key(request)
 
@@ -159,16 +159,16 @@ class AdminCheck:
         if self.keys is None:
             words = "over TCP this route asks for an admin key, and no file of them is configured"
             todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
-            raise self._refused(request, f"{words}: {todo}", None)
+            raise self._refusal(request, f"{words}: {todo}", None)
         self.keys(request.scope)
 
-    def _may(self, peer: Peer) -> bool:
+    def _is_admin(self, peer: Peer) -> bool:
         users = {0, os.geteuid()} - {self._nobody}
         groups = {self.group} - {None, self._nogroup}
         return peer.uid in users or bool(groups & peer.groups)
 
-    def _refused(self, request: Request, words: str, peer: Peer | None) -> Refused:
-        tcp = {"tcp": True, "from": sender(request.scope)}
+    def _refusal(self, request: Request, words: str, peer: Peer | None) -> Refused:
+        tcp = {"tcp": True, "from": client_address(request.scope)}
         who = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
         log.warning("admin.refused", extra={"path": request.url.path, **who})
         return Refused(403, "forbidden", words)
@@ -182,41 +182,43 @@ def admin_routes[P](
 
     @router.post("/reload_weights")
     async def reload_weights(request: Request) -> Response:
-        fields = await read_fields(request, RELOAD, may_be_empty=True)
-        name = _name(fields)
+        fields = await read_fields(request, RELOAD_FIELDS, may_be_empty=True)
+        name = _wanted_name(fields)
         if fields.get("dry_run"):
-            pending = operator().rehearse(name, by=asker("dry_run", request, fields))
+            pending = operator().rehearse(name, by=requester("dry_run", request, fields))
         else:
-            by = asker("reload", request, fields)
+            by = requester("reload", request, fields)
             version, force = fields.get("weight_version", ""), fields.get("force", False)
             pending = operator().reload(name, by=by, force=force, version=version)
-        return await _answer(pending, fields, request, status)
+        return await _answer_attempt(pending, fields, request, status)
 
     @router.post("/rollback")
     async def rollback(request: Request) -> Response:
-        fields = await read_fields(request, WAY_BACK, may_be_empty=True)
-        by, holds = asker(ROLLBACK, request, fields), fields.get("hold", True)
+        fields = await read_fields(request, ROLLBACK_FIELDS, may_be_empty=True)
+        by, holds = requester(ROLLBACK, request, fields), fields.get("hold", True)
         pending = operator().rollback(fields.get("generation"), by=by, holds=holds)
-        return await _answer(pending, fields, request, status, operator().list_rollback_targets)
+        return await _answer_attempt(
+            pending, fields, request, status, operator().list_rollback_targets
+        )
 
     @router.post("/perturb_weights")
     async def perturb_weights(request: Request) -> Response:
-        fields = await read_fields(request, PERTURB, may_be_empty=True)
+        fields = await read_fields(request, PERTURB_FIELDS, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
-        pending = operator().perturb(noise, by=asker("perturb", request, fields))
-        return await _answer(pending, fields, request, status)
+        pending = operator().perturb(noise, by=requester("perturb", request, fields))
+        return await _answer_attempt(pending, fields, request, status)
 
     @router.post("/pin")
     async def pin(request: Request) -> Response:
-        fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().pin(by=asker("pin", request, fields))
-        return await _pinned(pending, fields, request, is_pinned=True)
+        fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
+        pending = operator().pin(by=requester("pin", request, fields))
+        return await _answer_pin(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
     async def unpin(request: Request) -> Response:
-        fields = await read_fields(request, PINNING, may_be_empty=True)
-        pending = operator().unpin(by=asker("unpin", request, fields))
-        return await _pinned(pending, fields, request, is_pinned=False)
+        fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
+        pending = operator().unpin(by=requester("unpin", request, fields))
+        return await _answer_pin(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
     async def reload_status() -> Response:
@@ -227,7 +229,7 @@ def admin_routes[P](
     async def weights_checksum(leaves: bool = False) -> Response:
         async with gate.inspect() as lease:  # no swap while it is computed
             checksums = await lease.engine.checksums()
-        content = _compared(checksums, lease.generation)
+        content = _compare_checksums(checksums, lease.generation)
         if leaves:
             content["leaves"] = checksums
         return Json(content, headers=generation_header(lease.generation))
@@ -235,7 +237,7 @@ def admin_routes[P](
     return router
 
 
-def _compared(leaves: Mapping[str, int], generation: Generation) -> Fields:
+def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> Fields:
     """The generation's fingerprint, if its weights are still those that went live."""
     known = generation.leaves
     names = sorted(known.keys() | leaves.keys())
@@ -252,7 +254,7 @@ def _daemon() -> Fields:
     return {"daemon": {"pid": os.getpid()}}
 
 
-def _name(fields: Fields) -> str | None:
+def _wanted_name(fields: Fields) -> str | None:
     if "model_path" in fields and "revision" in fields:
         raise BadRequest("give model_path or revision, not both", code="bad_field")
     name: str | None = fields.get("model_path", fields.get("revision"))
@@ -261,43 +263,45 @@ def _name(fields: Fields) -> str | None:
     return name
 
 
-async def _answer(
+async def _answer_attempt(
     pending: PendingAttempt,
     fields: Fields,
     request: Request,
     status: Status,
     others: Callable[[], Coroutine[Any, Any, Sequence[str]]] | None = None,
 ) -> Response:
-    """Answer how the attempt ended, or that it goes on, as it does when the client leaves.
+    """Answer how the attempt result_of, or that it goes on, as it does when the client leaves.
 
     Finding out which revision is meant may take as long as a hub or a disk takes. `others` says
     which further generations a rollback finds.
     """
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
-        within = min(within or ACCEPTED_WITHIN, ACCEPTED_WITHIN)
-    outcome = asyncio.create_task(outcome_of(pending, waits=waits))
-    await heard(outcome, within, request)
+        within = min(within or ORDER_ACCEPT_SECONDS, ORDER_ACCEPT_SECONDS)
+    outcome = asyncio.create_task(await_outcome(pending, waits=waits))
+    await wait_for_outcome(outcome, within, request)
     if not outcome.done() and waits:
         words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
-    attempt = ended(outcome) if outcome.done() else None
+    attempt = result_of(outcome) if outcome.done() else None
     if attempt is None:
         return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
-    return _told(attempt, status, {} if others is None else {"can_be_had": await others()})
+    return _attempt_response(
+        attempt, status, {} if others is None else {"can_be_had": await others()}
+    )
 
 
-async def _pinned(
+async def _answer_pin(
     pending: Coroutine[Any, Any, Generation], fields: Fields, request: Request, *, is_pinned: bool
 ) -> Response:
     """Answer which generation is held; that is known only once the attempt under way has ended."""
     within = fields.get("timeout")
     settled = asyncio.create_task(pending)
-    await heard(settled, within, request)
+    await wait_for_outcome(settled, within, request)
     if not settled.done():
         words = f"after {within:g} s what was asked for before is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; it goes on: see pinned in /status")
-    live = ended(settled)
+    live = result_of(settled)
     content = {
         "ok": True,
         "pinned": is_pinned,
@@ -307,7 +311,7 @@ async def _pinned(
     return Json({**content, "revision": live.revision.id, **_daemon()})
 
 
-def _told(attempt: Attempt, status: Status, more: Fields) -> Response:
+def _attempt_response(attempt: Attempt, status: Status, more: Fields) -> Response:
     content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **attempt_fields(attempt)}
     now = status.snapshot()
     kept = now["state_file"]

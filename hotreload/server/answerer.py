@@ -20,34 +20,34 @@ from hotreload.server.http.problems import Json, Refused, status_of
 from hotreload.server.http.request_body import Kind, whole_number
 from hotreload.server.http.request_log import (
     CUT_SHORT,
-    ended_as,
+    add_to_access_log,
+    count_as,
     generation_header,
-    note,
     while_connected,
 )
-from hotreload.server.http.shared_counters import SharedNumber
+from hotreload.server.http.shared_counters import SharedCounter
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.model import (
-    Begun,
     EngineAnswer,
-    Inquiry,
     Model,
+    ModelRequest,
+    StartedAnswer,
     answers_in,
-    end_of,
-    tokens_of,
+    count_tokens,
+    finish_reason,
 )
 from hotreload.server.ports import Metrics
-from hotreload.server.request_headers import exactly_wanted, forbids_replay, session_of
+from hotreload.server.request_headers import forbids_replay, session_of, wanted_weights
 from hotreload.server_limits import Limits
 from hotreload.types import AS_ASKED, Generation
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
 GENERATION_NUMBER = whole_number(0, 2**53)
 MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
-"""The field by which a body asks for an answer of this generation or a later one."""
+"""The field by which a body to_model_request for an answer of this generation or a later one."""
 
 
-class AnswerForm(Protocol):
+class AnswerFormat(Protocol):
     """Puts what the engine answers to one request into the words of one API."""
 
     def whole(self, item: EngineAnswer, generation: Generation) -> Any:
@@ -63,16 +63,16 @@ class AnswerForm(Protocol):
         ...
 
     def failed(self, error: HotReloadError) -> Any:
-        """The event to send when a stream that has begun cannot go on."""
+        """The event to send when a stream that has opened cannot go on."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ParsedRequest:
     """One client's request, in the engine's schema, and how the answer is told."""
 
     request: Fields
-    form: AnswerForm
+    form: AnswerFormat
     at_least: int = 0
 
     @property
@@ -81,28 +81,33 @@ class ModelRequest:
         return bool(self.request.get("stream"))
 
 
-Read = Callable[[Request], Awaitable[ModelRequest]]
+Read = Callable[[Request], Awaitable[ParsedRequest]]
 
 
 class Answerer:
     """Reads requests to the model, has it asked, and tells its answers."""
 
     def __init__(
-        self, *, model: Model, metrics: Metrics, limits: Limits, running: SharedNumber | None = None
+        self,
+        *,
+        model: Model,
+        metrics: Metrics,
+        limits: Limits,
+        running: SharedCounter | None = None,
     ) -> None:
         """`running` counts the requests of all processes that ask the same model."""
         self.limits = limits
         self._model = model
         self._metrics = metrics
-        self._running = running or SharedNumber()
+        self._running = running or SharedCounter()
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, read by its route."""
+        """StartedAnswer one request, read by its route."""
         self._check_load()
         self._running.add(1)
         try:
             asked = await read(Request(scope, receive))
-            answer = self._streamed if asked.streams else self._whole
+            answer = self._answer_stream if asked.streams else self._answer_whole
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
             await answer(asked, _Client(scope, receive, send, until))
         finally:
@@ -117,41 +122,43 @@ class Answerer:
                 headers={"Retry-After": "1"},
             )
 
-    async def _whole(self, asked: ModelRequest, client: "_Client") -> None:
-        async with self._answering(asked, client) as begun:
-            item = await anext(begun.items)
+    async def _answer_whole(self, asked: ParsedRequest, client: "_Client") -> None:
+        async with self._open_answer(asked, client) as opened:
+            item = await anext(opened.items)
             for index, answer in enumerate(answers_in(item)):
                 client.note(index, answer)
-        told = asked.form.whole(item, begun.generation)
-        await client.send_json(told, begun.generation)
+        told = asked.form.whole(item, opened.generation)
+        await client.send_json(told, opened.generation)
 
-    async def _streamed(self, asked: ModelRequest, client: "_Client") -> None:
+    async def _answer_stream(self, asked: ParsedRequest, client: "_Client") -> None:
         began = time.perf_counter()
         out = EventWriter(client.scope, client.send)
         try:
-            async with self._answering(asked, client) as begun:
-                out.add_headers(generation_header(begun.generation))
+            async with self._open_answer(asked, client) as opened:
+                out.add_headers(generation_header(opened.generation))
                 seconds = time.perf_counter() - began
                 self._metrics.first_token(seconds)
-                note(client.scope, first_token=round(seconds, 4))
-                await _tell(begun, asked.form, client, out)
+                add_to_access_log(client.scope, first_token=round(seconds, 4))
+                await _send_stream(opened, asked.form, client, out)
         except HotReloadError as error:
             if not out.is_started:
                 raise
-            ended_as(client.scope, status_of(error))
+            count_as(client.scope, status_of(error))
             await out.write(asked.form.failed(error))
-        await out.done()
+        await out.end_with_done()
 
     @asynccontextmanager
-    async def _answering(self, asked: ModelRequest, client: "_Client") -> AsyncIterator[Begun]:
+    async def _open_answer(
+        self, asked: ParsedRequest, client: "_Client"
+    ) -> AsyncIterator[StartedAnswer]:
         """Have the model asked, no longer than allowed or waited for."""
         try:
             async with (
                 asyncio.timeout_at(client.until) as deadline,
                 while_connected(client.receive),
-                self._model.answering(client.asks(asked)) as begun,
+                self._model.open_answer(client.to_model_request(asked)) as opened,
             ):
-                yield begun
+                yield opened
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -159,7 +166,7 @@ class Answerer:
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
         finally:
-            note(client.scope, tokens=sum(client.tokens.values()))
+            add_to_access_log(client.scope, tokens=sum(client.tokens.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,24 +180,24 @@ class _Client:
     tokens: dict[int, int] = field(default_factory=dict)
     """The tokens of each of its answers so far."""
 
-    def asks(self, asked: ModelRequest) -> Inquiry:
+    def to_model_request(self, asked: ParsedRequest) -> ModelRequest:
         """Say what is asked, with what the headers wish for."""
         headers = Headers(scope=self.scope)
-        return Inquiry(
+        return ModelRequest(
             asked.request,
             self.until,
             asked.at_least,
-            exactly_wanted(headers),
+            wanted_weights(headers),
             session_of(headers),
             not forbids_replay(headers),
         )
 
     def note(self, index: int, answer: Fields) -> None:
         """Count the tokens of this answer, and the request as cut short if it was."""
-        self.tokens[index] = tokens_of(answer)
-        ended = end_of(answer)
+        self.tokens[index] = count_tokens(answer)
+        ended = finish_reason(answer)
         if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
-            ended_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
+            count_as(self.scope, int(ended.get("status_code") or CUT_SHORT))
 
     async def send_json(self, content: Any, generation: Generation) -> None:
         """Send a whole answer."""
@@ -198,14 +205,16 @@ class _Client:
         await answer(self.scope, self.receive, self.send)
 
 
-async def _tell(begun: Begun, form: AnswerForm, client: _Client, out: EventWriter) -> None:
+async def _send_stream(
+    opened: StartedAnswer, form: AnswerFormat, client: _Client, out: EventWriter
+) -> None:
     """Tell an answer piece by piece, and what follows the last."""
-    async for piece in begun.items:
+    async for piece in opened.items:
         assert isinstance(piece, dict)
         client.note(piece.get("index", 0), piece)
-        for event in form.piece(piece, begun.generation):
+        for event in form.piece(piece, opened.generation):
             await out.write(event)
-    for event in form.end(begun.generation):
+    for event in form.end(opened.generation):
         await out.write(event)
 
 
@@ -230,7 +239,7 @@ def check_batch(size: int, limits: Limits, param: str) -> None:
         )
 
 
-def oldest_wanted(request: Request, fields: Fields) -> int:
+def take_min_generation(request: Request, fields: Fields) -> int:
     """Take `min_generation` out of the fields; with the header too, the newer of both counts."""
     wanted: int = fields.pop("min_generation", 0)
     header = request.headers.get(MIN_GENERATION_HEADER)

@@ -17,14 +17,14 @@ from hotreload.picture.status import Documents
 from hotreload.server.admin import AdminCheck, admin_routes
 from hotreload.server.answerer import Answerer
 from hotreload.server.api_schema.openapi import schema_routes
-from hotreload.server.feature_routes import Routes
-from hotreload.server.http.keys import ApiKeys, KeyCheck, wanted_keys
+from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.http.keys import ApiKeys, KeyCheck, key_check
 from hotreload.server.http.limits import Bodies
-from hotreload.server.http.middleware import put_around
+from hotreload.server.http.middleware import add_middleware
 from hotreload.server.http.problems import problem_of
-from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import Webhook, webhook_route
-from hotreload.server.model import ModelHere
+from hotreload.server.model import LocalModel
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
 from hotreload.server.orders import TrainerOrders
@@ -32,9 +32,9 @@ from hotreload.server.ports import Gate, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.routes import sglang_routes
-from hotreload.server.sglang.update_routes import sglang_orders
+from hotreload.server.sglang.update_routes import sglang_update_routes
 from hotreload.server.status_page import page_routes
-from hotreload.server.view_routes import EventStream, Feeds, watch_routes
+from hotreload.server.view_routes import EventFeeds, EventStream, view_routes
 from hotreload.server.vllm import vllm_routes
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
@@ -48,7 +48,7 @@ def create_app[P](
     events: Events,
     metrics: Metrics,
     listeners: Sequence[Listener] = (),
-    routes: Sequence[Routes] = (),
+    routes: Sequence[FeatureRoutes] = (),
     limits: Limits | None = None,
     admin_group: int | None = None,
     replay: bool = False,
@@ -59,7 +59,7 @@ def create_app[P](
     keys: ApiKeys | None = None,
     admin_keys: ApiKeys | None = None,
     access_log: bool = False,
-    counts: SharedNumbers | None = None,
+    counts: SharedCounters | None = None,
 ) -> FastAPI:
     """Build the app. `HttpServer` serves it; another server would not know who connects.
 
@@ -73,18 +73,18 @@ def create_app[P](
         return status.live
 
     app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
-    app.state.feeds = Feeds(events, status.event, limits)
+    app.state.feeds = EventFeeds(events, status.event, limits)
     app.state.live = live
-    counts = counts or SharedNumbers()
+    counts = counts or SharedCounters()
     app.state.bodies = Bodies(limits, counts.body_bytes)
-    asked = app.state.model = ModelHere(gate, metrics, limits, listeners, replay)
+    asked = app.state.model = LocalModel(gate, metrics, limits, listeners, replay)
     answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(app.state.feeds, limits, origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
     app.include_router(models_routes(model.name, live))
     app.router.routes.append(webhook_route(webhook))
-    app.include_router(watch_routes(documents, metrics))
+    app.include_router(view_routes(documents, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes(routes))
     by_key = KeyCheck(admin_keys, kind="admin key") if admin_keys is not None else None
@@ -96,13 +96,13 @@ def create_app[P](
             status=status,
             model=model,
             admission=admission,
-            answered_at=lambda: asked.answered_at,
+            last_token_at=lambda: asked.last_token_at,
         )
     )
     for each in routes:
         app.include_router(each.make(gate, admission))
     orders = TrainerOrders(operator, gate)
-    app.include_router(sglang_orders(orders, status=status, admission=admission))
+    app.include_router(sglang_update_routes(orders, status=status, admission=admission))
     app.include_router(vllm_routes(orders, gate=gate, admission=admission))
     app.include_router(
         admin_routes(gate=gate, operator=operator, status=status, admission=admission)
@@ -110,11 +110,11 @@ def create_app[P](
     _answer_head(app)
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
-    put_around(
+    add_middleware(
         app,
         limits=limits,
         metrics=metrics,
-        wants=wanted_keys(keys, admin_keys),
+        check_key=key_check(keys, admin_keys),
         hosts=hosts,
         origins=origins,
         access_log=access_log,

@@ -23,15 +23,15 @@ from hotreload.server.answerer import Answerer
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
 from hotreload.server.http.limits import Bodies
-from hotreload.server.http.middleware import put_around
+from hotreload.server.http.middleware import add_middleware
 from hotreload.server.http.problems import Json
 from hotreload.server.http.server_sockets import bind_tcp
-from hotreload.server.http.socket_paths import Doors
-from hotreload.server.model import ModelHere
+from hotreload.server.http.socket_paths import SocketPaths
+from hotreload.server.model import LocalModel
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
 from hotreload.server.sglang.not_served import no_route
-from hotreload.server.view_routes import Feeds
+from hotreload.server.view_routes import EventFeeds
 from hotreload.server_limits import Limits
 from hotreload.threads import uninterrupted
 from hotreload.types import Generation, Lease
@@ -40,7 +40,7 @@ CANDIDATE_MODEL, LIVE_MODEL = "candidate", "live"
 LOOPBACK = "127.0.0.1"
 
 
-class OneLease[P]:
+class SingleLease[P]:
     """A way in to weights that nobody else is answered by: no gate stands before them."""
 
     lets_in = False
@@ -62,7 +62,7 @@ class OneLease[P]:
         yield self._lease
 
 
-class Unmeasured:
+class NoMetrics:
     """Metrics of clients alone: what a command asks is none of theirs."""
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Unmeasured:
         raise NotServing("nothing is measured here")
 
 
-class ByModel:
+class ModelSwitch:
     """A path that several models share: the one that a request names answers it."""
 
     def __init__(self, routes: Mapping[str, OpenAIRoute]) -> None:
@@ -95,10 +95,10 @@ class ByModel:
             asked = None
         first = next(iter(self._routes.values()))
         route = self._routes.get(asked, first) if isinstance(asked, str) else first
-        await route(scope, _again(body, receive), send)
+        await route(scope, _replay_body(body, receive), send)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Tell the body once more, and then what comes."""
     told: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -113,25 +113,25 @@ def create_candidate_app[P](
 ) -> FastAPI:
     """Build the app; who shows no token is answered 401."""
     app = FastAPI(title="hotreload, for a command", openapi_url=None, redirect_slashes=False)
-    app.state.feeds = Feeds(Events(), lambda event: {}, limits)
+    app.state.feeds = EventFeeds(Events(), lambda event: {}, limits)
     app.state.live = lambda: None
     app.state.bodies = Bodies(limits)
-    ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: OneLease(candidate), LIVE_MODEL: live}
-    metrics = Unmeasured()
-    models = {name: ModelHere(way, metrics, limits) for name, way in ways.items()}
+    ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
+    metrics = NoMetrics()
+    models = {name: LocalModel(way, metrics, limits) for name, way in ways.items()}
     answerers = {
         name: Answerer(model=each, metrics=metrics, limits=limits) for name, each in models.items()
     }
     for path in DIALECTS:
         routes = {name: route_to_model(path, each, name) for name, each in answerers.items()}
-        app.router.routes.append(Route(path, ByModel(routes), methods=["POST"]))
+        app.router.routes.append(Route(path, ModelSwitch(routes), methods=["POST"]))
     app.include_router(_models(candidate.generation, live))
     app.add_exception_handler(HTTPException, no_route)
-    put_around(
+    add_middleware(
         app,
         limits=limits,
         metrics=metrics,
-        wants=KeyCheck(ApiKeys({token}), kind="token"),
+        check_key=KeyCheck(ApiKeys({token}), kind="token"),
         hosts=(),
         origins=(),
         access_log=False,
@@ -153,13 +153,13 @@ def _models[P](candidate: Generation, live: WayIn[P]) -> APIRouter:
 
 
 @asynccontextmanager
-async def answering_at(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
+async def serve_at_loopback(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
     """Serve the app on a free port of this machine alone, until the block ends; yield its URL."""
     with closing(bind_tcp(f"{LOOPBACK}:0")) as listener:
         port = listener.getsockname()[1]
         server = HttpServer(
             app,
-            socket_paths=Doors(lambda event: None),
+            socket_paths=SocketPaths(lambda event: None),
             limits=limits,
             graceful_seconds=0.0,
             linger_seconds=0.0,
@@ -169,8 +169,8 @@ async def answering_at(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
             yield f"http://{LOOPBACK}:{port}"
         finally:
             server.stop()
-            await uninterrupted(_over(serving))
+            await uninterrupted(_wait_for(serving))
 
 
-async def _over(serving: asyncio.Task[None]) -> None:
+async def _wait_for(serving: asyncio.Task[None]) -> None:
     await serving

@@ -12,16 +12,16 @@ from hotreload.server.api_schema.schema_parts import Schema
 from hotreload.server.ports import Gate
 
 
-def no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:
+def make_no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:
     """Make none."""
     return APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
-class Routes:
+class FeatureRoutes:
     """The routes of one feature, and what `GET /openapi.json` says of it."""
 
-    make: Callable[[Gate[Any], Admit], APIRouter] = no_routes
+    make: Callable[[Gate[Any], Admit], APIRouter] = make_no_routes
     """Make them; those that change something depend on what admits administrators."""
     operations: Operations = field(default_factory=dict)
     shapes: Mapping[str, Schema] = field(default_factory=dict)
@@ -35,6 +35,6 @@ class Routes:
         return frozenset(path for _, path in self.operations)
 
 
-def to_attempts(**fields: Schema) -> Mapping[str, Mapping[str, Schema]]:
+def add_to_attempts(**fields: Schema) -> Mapping[str, Mapping[str, Schema]]:
     """Add these fields to every attempt."""
     return {"Attempt": fields, "PastAttempt": fields}

@@ -16,11 +16,17 @@ from hotreload.errors import AddressTaken, ConfigError
 from hotreload.events import Events
 from hotreload.picture.status import Documents
 from hotreload.server.app import create_app
-from hotreload.server.feature_routes import Routes
-from hotreload.server.http.keys import ApiKeys, wanted_keys
+from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.peers import overflow_id
-from hotreload.server.http.server_sockets import bind_tcp, bind_unix, group_id, take_over, turn_away
-from hotreload.server.http.shared_counters import SharedNumbers
+from hotreload.server.http.server_sockets import (
+    bind_tcp,
+    bind_unix,
+    group_id,
+    refuse_clients,
+    systemd_sockets,
+)
+from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import Webhook
 from hotreload.server.model import Model
 from hotreload.server.ports import Gate, Metrics
@@ -33,11 +39,11 @@ from hotreload.types import Generation
 
 log = logging.getLogger("hotreload")
 
-NOBODYS_GROUP = (
+OVERFLOW_GROUP = (
     "set [server] admin_group to another group: whoever is unknown in this user namespace has this "
     "one, so it lets nobody administrate"
 )
-NOBODYS_USER = (
+OVERFLOW_USER = (
     "run hotreload as a user of its own: whoever is unknown in this user namespace has this uid, "
     "so only root and [server] admin_group may administrate"
 )
@@ -52,10 +58,10 @@ def make_app[P](
     events: Events,
     metrics: Metrics,
     listeners: Sequence[Listener],
-    routes: Sequence[Routes],
+    routes: Sequence[FeatureRoutes],
     limits: Limits,
     wake: Callable[[str], None],
-    counts: SharedNumbers,
+    counts: SharedCounters,
     keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
     """Make the app; `wake` has the source look. ConfigError where a secret cannot be read.
@@ -75,7 +81,7 @@ def make_app[P](
         admin_group=admin_group(server),
         replay=settings.reload.on_drain_timeout == "replay",
         webhook=_webhook(settings.source.webhook, wake),
-        model=_served(settings),
+        model=_served_model(settings),
         hosts=server.hosts,
         origins=server.cors_origins,
         keys=keys.get(KEYS),
@@ -91,7 +97,7 @@ def make_worker_app(
     model: Model,
     metrics: Metrics,
     limits: Limits,
-    counts: SharedNumbers,
+    counts: SharedCounters,
     live: Callable[[], Generation | None],
     keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
@@ -104,7 +110,7 @@ def make_worker_app(
         limits=limits,
         counts=counts,
         live=live,
-        wants=wanted_keys(keys.get(KEYS), keys.get(ADMIN_KEYS)),
+        check_key=key_check(keys.get(KEYS), keys.get(ADMIN_KEYS)),
         hosts=server.hosts,
         origins=server.cors_origins,
         access_log=server.access_log,
@@ -116,13 +122,13 @@ def admin_group(server: ServerSettings) -> int | None:
     name = server.admin_group
     group = group_id(name, "[server] admin_group") if name else None
     if group == overflow_id("gid"):
-        log.warning("admin.nobodys_group", extra={"admin_group": name, "todo": NOBODYS_GROUP})
+        log.warning("admin.nobodys_group", extra={"admin_group": name, "todo": OVERFLOW_GROUP})
     if os.geteuid() == overflow_id("uid"):
-        log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": NOBODYS_USER})
+        log.warning("admin.nobodys_user", extra={"uid": os.geteuid(), "todo": OVERFLOW_USER})
     return group
 
 
-def _served(settings: Settings) -> ServedModel:
+def _served_model(settings: Settings) -> ServedModel:
     """The model's names: its folder's path, or the repo it comes from."""
     folder, source = settings.engine.model, settings.source
     path = str(folder.absolute()) if folder else source.repo or settings.model_name
@@ -134,32 +140,32 @@ def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
 
 
 @contextmanager
-def passed_sockets() -> Iterator[Sequence[socket]]:
+def hold_systemd_sockets() -> Iterator[Sequence[socket]]:
     """Hold the sockets that systemd passes to us, if any.
 
     A ConfigError of this block is told to all who wait in them: the next start would fail on the
     same setting. Where an address is taken they wait on: systemd tries again.
     """
     with ExitStack() as stack:
-        passed = [stack.enter_context(each) for each in take_over()]
+        passed = [stack.enter_context(each) for each in systemd_sockets()]
         try:
             yield passed
         except AddressTaken:
             raise
         except ConfigError as fault:
-            turn_away(passed, fault)
+            refuse_clients(passed, fault)
             raise
 
 
 @contextmanager
-def listening(server: ServerSettings, passed: Sequence[socket]) -> Iterator[list[socket]]:
+def bind_sockets(server: ServerSettings, passed: Sequence[socket]) -> Iterator[list[socket]]:
     """Take all addresses before anything slow begins: one that is taken is a fault at the start.
 
     Sockets that were passed to us stand in place of the ones that are configured.
     """
     with ExitStack() as stack:
         sockets = [*passed]
-        _tell_of_other_path(passed, server.socket)
+        _warn_of_other_path(passed, server.socket)
         if not any(each.family == AF_UNIX for each in passed):
             sockets.append(stack.enter_context(bind_unix(server.socket, server.mode, server.group)))
         if server.tcp and all(each.family == AF_UNIX for each in passed):
@@ -167,7 +173,7 @@ def listening(server: ServerSettings, passed: Sequence[socket]) -> Iterator[list
         yield sockets
 
 
-def _tell_of_other_path(passed: Sequence[socket], path: Path) -> None:
+def _warn_of_other_path(passed: Sequence[socket], path: Path) -> None:
     """Warn when systemd listens elsewhere than where the command looks for the daemon."""
     paths = [each.getsockname() for each in passed if each.family == AF_UNIX]
     if paths and str(path) not in paths:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import ModelRequest, check_batch, oldest_wanted
+from hotreload.server.answerer import ParsedRequest, check_batch, take_min_generation
 from hotreload.server.api_schema.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
 from hotreload.server.http.problems import problem_fields
 from hotreload.server.http.request_body import read_object
@@ -16,26 +16,26 @@ from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 
-async def read_generate(request: Request, limits: Limits, model: str) -> ModelRequest:
+async def read_generate(request: Request, limits: Limits, model: str) -> ParsedRequest:
     """The request as it was sent: the engine speaks the same schema."""
-    wish = GENERATE.asked(await read_object(request, nesting=limits.nesting), limits)
+    wish = GENERATE.check(await read_object(request, nesting=limits.nesting), limits)
     given = [name for name in PROMPTS if name in wish]
     if len(given) != 1:
         raise BadRequest("give text or input_ids, one of them", code="bad_field")
     check_model(wish.pop("model", ""), model)
     if "sampling_params" in wish:
-        wish["sampling_params"] = _sampling(wish["sampling_params"], limits)
+        wish["sampling_params"] = _sampling_params(wish["sampling_params"], limits)
         wish |= _copies(wish["sampling_params"])
     answers = count_prompts(wish[given[0]]) * wish.get("copies", 1)
     check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
-    at_least = oldest_wanted(request, wish)
-    return ModelRequest(wish, AsTheEngine(), at_least)
+    at_least = take_min_generation(request, wish)
+    return ParsedRequest(wish, EngineFormat(), at_least)
 
 
-def _sampling(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fields]:
+def _sampling_params(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fields]:
     if isinstance(wanted, list):
-        return [SAMPLING_PARAMS.asked(each, limits) for each in wanted]
-    return SAMPLING_PARAMS.asked(wanted, limits)
+        return [SAMPLING_PARAMS.check(each, limits) for each in wanted]
+    return SAMPLING_PARAMS.check(wanted, limits)
 
 
 def _copies(sampling: Fields | list[Fields]) -> Fields:
@@ -49,7 +49,7 @@ def _copies(sampling: Fields | list[Fields]) -> Fields:
     return {"copies": n} if n > 1 else {}
 
 
-class AsTheEngine:
+class EngineFormat:
     """Tells answers as the engine gives them, with their generation in `meta_info`."""
 
     def whole(self, item: EngineAnswer, generation: Generation) -> Any:

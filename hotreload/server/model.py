@@ -32,12 +32,12 @@ REPLAYS = 2
 """The most replays of a request: swaps in close succession must not keep it from its answer."""
 
 
-class EncodedOtherwise(HotReloadError):
+class EncoderMismatch(HotReloadError):
     """Prompts were encoded in another way than that of the engine: it must be given the texts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedBy:
     """A note that prompts were encoded before the engine's process was asked."""
 
     by: str
@@ -48,13 +48,13 @@ class Encoded:
     def check(self, encodes_as: str) -> None:
         """Refuse what was refused, if that is still how the engine would judge."""
         if self.by != encodes_as:
-            raise EncodedOtherwise("encoded by a tokenizer, or limits, of another engine")
+            raise EncoderMismatch("encoded by a tokenizer, or limits, of another engine")
         if self.refusal is not None:
             raise self.refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
+class ModelRequest:
     """A request to the model, in the engine's schema, and which weights are to answer it."""
 
     request: Fields
@@ -63,9 +63,9 @@ class Inquiry:
     at_least: int = 0
     exactly: ExactWeights | None = None
     session: Hashable | None = None
-    may_be_heard: bool = True
+    may_be_kept: bool = True
     """False where its client forbids that it is kept."""
-    encoded: Encoded | None = None
+    encoded: EncodedBy | None = None
     """None for a request as it came."""
 
     @property
@@ -80,8 +80,8 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """An answer that has begun."""
+class StartedAnswer:
+    """An answer that has answer."""
 
     generation: Generation
     items: AsyncGenerator[EngineAnswer, None]
@@ -91,7 +91,7 @@ class Begun:
 class Model(Protocol):
     """The model, wherever it is."""
 
-    def answering(self, ask: Inquiry) -> AbstractAsyncContextManager[Begun]:
+    def open_answer(self, ask: ModelRequest) -> AbstractAsyncContextManager[StartedAnswer]:
         """Ask, and yield once the answer begins; who leaves ends it.
 
         What keeps an answer from beginning is raised on the way in.
@@ -99,12 +99,12 @@ class Model(Protocol):
         ...
 
 
-class _EndedUnseen(Exception):
+class _EndedUnread(Exception):
     """An answer was ended for a swap before anybody saw any of it."""
 
 
 @dataclass(slots=True)
-class ModelHere[P]:
+class LocalModel[P]:
     """The model behind our own gate; an answer begins and ends inside it."""
 
     gate: WayIn[P]
@@ -114,28 +114,30 @@ class ModelHere[P]:
     """They listen to each request."""
     replay: bool = False
     """True where new weights answer what was ended for a swap before anybody saw any of it."""
-    answered_at: float = float("-inf")
+    last_token_at: float = float("-inf")
     """The monotonic clock's time when a token was told last."""
 
     @asynccontextmanager
-    async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
+    async def open_answer(self, ask: ModelRequest) -> AsyncIterator[StartedAnswer]:
         """Ask, once more where a swap or the loss of an engine ended what nobody saw."""
         for replays_left in reversed(range(REPLAYS + 1)):
             async with AsyncExitStack() as stack:
-                inside = self._inside(ask, may_replay=self.replay and replays_left > 0)
+                inside = self._answer_inside_gate(ask, may_replay=self.replay and replays_left > 0)
                 try:
-                    begun = await stack.enter_async_context(inside)
-                except _EndedUnseen:
+                    answer = await stack.enter_async_context(inside)
+                except _EndedUnread:
                     continue
                 except EngineLost:  # another engine may answer
                     if not (replays_left and self.gate.lets_in):
                         raise
                     continue
-                yield begun
+                yield answer
                 return
 
     @asynccontextmanager
-    async def _inside(self, ask: Inquiry, *, may_replay: bool) -> AsyncIterator[Begun]:
+    async def _answer_inside_gate(
+        self, ask: ModelRequest, *, may_replay: bool
+    ) -> AsyncIterator[StartedAnswer]:
         """Be inside the gate while the engine answers."""
         # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
         # engine for that, or says why it lets nobody in.
@@ -149,7 +151,7 @@ class ModelHere[P]:
             self.gate.admit(asked) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
-            askable = partial(lease.engine.askable, prepared) if ask.may_be_heard else None
+            askable = partial(lease.engine.askable, prepared) if ask.may_be_kept else None
             let_in = LetIn(lease.generation, ask.prompts, ask.copies, ask.until, askable)
             with ExitStack() as listening:
                 each_ended = [
@@ -159,11 +161,11 @@ class ModelHere[P]:
                 ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
-                    raise _EndedUnseen
-                async with aclosing(self._noted(first, items, each_ended)) as noted:
-                    yield Begun(lease.generation, noted)
+                    raise _EndedUnread
+                async with aclosing(self._report_tokens(first, items, each_ended)) as noted:
+                    yield StartedAnswer(lease.generation, noted)
 
-    async def _noted(
+    async def _report_tokens(
         self,
         first: EngineAnswer,
         items: AsyncGenerator[EngineAnswer, None],
@@ -171,19 +173,19 @@ class ModelHere[P]:
     ) -> AsyncGenerator[EngineAnswer, None]:
         """Count the tokens of an answer as they come, and report its end to the listeners."""
         counted: dict[int, int] = {}
-        self._note(first, each_ended, counted)
+        self._report(first, each_ended, counted)
         yield first
         async for item in items:
-            self._note(item, each_ended, counted)
+            self._report(item, each_ended, counted)
             yield item
 
-    def _note(
+    def _report(
         self, item: EngineAnswer, each_ended: Sequence[AnswerEnded], counted: dict[int, int]
     ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
-            index, made = answer.get("index", place), tokens_of(answer)
-            if end_of(answer):
+            index, made = answer.get("index", place), count_tokens(answer)
+            if finish_reason(answer):
                 for ended in each_ended:
                     ended(index, answer)
             # As they come: a long answer counted at its end would be a peak, and zeros before.
@@ -191,7 +193,7 @@ class ModelHere[P]:
             counted[index] = made
         self.metrics.tokens(new)
         if new:
-            self.answered_at = time.monotonic()
+            self.last_token_at = time.monotonic()
 
 
 def count_prompts(prompts: Any) -> int:
@@ -206,16 +208,16 @@ def answers_in(item: EngineAnswer) -> list[Fields]:
     return item if isinstance(item, list) else [item]
 
 
-def end_of(answer: Fields) -> Fields:
+def finish_reason(answer: Fields) -> Fields:
     """Tell how an answer ended; nothing while it goes on."""
     ended: Fields | None = answer.get("meta_info", {}).get("finish_reason")
     return ended or {}
 
 
-def tokens_of(answer: Fields) -> int:
+def count_tokens(answer: Fields) -> int:
     """Count the tokens of an answer so far."""
     return int(answer.get("meta_info", {}).get("completion_tokens", 0))
 
 
 def _was_ended_for_a_swap(answer: Fields) -> bool:
-    return bool(end_of(answer).get("code") == FOR_A_SWAP)
+    return bool(finish_reason(answer).get("code") == FOR_A_SWAP)

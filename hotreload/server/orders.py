@@ -12,7 +12,7 @@ from starlette.requests import Request
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
 from hotreload.server.http.peers import Peer
-from hotreload.server.http.request_log import sender, while_connected
+from hotreload.server.http.request_log import client_address, while_connected
 from hotreload.server.ports import Gate
 from hotreload.types import Attempt, By, Generation
 
@@ -22,21 +22,21 @@ PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
 """A coroutine that takes an order, or refuses it, and returns the future of its attempt."""
 
 
-def asker(
+def requester(
     verb: str, request: Request, fields: Mapping[str, Any] = MappingProxyType({}), route: str = ""
 ) -> By:
     """The operator who asks, as the kernel named them at admission; over TCP nobody can.
 
     `fields` are those of the body, which may say why.
     """
-    reason, peer = fields.get("reason", ""), peer_named(request)
+    reason, peer = fields.get("reason", ""), peer_of_request(request)
     if peer is None:
-        address = sender(request.scope) or "TCP"
+        address = client_address(request.scope) or "TCP"
         return By(verb, None, None, time.time(), reason, address=address, route=route)
     return By(verb, peer.uid, peer.pid, time.time(), reason, route=route)
 
 
-def peer_named(request: Request) -> Peer | None:
+def peer_of_request(request: Request) -> Peer | None:
     """The process that asks, as the kernel names it; None over TCP."""
     peer: Peer | None = request.scope.get("extensions", {}).get("peer")
     return peer
@@ -48,40 +48,40 @@ def check_name(name: str) -> None:
         raise BadRequest("model_path and revision must not be empty", code="bad_field")
 
 
-async def heard(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
+async def wait_for_outcome(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
     """Wait for the end of the attempt, within the timeout and while the client is there."""
     try:
         async with while_connected(request.receive):
             await asyncio.wait({task}, timeout=within)
     finally:
         if not task.done():
-            _unheard.add(task)
-            task.add_done_callback(_log_unheard)
+            _unwatched.add(task)
+            task.add_done_callback(_log_unwatched)
         elif not task.cancelled():
             task.exception()  # handled even if its client has just left
 
 
-async def outcome_of(pending: PendingAttempt, *, waits: bool = True) -> Attempt | None:
-    """The attempt, once it has ended; None when the client does not wait for that."""
+async def await_outcome(pending: PendingAttempt, *, waits: bool = True) -> Attempt | None:
+    """The attempt, once it has result_of; None when the client does not wait for that."""
     promise = await pending
     # Shielded: others may wait for the same promise.
     return await asyncio.shield(promise) if waits or promise.done() else None
 
 
-def ended[T](outcome: asyncio.Task[T]) -> T:
+def result_of[T](outcome: asyncio.Task[T]) -> T:
     """Return what came of a task that is done; NotServing when our stop cancelled it."""
     if outcome.cancelled():
         raise NotServing("hotreload is stopping", code="stopping")
     return outcome.result()
 
 
-_unheard: set[asyncio.Task[Any]] = set()
+_unwatched: set[asyncio.Task[Any]] = set()
 """Orders whose client does not wait; kept here because the loop does not hold its tasks."""
 
 
-def _log_unheard(outcome: asyncio.Task[Any]) -> None:
+def _log_unwatched(outcome: asyncio.Task[Any]) -> None:
     """Log an order that led to no attempt, because nothing else tells of it."""
-    _unheard.discard(outcome)
+    _unwatched.discard(outcome)
     if not outcome.cancelled() and (fault := outcome.exception()) is not None:
         log.warning("admin.not_done", extra={"cause": str(fault)})
 
@@ -106,17 +106,17 @@ class TrainerOrders[P]:
     async def update(
         self, request: Request, folder: str, *, version: str = "", aborts: bool = False
     ) -> Attempt:
-        """Have this folder's weights answer, under this version; return how that ended.
+        """Have this folder's weights answer, under this version; return how that result_of.
 
         With `aborts` all requests under way end as soon as the order is taken. The order is
         carried out also when its client has left.
         """
         check_name(folder)
-        by = asker("reload", request, route=request.url.path)
+        by = requester("reload", request, route=request.url.path)
         pending = self._operator().reload(folder, by=by, force=False, version=version)
         attempt = asyncio.create_task(self._outcome(pending, aborts))
-        await heard(attempt, None, request)
-        return ended(attempt)
+        await wait_for_outcome(attempt, None, request)
+        return result_of(attempt)
 
     async def _outcome(self, pending: PendingAttempt, aborts: bool) -> Attempt:
         promise = await pending
@@ -128,5 +128,5 @@ class TrainerOrders[P]:
         """Have what is live known by this version; with `aborts` all requests under way end."""
         if aborts:
             await abort(self._gate)
-        by = asker("version", request, route=request.url.path)
+        by = requester("version", request, route=request.url.path)
         return await self._operator().name_live(version, by=by)

@@ -56,22 +56,22 @@ class Encoder(Protocol):
         """The name of how it encodes, as the engine has it that does it alike."""
         ...
 
-    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The request with ids in the place of texts, or of a chat; None if only an engine can.
 
         All of it is checked as that engine would, whose refusals it raises.
         """
         ...
 
-    def wordings(self, request: Mapping[str, Any]) -> "Wordings":
+    def make_texts(self, request: Mapping[str, Any]) -> "AnswerTexts":
         """Make what has the texts of the answers to a request that was encoded here."""
         ...
 
 
-class Wordings(Protocol):
+class AnswerTexts(Protocol):
     """The texts of the answers to one request, which asked the engine for theirs at the end."""
 
-    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+    def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
         """The newest piece of one of the answers, with its text."""
         ...
 

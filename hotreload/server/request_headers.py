@@ -23,7 +23,7 @@ SESSION_HEADERS = (
 the third, slime and miles the last: a uuid for each sample."""
 
 
-def exactly_wanted(headers: Headers) -> ExactWeights | None:
+def wanted_weights(headers: Headers) -> ExactWeights | None:
     """Return the weights that the request asks for; None where any will do."""
     number = headers.get(GENERATION_HEADER)
     fingerprint = headers.get(FINGERPRINT_HEADER)

@@ -26,7 +26,7 @@ MostListed = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def watch_routes(documents: Documents, metrics: Metrics) -> APIRouter:
+def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
     """Build the routes that anyone who can connect may use, and that never wait."""
     router = APIRouter()
 
@@ -81,7 +81,7 @@ def _check_ready(status: Status) -> None:
         raise Refused(503, "not_ready", words, findings=reasons, headers={"Retry-After": "2"})
 
 
-class Feeds:
+class EventFeeds:
     """The readers of /events. Events are published on the loop's own thread."""
 
     def __init__(self, events: Events, to_fields: Callable[[Event], Fields], limits: Limits):
@@ -92,14 +92,14 @@ class Feeds:
         self._is_over = False
 
     @contextmanager
-    def listening(self, peer: Peer | None, drop: Callable[[], None]) -> Iterator["_Feed"]:
+    def subscribe(self, peer: Peer | None, drop: Callable[[], None]) -> Iterator["_Feed"]:
         """Hear every event from now on; `drop` is called when the reader is too slow."""
         self._check_place(peer)
         feed = _Feed(self._limits.listener_queue, drop)
-        unsubscribe = self._events.subscribe(lambda event: feed.offer(self._to_fields(event)))
+        unsubscribe = self._events.subscribe(lambda event: feed.put(self._to_fields(event)))
         self._feeds[feed] = peer
         if self._is_over:
-            feed.offer(None)
+            feed.put(None)
         try:
             yield feed
         finally:
@@ -119,7 +119,7 @@ class Feeds:
         """Send every reader the events that wait for it, and then the end."""
         self._is_over = True
         for feed in self._feeds:
-            feed.offer(None)
+            feed.put(None)
 
 
 class _Feed:
@@ -129,7 +129,7 @@ class _Feed:
         self._queue: asyncio.Queue[Fields | None] = asyncio.Queue(size)
         self._drop = drop
 
-    def offer(self, fields: Fields | None) -> None:
+    def put(self, fields: Fields | None) -> None:
         try:
             self._queue.put_nowait(fields)
         except asyncio.QueueFull:
@@ -151,7 +151,7 @@ class _Feed:
 class EventStream:
     """GET /events, as an ASGI app."""
 
-    def __init__(self, feeds: Feeds, limits: Limits, origins: Collection[str] = ()) -> None:
+    def __init__(self, feeds: EventFeeds, limits: Limits, origins: Collection[str] = ()) -> None:
         self._feeds = feeds
         self._limits = limits
         self._origins = origins
@@ -164,9 +164,9 @@ class EventStream:
             return
         extensions = scope.get("extensions", {})
         drop = extensions.get("hang_up", lambda: None)
-        with self._feeds.listening(extensions.get("peer"), drop) as feed:
+        with self._feeds.subscribe(extensions.get("peer"), drop) as feed:
             async with while_connected(receive):
-                await out.comment("listening")  # from here on nothing is missed
+                await out.write_comment("listening")  # from here on nothing is missed
                 async for fields in feed.events(self._limits.heartbeat_seconds):
-                    await (out.comment("still here") if fields is None else out.write(fields))
+                    await (out.write_comment("still here") if fields is None else out.write(fields))
             await out.end()

@@ -14,7 +14,7 @@ from hotreload.server.ports import Gate
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
-from hotreload.server.sglang.update_routes import updated
+from hotreload.server.sglang.update_routes import answer_update
 
 
 def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:
@@ -30,7 +30,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
 
     @guarded.post("/update_weights")
     async def update_weights(request: Request) -> Response:
-        return await updated(orders, request, bodies.UPDATE_BY_NAME, "weight_dir")
+        return await answer_update(orders, request, bodies.UPDATE_BY_NAME, "weight_dir")
 
     @guarded.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
@@ -41,7 +41,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
     async def weight_checker(request: Request) -> Response:
         given = await read_fields(request, bodies.CHECK_BY_NAME, may_be_empty=True)
         try:
-            return Json(await _checked(gate, given))
+            return Json(await _check_weights(gate, given))
         except BadRequest as fault:
             return Json({"detail": str(fault), "error": {"message": str(fault)}}, 400)
 
@@ -49,7 +49,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
     return router
 
 
-async def _checked[P](gate: Gate[P], given: Fields) -> Fields:
+async def _check_weights[P](gate: Gate[P], given: Fields) -> Fields:
     action, baseline = given.get("action", "checksum"), given.get("baseline", {})
     if action == "reset":
         raise BadRequest(NO_RANDOM_WEIGHTS)

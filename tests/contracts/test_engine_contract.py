@@ -704,7 +704,7 @@ async def test_what_its_copy_encodes_is_what_it_encodes_itself(engine_case: Engi
     if copy is None:
         assert not isinstance(engine_case, RealCase), "a real tokenizer can be copied"
         return
-    encoded = await CopiedEncoder(copy.name, copy.data).encoded(BATCH)
+    encoded = await CopiedEncoder(copy.name, copy.data).encode(BATCH)
     assert encoded is not None
     assert await engine.prepare(encoded) == await engine.prepare(BATCH)
 

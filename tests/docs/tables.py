@@ -123,7 +123,7 @@ def _fields(shown: Callable[[str], str]) -> str:
     """Make rows of how each object takes a field: fields that are taken alike share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     tables = ROUTES.values()
-    for name in sorted(set().union(*({*each.taken, *each.others} for each in tables))):
+    for name in sorted(set().union(*({*each.accepted_kinds, *each.others} for each in tables))):
         alike = tuple(shown(taken(known, name)) for known in tables)
         names.setdefault(alike, []).append(f"`{name}`")
     rows = ((", ".join(named), *alike) for alike, named in names.items() if any(alike))

@@ -69,7 +69,7 @@ def encoder(folder: Path) -> CopiedEncoder:
 async def test_what_was_encoded_elsewhere_is_what_the_engine_makes_of_the_texts(
     engines: Prompts, encoder: CopiedEncoder, request_body: dict[str, Any]
 ) -> None:
-    encoded = await encoder.encoded(request_body)
+    encoded = await encoder.encode(request_body)
     assert encoded is not None
     assert encoded.keys().isdisjoint({"text", "messages", "template_args"})
     assert await engines.prepare(encoded) == await engines.prepare(request_body)
@@ -106,7 +106,7 @@ async def test_it_refuses_what_the_engine_refuses_in_the_same_words(
     with pytest.raises(BadRequest) as here:
         await engines.prepare(request_body)
     with pytest.raises(BadRequest) as there:
-        await encoder.encoded(request_body)
+        await encoder.encode(request_body)
     told = (str(there.value), there.value.code, there.value.param, there.value.findings)
     assert told == (str(here.value), here.value.code, here.value.param, here.value.findings)
 
@@ -122,7 +122,7 @@ async def test_it_refuses_what_the_engine_refuses_in_the_same_words(
 async def test_it_leaves_tools_to_the_engine(
     encoder: CopiedEncoder, request_body: dict[str, Any]
 ) -> None:
-    assert await encoder.encoded(request_body) is None
+    assert await encoder.encode(request_body) is None
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ async def test_it_leaves_tools_to_the_engine(
 async def test_it_has_nothing_to_encode_in_ids_and_leaves_their_check_to_the_engine(
     encoder: CopiedEncoder, request_body: dict[str, Any]
 ) -> None:
-    assert await encoder.encoded(request_body) is request_body
-    encoder.wordings(request_body)
+    assert await encoder.encode(request_body) is request_body
+    encoder.make_texts(request_body)
 
 
 @pytest.mark.parametrize("ids", [[10**9], [-1], [2000], [1, 1.5], ["1"], [True], [2**80], b"ids"])

@@ -105,7 +105,7 @@ def test_jax_may_call_it_by_the_name_of_its_maker(found: pytest.MonkeyPatch, nam
     with pytest.raises(ConfigError, match="make them the same"):
         find_devices("tpu", 1, 0)
     found.setenv("JAX_PLATFORMS", named)
-    with embedding._naming("gpu"):
+    with embedding._send_with_cors("gpu"):
         assert os.environ["JAX_PLATFORMS"] == "gpu", "upstream compares it with the device"
     assert os.environ["JAX_PLATFORMS"] == named
 

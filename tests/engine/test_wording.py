@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from hotreload.engine.answering.wording import MOST_UNSETTLED, Wording, Wordings, begun_stop
+from hotreload.engine.answering.wording import MOST_UNSETTLED, AnswerTexts, Wording, begun_stop
 from hotreload.tiny.sayings import END_ID
 from tests.tiny.asked import tiny_tokenizer
 
@@ -95,18 +95,18 @@ def test_each_answer_to_a_batch_is_worded_by_its_own_request() -> None:
     ids = [ids_of("so:"), ids_of("and:")]
     sampling = [{"skip_special_tokens": False}, None]
     asked = {"input_ids": ids, "sampling_params": sampling, "copies": 2}
-    wordings = Wordings(tokenizer(), asked)
+    texts = AnswerTexts(tokenizer(), asked)
     said = [*ids_of("done"), END_ID]
     for index, text in enumerate(["done<|end|>"] * 2 + ["done"] * 2):
-        assert wordings.worded(piece(said[:2], index=index))["text"] == "do"
-        assert wordings.worded(piece(said, index=index))["text"] == text
+        assert texts.add_text(piece(said[:2], index=index))["text"] == "do"
+        assert texts.add_text(piece(said, index=index))["text"] == text
 
 
 def test_a_piece_that_has_its_text_keeps_it() -> None:
-    wordings = Wordings(tokenizer(), {"input_ids": ids_of("so:")})
-    assert wordings.worded(piece(ids_of("done")))["text"] == "done"
+    texts = AnswerTexts(tokenizer(), {"input_ids": ids_of("so:")})
+    assert texts.add_text(piece(ids_of("done")))["text"] == "done"
     ended = piece(ids_of("done"), FULL, text="as the engine says")
-    assert wordings.worded(ended)["text"] == "as the engine says"
+    assert texts.add_text(ended)["text"] == "as the engine says"
 
 
 def piece(ids: list[int], ended: Any = None, **more: Any) -> dict[str, Any]:

@@ -70,10 +70,10 @@ async def test_a_restart_knows_what_was_read_before_and_reads_none_of_it(
         (newest,) = running.daemon.source.named()[:1]
         assert (newest, running.reloads) == (refused.revision.id, [])
         assert (await running.ask())["text"] == words(2)
-    assert read[refused.revision.label] < LOOKED_AT < read["step_2"]
+    assert read[refused.revision.label] < MOST_ITEMS_CHECKED < read["step_2"]
 
 
-LOOKED_AT = 500_000
+MOST_ITEMS_CHECKED = 500_000
 """Bytes of a tiny checkpoint's headers and side files, read several times, and of no weights."""
 
 

@@ -138,14 +138,14 @@ def test_the_kernel_names_the_same_peer_whoever_has_the_connection(process: Proc
         assert asking.post("/admin/unpin").status_code == 200
 
 
-@pytest.mark.parametrize("sends_no_more", [False, True])
+@pytest.mark.parametrize("is_half_closed", [False, True])
 def test_what_is_asked_at_once_and_read_late_is_answered_whole_and_in_order(
-    either: Process, sends_no_more: bool
+    either: Process, is_half_closed: bool
 ) -> None:
     with connected(either) as client:
         names = ["/openapi.json", "/generate"] * 7 + ["/openapi.json"]
         client.sendall(b"".join(map(request_to, names, range(len(names)))))
-        if sends_no_more:
+        if is_half_closed:
             client.shutdown(socket.SHUT_WR)
         look_until(lambda: unread(client) > HALF_A_SOCKET, str)  # more is there than it takes
         with client.makefile("rb") as reader:

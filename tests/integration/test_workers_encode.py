@@ -18,7 +18,7 @@ from hotreload.events import Event, WorkerMoved
 from hotreload.features.pause.pause import Pause
 from hotreload.life import kept_worker
 from hotreload.server.http.problems import problem_of
-from hotreload.server.model import Encoded, Inquiry
+from hotreload.server.model import EncodedBy, ModelRequest
 from hotreload.types import Outcome
 from tests.children import sockets_of, workers_below
 from tests.features.admissions import admission_of
@@ -108,11 +108,11 @@ async def test_an_id_that_no_tokenizer_makes_does_not_reach_the_engine(
     running: Running, asked_of_the_engine: Requests
 ) -> None:
     """Whoever has taken over a worker may ask what any client may, and nothing else."""
-    encoded, until = Encoded(running.engine.encodes_as), asyncio.get_running_loop().time() + 9
+    encoded, until = EncodedBy(running.engine.encodes_as), asyncio.get_running_loop().time() + 9
     for ids in ([10**6], [-1], [1.5], ["x"]):
-        ask = Inquiry({"input_ids": ids}, until, encoded=encoded)
+        ask = ModelRequest({"input_ids": ids}, until, encoded=encoded)
         with pytest.raises(BadRequest, match="no token id"):
-            async with running.daemon.app.state.model.answering(ask):
+            async with running.daemon.app.state.model.open_answer(ask):
                 pass
     assert len(asked_of_the_engine) == 4
 

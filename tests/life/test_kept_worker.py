@@ -15,8 +15,8 @@ from hotreload.features import FEATURES
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.http.shared_counters import NumbersInMemory
-from hotreload.server.workers.message_kinds import Word
+from hotreload.server.http.shared_counters import CounterMemory
+from hotreload.server.workers.message_kinds import MessageKind
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from tests.children import workers_below
@@ -29,7 +29,7 @@ class Kept:
     """One place for a worker, and what was told of it."""
 
     def __init__(self) -> None:
-        self.numbers = NumbersInMemory.made(2)
+        self.numbers = CounterMemory.create(2)
         self.place = KeptWorker(1, self.numbers.of(1))
         self.told: list[Event] = []
         nobody: Any = None
@@ -42,7 +42,7 @@ class Kept:
         return WorkerStart(SETTINGS, Limits(), {}, (*descriptors, memory), index, 2, (1.0, 0.0))
 
     def first(self) -> list[Any]:
-        return [[Word.LIVE, None], [Word.PING, 0]]
+        return [[MessageKind.LIVE, None], [MessageKind.PING, 0]]
 
     def moves(self) -> list[bool]:
         return [event.is_serving for event in self.told if isinstance(event, WorkerMoved)]
@@ -53,7 +53,7 @@ class Kept:
         try:
             yield
         finally:
-            self.place.go()
+            self.place.shut_down()
             await running
 
 
@@ -96,7 +96,7 @@ async def test_one_that_was_only_begun_when_all_go_goes_too() -> None:
     kept = Kept()
     running = asyncio.create_task(kept.place.run(kept.terms))
     await turn_until(lambda: bool(workers_below(os.getpid())))
-    kept.place.go()
+    kept.place.shut_down()
     await running
     assert workers_below(os.getpid()) == []
     assert kept.moves() == []

@@ -15,13 +15,13 @@ from hotreload.server.api_schema.schema_parts import (
     PLAIN_TEXT,
     a_list,
     an_object,
-    named,
+    ref_to,
 )
-from hotreload.server.feature_routes import Routes
+from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
 from tests.sample_feature import REASON
 
-OPERATIONS = {("GET", "/frozen"): Operation("The frozen fields.", {JSON_TYPE: named("Frozen")})}
+OPERATIONS = {("GET", "/frozen"): Operation("The frozen fields.", {JSON_TYPE: ref_to("Frozen")})}
 SHAPES = {"Frozen": an_object(fields=a_list(PLAIN_TEXT), refused=AN_INTEGER)}
 
 
@@ -51,7 +51,7 @@ class FrozenReport(FeatureReport):
         yield Family("gauge", "hotreload_frozen_fields", "Frozen fields.", series=[((), count)])
 
 
-def frozen_routes(report: FrozenReport) -> Routes:
+def frozen_routes(report: FrozenReport) -> FeatureRoutes:
     """Return `GET /frozen`."""
     router = APIRouter()
 
@@ -59,4 +59,4 @@ def frozen_routes(report: FrozenReport) -> Routes:
     async def frozen() -> Response:
         return Json(report.fields()["frozen"])
 
-    return Routes(lambda gate, admission: router, OPERATIONS, SHAPES)
+    return FeatureRoutes(lambda gate, admission: router, OPERATIONS, SHAPES)

@@ -20,7 +20,7 @@ from hotreload.errors import ConfigError
 from hotreload.events import GateChanged
 from hotreload.server.http import server_sockets
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.server_sockets import bind_unix, take_over, turn_away
+from hotreload.server.http.server_sockets import bind_unix, refuse_clients, systemd_sockets
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 from tests.server.world import FIRST, World, answer_on
@@ -56,16 +56,16 @@ def test_what_systemd_passes_is_taken_once_and_not_passed_on(listener: socket.so
     environ = passed("http", "http")
     with ExitStack() as open_ones, socket.create_server(("127.0.0.1", 0)) as tcp:
         first = duplicates(listener, tcp)
-        taken = [open_ones.enter_context(s) for s in take_over(environ, first=first)]
+        taken = [open_ones.enter_context(s) for s in systemd_sockets(environ, first=first)]
         assert [each.family for each in taken] == [socket.AF_UNIX, socket.AF_INET]
         assert all(fcntl.fcntl(s, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for s in taken)
         assert environ == {"HOME": "/"}
-        assert take_over(environ, first=first) == []
+        assert systemd_sockets(environ, first=first) == []
 
 
 def test_what_was_meant_for_another_process_is_left_alone(listener: socket.socket) -> None:
     environ = passed("http", pid=os.getppid())
-    assert take_over(environ, first=duplicates(listener)) == []
+    assert systemd_sockets(environ, first=duplicates(listener)) == []
     assert environ == {"HOME": "/"}
     os.close(200)
 
@@ -74,12 +74,12 @@ def test_what_was_meant_for_another_process_is_left_alone(listener: socket.socke
     "environ", [{}, {"LISTEN_FDS": "1"}, {"LISTEN_PID": "x", "LISTEN_FDS": "1"}]
 )
 def test_without_sockets_there_is_nothing_to_take(environ: dict[str, str]) -> None:
-    assert take_over(environ) == []
+    assert systemd_sockets(environ) == []
 
 
 def test_a_socket_of_another_name_is_refused(listener: socket.socket) -> None:
     with pytest.raises(ConfigError, match="FileDescriptorName=http"):
-        take_over(passed("metrics"), first=duplicates(listener))
+        systemd_sockets(passed("metrics"), first=duplicates(listener))
     os.close(200)
 
 
@@ -87,22 +87,22 @@ def test_what_takes_no_connections_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         os.dup2(file.fileno(), 200)
     with pytest.raises(ConfigError, match="it is no socket"):
-        take_over(passed("http"), first=200)
+        systemd_sockets(passed("http"), first=200)
     os.close(200)
     with pytest.raises(ConfigError, match="Bad file descriptor"):
-        take_over(passed("http"), first=200)
+        systemd_sockets(passed("http"), first=200)
     with socket.socket(socket.AF_UNIX) as idle:
         os.dup2(idle.fileno(), 200)
     with pytest.raises(ConfigError, match="it is not listening"):
-        take_over(passed("http"), first=200)
+        systemd_sockets(passed("http"), first=200)
 
 
 def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> None:
     """As systemd does it: descriptor 3, and a pid that is known only after the fork."""
     code = (
         "import os; os.environ['LISTEN_PID'] = str(os.getpid())\n"
-        "from hotreload.server.http.server_sockets import take_over\n"
-        "(taken,) = take_over()\n"
+        "from hotreload.server.http.server_sockets import systemd_sockets\n"
+        "(taken,) = systemd_sockets()\n"
         "print(taken.getsockname(), taken.get_inheritable(), 'LISTEN_FDS' in os.environ)"
     )
     script = f'exec {sys.executable} -c "$CODE" 3<&{listener.fileno()}'
@@ -130,7 +130,7 @@ class Lasting:
             socket_paths=self.world.socket_paths,
             graceful_seconds=5.0,
             linger_seconds=0.0,
-            lasting=True,
+            held_by_systemd=True,
         )
         self.world.events.subscribe(self.server.observe)
         self.serving = asyncio.create_task(self._serve())
@@ -194,7 +194,7 @@ async def test_who_only_looks_is_answered_while_it_boots_and_nobody_else_is(
         assert (await answer_on(again))[0] == 200
         for each in (writer, other, third):
             each.close()
-        await lasting.server.leave(10)
+        await lasting.server.stop_within(10)
 
 
 async def test_a_start_that_fails_accepts_nobody_where_the_next_one_is_awaited(
@@ -222,14 +222,14 @@ async def test_who_comes_after_the_stop_waits_for_the_next_one(
     reader, writer = await one.asked()
     assert (await answer_on(reader))[0] == 200
     writer.close()
-    await one.server.leave(10)
+    await one.server.stop_within(10)
     assert one.serving.done()
     reader, writer = await one.asked()
     next_one = Lasting(tmp_path, listener)
     next_one.world.open(FIRST)
     assert (await answer_on(reader))[0] == 200
     writer.close()
-    await next_one.server.leave(10)
+    await next_one.server.stop_within(10)
 
 
 async def test_a_sealed_gate_leaves_newcomers_to_the_next_one(
@@ -255,7 +255,7 @@ async def test_a_start_that_fails_takes_nobody_with_it(
     assert (await answer_on(reader))[0] == 200
     for each in (writer, again):
         each.close()
-    await next_one.server.leave(10)
+    await next_one.server.stop_within(10)
 
 
 async def test_an_answer_under_way_at_the_stop_ends_its_connection(
@@ -292,7 +292,7 @@ def test_who_waits_for_one_that_cannot_start_is_told_and_nobody_is_left(
         gone.sendall(LIVEZ)
         gone.close()
         waiting.sendall(LIVEZ)
-        turn_away([listener], ConfigError("[engine] tp: is too many"))
+        refuse_clients([listener], ConfigError("[engine] tp: is too many"))
         for client in (silent, waiting):
             answer = client.makefile("rb").read()
             head, _, body = answer.partition(b"\r\n\r\n")
@@ -310,7 +310,9 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
     monkeypatch.setattr(server_sockets, "REQUEST_SECONDS", PATIENCE)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor() as threads:
         client.connect(listener.getsockname())
-        turned_away = threads.submit(turn_away, [listener], ConfigError("[engine] tp: is too many"))
+        turned_away = threads.submit(
+            refuse_clients, [listener], ConfigError("[engine] tp: is too many")
+        )
         while select.select([listener], [], [], 0)[0]:
             pass  # it is not accepted yet
         client.sendall(LIVEZ)
@@ -320,4 +322,4 @@ def test_who_has_connected_and_not_yet_asked_is_told_why_too(
 
 def test_turning_away_from_a_socket_that_is_closed_does_nothing(listener: socket.socket) -> None:
     listener.close()
-    turn_away([listener], ConfigError("why"))
+    refuse_clients([listener], ConfigError("why"))

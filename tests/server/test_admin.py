@@ -153,7 +153,7 @@ async def test_a_timeout_also_counts_while_it_is_not_known_what_is_meant(
 async def test_without_waiting_nobody_waits_long_to_hear_what_is_meant(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admin, "ACCEPTED_WITHIN", 0.02)
+    monkeypatch.setattr(admin, "ORDER_ACCEPT_SECONDS", 0.02)
     world.control.may_accept.clear()
     answer = await post(world, "/admin/reload_weights", {"wait": False})
     assert (answer.status_code, answer.json()["accepted"]) == (202, True)

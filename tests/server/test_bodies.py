@@ -49,7 +49,7 @@ async def asked(world: World, size: int) -> tuple[int, str | None]:
 async def full(world: World) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """As many unfinished bodies as there may be."""
     all_of_them = [await begun(world) for _ in range(3)] + [await begun(world, MEGA - 1000)]
-    await world.until(lambda: world.app.state.bodies.held > 4 * MEGA - 1100)
+    await world.until(lambda: world.app.state.bodies.held_bytes > 4 * MEGA - 1100)
     return all_of_them
 
 
@@ -67,7 +67,7 @@ async def test_many_unfinished_bodies_take_no_more_than_is_allowed(world: World)
         if not answer.done():
             writer.write(b" ")
             assert (await answer)[0] == 200
-    assert world.app.state.bodies.held == 0
+    assert world.app.state.bodies.held_bytes == 0
 
 
 async def test_small_bodies_pass_while_large_ones_take_all_there_is(world: World) -> None:
@@ -75,7 +75,7 @@ async def test_small_bodies_pass_while_large_ones_take_all_there_is(world: World
     assert await asked(world, MEGA) == FULL
     assert await asked(world, 0) == (200, None)
     connections[0][1].close()
-    await world.until(lambda: world.app.state.bodies.held < 3 * MEGA)
+    await world.until(lambda: world.app.state.bodies.held_bytes < 3 * MEGA)
     assert await asked(world, MEGA) == (200, None)
 
 
@@ -84,7 +84,7 @@ async def test_a_body_that_dawdles_gives_back_what_it_took(tmp_path: Path) -> No
     async with serving(tmp_path, limits=limits) as world:
         reader, _ = await begun(world, 2 * MEGA - FREE_BYTES)
         assert (await answer_on(reader))[0] == 408
-        assert world.app.state.bodies.held == 0
+        assert world.app.state.bodies.held_bytes == 0
 
 
 async def test_a_request_that_waits_at_the_gate_keeps_its_share(world: World) -> None:
@@ -115,7 +115,7 @@ async def test_what_is_made_of_a_body_counts_too(world: World) -> None:
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert kept
-        assert world.app.state.bodies.held > 2 * size - 2 * FREE_BYTES > 8 * FREE_BYTES
+        assert world.app.state.bodies.held_bytes > 2 * size - 2 * FREE_BYTES > 8 * FREE_BYTES
         held.append(asyncio.create_task(client.post("/generate", json=numbers)))
         assert (await held.pop()).status_code == 503
         world.go_live(FIRST)

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Events
-from hotreload.server.candidate_app import answering_at, create_candidate_app
+from hotreload.server.candidate_app import create_candidate_app, serve_at_loopback
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, Lease, Staged
 from tests.fake_answers import FOR_EVER
@@ -52,7 +52,7 @@ async def asking() -> AsyncIterator[Asked]:
     async with engine.as_candidate(staged):
         lease = Lease(candidate, engine, staged)
         app = create_candidate_app(lease, entrance, limits=limits, token=TOKEN)
-        async with answering_at(app, limits) as url:
+        async with serve_at_loopback(app, limits) as url:
             yield Asked(url, app, engine, staged)
 
 

@@ -330,7 +330,7 @@ async def test_an_answer_that_is_read_slowly_is_sent_whole(tmp_path: Path) -> No
 async def test_an_answer_that_is_read_drop_by_drop_is_cut_off_at_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "LONGEST_READING", 4)
+    monkeypatch.setattr(connections, "MOST_READ_CHECKS", 4)
     loop, got = asyncio.get_running_loop(), 0
     async with serving(tmp_path, limits=Limits(write_seconds=0.2)) as world:
         world.engine.words = [LARGE * 40]

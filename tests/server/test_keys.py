@@ -9,8 +9,8 @@ import httpx
 import openai
 import pytest
 
-from hotreload.server.http.keys import FAILURES_TOLD_SECONDS as PUBLISH_SECONDS
-from hotreload.server.http.keys import ApiKeys, Failures
+from hotreload.server.http.keys import FAILURE_LOG_SECONDS as PUBLISH_SECONDS
+from hotreload.server.http.keys import ApiKeys, FailureLog
 from tests.clock import Clock
 from tests.server.world import World, serving
 from tests.waiting import PATIENCE
@@ -101,7 +101,7 @@ def test_failures_are_told_with_their_rate_and_without_what_was_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    failures = Failures(clock)
+    failures = FailureLog(clock)
     scope = {"client": ("10.0.0.7", 4711), "headers": [(b"authorization", b"Bearer guess")]}
     for _ in range(100):
         failures.count(scope)

@@ -233,10 +233,10 @@ async def test_health_is_bad_when_nobody_was_given_a_token_in_time(world: World)
     last = 0.0
     probe = OneToken(world.entrance, lambda: last, within=0.01)
     with pytest.raises(Refused) as refused:
-        await probe.heard()
+        await probe.wait_for_token()
     assert (refused.value.status, refused.value.code) == (503, "no_token")
     last = float("inf")  # a client was answered meanwhile: the engine is only busy
-    await probe.heard()
+    await probe.wait_for_token()
     world.engine.steps.released["generate"].set()
 
 

@@ -54,7 +54,7 @@ class Watched(Witness):
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(socket_paths, "DOOR_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
     async with serving(tmp_path / "run") as world:
         yield Watched(world)
 
@@ -82,7 +82,7 @@ async def test_who_had_connected_and_was_not_accepted_yet_is_answered(watched: W
         client.connect(str(watched.path))  # the loop does not turn until the next await
         watched.path.unlink()
         os.rename(_another_socket(watched.path), watched.path)
-        watched.world.socket_paths.look_again()
+        watched.world.socket_paths.check_now()
         await watched.bound_anew()
         client.sendall(LIVEZ)
         client.setblocking(False)
@@ -116,14 +116,14 @@ def _listener(watched: Watched) -> socket.socket:
 async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_paths, "DOOR_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
     above = tmp_path / "above"
     above.mkdir()
     async with serving(above / "run") as world:
         watched = Watched(world)
         above.rename(tmp_path / "elsewhere")
         words = await watched.told()
-        assert f"nobody can connect any more: its folder {above / 'run'} is gone" in words
+        assert f"no client can connect: its folder {above / 'run'} is gone" in words
         above.mkdir()
         await watched.bound_anew()
         assert watched.happened[1:] == [
@@ -169,7 +169,7 @@ async def test_what_stands_there_now_is_left_alone_and_named_until_it_is_gone(
     there = watched.path.lstat()
     assert words in await watched.told()
     for _ in range(3):
-        watched.world.socket_paths.look_again()
+        watched.world.socket_paths.check_now()
         await asyncio.sleep(0.02)
     assert os.path.samestat(there, watched.path.lstat())
     take_away()
@@ -183,7 +183,7 @@ async def test_a_name_that_leads_to_our_socket_by_a_link_is_left_as_it_is(
     watched.path.rename(moved)
     watched.path.symlink_to(moved)
     for _ in range(3):
-        watched.world.socket_paths.look_again()
+        watched.world.socket_paths.check_now()
         await asyncio.sleep(0.02)
     assert watched.happened == []
     assert await watched.answers()
@@ -192,10 +192,10 @@ async def test_a_name_that_leads_to_our_socket_by_a_link_is_left_as_it_is(
 async def test_it_is_looked_at_once_when_somebody_asks(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_paths, "DOOR_LOOK_SECONDS", 3600)
+    monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 3600)
     await asyncio.sleep(0.02)
     watched.path.unlink()
-    watched.world.socket_paths.look_again()
+    watched.world.socket_paths.check_now()
     await watched.bound_anew()
 
 
@@ -215,7 +215,7 @@ async def test_it_may_be_removed_again_and_again_and_nothing_is_left_behind(
 async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_paths, "DOOR_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
     async with serving(tmp_path) as world:
         watched = Watched(world)
         watched.path.unlink()
@@ -225,7 +225,7 @@ async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
 
 @needs_root
 async def test_the_group_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_paths, "DOOR_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
     async with serving(tmp_path) as world:
         watched = Watched(world)
         os.chown(watched.path, -1, 4242)
@@ -245,7 +245,7 @@ async def test_a_socket_of_systemds_is_told_with_the_unit_to_restart(
         (tmp_path / "s.look").unlink()
         words = await watched.told()
         assert words == (
-            f"nobody can connect any more: {tmp_path / 's.look'}, which systemd opened, was removed"
+            f"no client can connect: {tmp_path / 's.look'}, which systemd opened, was removed"
         )
         (told,) = watched.happened
         assert isinstance(told, TroubleTold)

@@ -33,7 +33,7 @@ class FakeEncoder:
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         self.begun += 1
         await self.may_end.wait()
         if self.refusal is not None:
@@ -45,14 +45,14 @@ class FakeEncoder:
         rest = {name: value for name, value in request.items() if name not in ("text", "messages")}
         return {**rest, "input_ids": ids}
 
-    def wordings(self, request: Mapping[str, Any]) -> "FakeWordings":
-        return FakeWordings()
+    def make_texts(self, request: Mapping[str, Any]) -> "FakeTexts":
+        return FakeTexts()
 
 
-class FakeWordings:
+class FakeTexts:
     """Makes as many words as there are tokens."""
 
-    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+    def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
         words = " ".join(WORDS[: piece["meta_info"]["completion_tokens"]])
         return piece if "text" in piece else {"text": words, **piece}
 
@@ -79,7 +79,7 @@ async def encodes_by(world: World, encoder: FakeEncoder | None) -> None:
     """Have the worker told that it has another one."""
     assert world.worker is not None
     world.worker.encoder = encoder
-    world.worker.tell_encoder(encoder.name if encoder else "")
+    world.worker.send_encoder(encoder.name if encoder else "")
     await world.settled()
 
 
@@ -115,7 +115,7 @@ async def test_the_pieces_of_a_stream_have_their_texts(
 async def test_who_reads_slowly_is_given_the_newest_text(
     world: World, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_model, "MOST_WAITING", 1)
+    monkeypatch.setattr(remote_model, "MOST_UNREAD", 1)
     async with world.client() as client:
         events = await events_of(client, "/generate", ASK | {"stream": True})
     assert events[-1]["text"] == "served by step 1"

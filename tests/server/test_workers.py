@@ -1,4 +1,4 @@
-"""What the engine's process and a worker tell each other: messages, errors, pieces, connections."""
+"""What the engine's process and a worker send each other: messages, errors, pieces, connections."""
 
 import asyncio
 import errno
@@ -27,14 +27,14 @@ from hotreload.errors import (
     NotServing,
 )
 from hotreload.server.http.problems import Refused, problem_of
-from hotreload.server.http.shared_counters import NumbersInMemory
-from hotreload.server.model import EncodedOtherwise
-from hotreload.server.workers.answer_steps import Teller, stepped
-from hotreload.server.workers.error_fields import FaultElsewhere, as_error, as_message
-from hotreload.server.workers.handover import LARGEST_INLINE, Handing
-from hotreload.server.workers.message_kinds import Word
-from hotreload.server.workers.remote_model import MOST_WAITING, _Answer
-from hotreload.server.workers.routing import asks_the_model
+from hotreload.server.http.shared_counters import CounterMemory
+from hotreload.server.model import EncoderMismatch
+from hotreload.server.workers.answer_steps import StepMaker, apply_step
+from hotreload.server.workers.error_fields import EngineProcessFault, error_fields, error_from
+from hotreload.server.workers.handover import LARGEST_INLINE, HandoverChannel
+from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.remote_model import MOST_UNREAD, _PendingAnswer
+from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server_limits import Limits
 from tests.server.world import FIRST, SECOND, World, answer_on, serving
@@ -80,25 +80,27 @@ def grown(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @given(PIECES)
 def test_the_steps_of_an_answer_make_each_piece_of_it(pieces: list[dict[str, Any]]) -> None:
-    teller, last = Teller(), dict[str, Any]()
+    step_maker, last = StepMaker(), dict[str, Any]()
     for piece in grown(pieces):
-        step = teller.step(piece)
-        last = piece if step is None else stepped(last, step)
+        step = step_maker.step(piece)
+        last = piece if step is None else apply_step(last, step)
         assert last == piece
 
 
 def test_a_text_that_was_cut_at_a_stop_is_told_as_it_is() -> None:
-    teller = Teller()
-    teller.step({"text": "one two th"})
-    step = teller.step({"text": "one two"})
+    step_maker = StepMaker()
+    step_maker.step({"text": "one two th"})
+    step = step_maker.step({"text": "one two"})
     assert step is not None
-    assert stepped({"text": "one two th"}, step) == {"text": "one two"}
+    assert apply_step({"text": "one two th"}, step) == {"text": "one two"}
 
 
 def test_a_step_is_as_long_as_what_is_new() -> None:
-    teller = Teller()
-    teller.step({"text": "word " * 1000, "output_ids": [7] * 1000, "meta_info": {"n": 1}})
-    step = teller.step({"text": "word " * 1001, "output_ids": [7] * 1001, "meta_info": {"n": 2}})
+    step_maker = StepMaker()
+    step_maker.step({"text": "word " * 1000, "output_ids": [7] * 1000, "meta_info": {"n": 1}})
+    step = step_maker.step(
+        {"text": "word " * 1001, "output_ids": [7] * 1001, "meta_info": {"n": 2}}
+    )
     assert step == [{}, {"text": "word ", "output_ids": [7]}, {"meta_info": [{"n": 2}, {}, {}]}]
 
 
@@ -120,7 +122,7 @@ def test_a_step_is_as_long_as_what_is_new() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_told_to_clients_as_where_it_was_raised(error: HotReloadError) -> None:
-    told = as_error(as_message(error))
+    told = error_from(error_fields(error))
     assert isinstance(told, HotReloadError)
     for path in ("/generate", "/v1/completions"):
         here, there = problem_of(error, path), problem_of(told, path)
@@ -154,7 +156,7 @@ async def wired() -> AsyncIterator[tuple[Wire, Wire, list[Message], asyncio.Even
 @pytest.mark.parametrize("value", [2**80, -(2**70), "\ud800 half", {"a": [1, None, 1.5]}, b"x"])
 async def test_whatever_json_can_say_comes_over(value: Any) -> None:
     async with wired() as (first, _, heard, _):
-        first.tell("word", value)
+        first.send("word", value)
         await turn_until(lambda: bool(heard))
         assert heard == [["word", value]]
 
@@ -165,7 +167,7 @@ async def test_what_is_told_in_one_turn_is_written_at_once() -> None:
     await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, ours)
     with theirs:
         for number in range(100):
-            wire.tell("word", number)
+            wire.send("word", number)
         theirs.setblocking(False)
         read = await asyncio.get_running_loop().sock_recv(theirs, 2**16)
         assert read == b"".join(msgpack.packb(["word", n]) for n in range(100))
@@ -176,7 +178,7 @@ async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() ->
     async with wired() as (first, second, _, gone):
         second.close()
         await asyncio.wait_for(gone.wait(), PATIENCE)
-        first.tell("word")
+        first.send("word")
         assert first.is_over
 
 
@@ -187,7 +189,7 @@ async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() ->
         {},
         {"request": {}, "encoded": 5},
         {"request": {}, "encoded": ["as-1", {"kind": "SystemExit"}]},
-        {"request": {}, "encoded": ["as-1", {"kind": "FaultElsewhere"}]},
+        {"request": {}, "encoded": ["as-1", {"kind": "EngineProcessFault"}]},
         {"request": {"input_ids": [1]}, "encoded": [None, None]},
     ],
 )
@@ -198,13 +200,13 @@ async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
         assert world.worker is not None
         worker: Any = world.worker._worker
         whole = {"within": 9.0, "at_least": 0, "exactly": None, "session": None}
-        heard = worker._model._heard[7] = _Answer(None)
-        more = {**whole, "may_be_heard": True, **ask} if isinstance(ask, dict) and ask else ask
-        worker._wire.tell(Word.ASK, 7, more)
+        heard = worker._model._pending[7] = _PendingAnswer(None)
+        more = {**whole, "may_be_kept": True, **ask} if isinstance(ask, dict) and ask else ask
+        worker._wire.send(MessageKind.ASK, 7, more)
         await turn_until(lambda: heard.is_over)
-        with pytest.raises((FaultElsewhere, EncodedOtherwise)):
-            await heard.begins()
-        del worker._model._heard[7]
+        with pytest.raises((EngineProcessFault, EncoderMismatch)):
+            await heard.wait_for_start()
+        del worker._model._pending[7]
         assert world.engine.requests == []
         assert (await client.post("/generate", json=ASK)).status_code == 200
 
@@ -217,8 +219,8 @@ async def test_a_connection_goes_with_all_that_was_read_of_it(size: int) -> None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client, server = socket.socketpair()
     taken: asyncio.Future[tuple[socket.socket, bytes]] = asyncio.get_running_loop().create_future()
-    giving = Handing(ours, lambda connection, data: None)
-    taking = Handing(theirs, lambda connection, data: taken.set_result((connection, data)))
+    giving = HandoverChannel(ours, lambda connection, data: None)
+    taking = HandoverChannel(theirs, lambda connection, data: taken.set_result((connection, data)))
     try:
         assert giving.hand_over(server.fileno(), b"x" * size)
         server.close()
@@ -238,8 +240,8 @@ async def test_what_wants_a_descriptor_that_is_not_there_goes_later(
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     client, server = socket.socketpair()
     taken: asyncio.Future[tuple[socket.socket, bytes]] = asyncio.get_running_loop().create_future()
-    giving = Handing(ours, lambda connection, data: None)
-    taking = Handing(theirs, lambda connection, data: taken.set_result((connection, data)))
+    giving = HandoverChannel(ours, lambda connection, data: None)
+    taking = HandoverChannel(theirs, lambda connection, data: taken.set_result((connection, data)))
     tries: list[str] = []
 
     def no_file(name: str) -> int:
@@ -249,7 +251,7 @@ async def test_what_wants_a_descriptor_that_is_not_there_goes_later(
     try:
         with client, server, monkeypatch.context() as patched:
             patched.setattr(os, "memfd_create", no_file)
-            giving.hand_over_surely(server.fileno(), b"x" * 2**17)
+            giving.queue_handover(server.fileno(), b"x" * 2**17)
             for _ in range(100):  # it turns no processor meanwhile
                 await asyncio.sleep(0)
             assert len(tries) < 5
@@ -275,8 +277,8 @@ async def test_one_that_there_is_no_descriptor_for_is_told_and_counts_as_gone(
 
     monkeypatch.setattr(socket, "recv_fds", cut)
     client, server = socket.socketpair()
-    giving = Handing(ours, lambda connection, data: None)
-    taking = Handing(theirs, lambda connection, data: taken.append(data), lost.set)
+    giving = HandoverChannel(ours, lambda connection, data: None)
+    taking = HandoverChannel(theirs, lambda connection, data: taken.append(data), lost.set)
     try:
         with client, server:
             assert giving.hand_over(server.fileno(), b"x" * 2**17)
@@ -292,7 +294,7 @@ async def test_one_that_there_is_no_descriptor_for_is_told_and_counts_as_gone(
 
 async def test_who_takes_none_keeps_none_from_being_answered() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    giving = Handing(ours, lambda connection, data: None)
+    giving = HandoverChannel(ours, lambda connection, data: None)
     with theirs, socket.socket() as given:
         try:
             answers = [giving.hand_over(given.fileno(), b"x" * 1000) for _ in range(2000)]
@@ -319,7 +321,7 @@ async def test_who_takes_none_keeps_none_from_being_answered() -> None:
     ],
 )
 def test_the_first_line_says_whose_a_request_is(head: bytes, is_so: bool | None) -> None:
-    assert asks_the_model(head) is is_so
+    assert is_model_request(head) is is_so
 
 
 async def test_a_connection_goes_to_and_fro_by_what_is_asked_on_it(tmp_path: Path) -> None:
@@ -403,15 +405,14 @@ async def test_a_worker_names_who_is_live_also_where_nobody_answered(tmp_path: P
 
 
 def test_each_process_sees_the_whole_of_a_number_and_what_an_ended_one_had_is_gone() -> None:
-    memory = NumbersInMemory.made(3)
+    memory = CounterMemory.create(3)
     first, second = memory.of(0), memory.of(1)
     first.running.add(2)
     second.running.add(3)
     assert (first.running.own, first.running.total, second.running.total) == (2, 5, 5)
-    again = NumbersInMemory(os.dup(memory.descriptor), 3).of(2)
+    again = CounterMemory(os.dup(memory.descriptor), 3).of(2)
     assert again.running.total == 5
-    for number in second.each:
-        number.add(-number.own)
+    second.reset_own()
     assert first.running.total == 2
 
 
@@ -469,7 +470,7 @@ async def test_where_the_engines_process_ends_who_waits_is_told(tmp_path: Path) 
 
 async def test_a_slow_reader_misses_pieces_and_nothing_of_the_answer(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
-        words = [f"word{number}" for number in range(5 * MOST_WAITING)]
+        words = [f"word{number}" for number in range(5 * MOST_UNREAD)]
         world.engine.words = words
         transport = httpx.AsyncHTTPTransport(uds=str(world.path))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:

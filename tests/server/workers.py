@@ -10,17 +10,17 @@ from typing import Any
 from fastapi import FastAPI
 
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.shared_counters import NumbersInMemory
+from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import Model
 from hotreload.server.ports import Encoder, Metrics
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.app import create_worker_app
-from hotreload.server.workers.handover import Handing
-from hotreload.server.workers.message_kinds import Word
-from hotreload.server.workers.routing import asks_the_model
+from hotreload.server.workers.handover import HandoverChannel
+from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.worker import Worker
-from hotreload.server.workers.worker_requests import AskedByWorker
+from hotreload.server.workers.worker_requests import WorkerRequests
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -31,21 +31,21 @@ class WorkerInLoop:
     """To the server it is the other process; it speaks by real sockets."""
 
     def __init__(self) -> None:
-        self.numbers = NumbersInMemory.made(2)
+        self.numbers = CounterMemory.create(2)
         self.counts = self.numbers.of(HERE)
         self.handed = 0
         """Connections that it was given."""
         self.given_back = 0
         self.encoder: Encoder | None = None
         """What it makes when it is told what encodes prompts."""
-        self.is_gone = True
+        self.is_shut_down = True
         self._worker: Worker | None = None
         self._settled = asyncio.Event()
-        self._handing: Handing | None = None
+        self._handing: HandoverChannel | None = None
         self._wire: Wire | None = None
 
     def is_for(self, head: bytes) -> bool:
-        return self._handing is not None and bool(asks_the_model(head))
+        return self._handing is not None and bool(is_model_request(head))
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         assert self._handing is not None
@@ -56,20 +56,20 @@ class WorkerInLoop:
         theirs = self.numbers.of(THERE)
         if self._wire is None or theirs.connections - theirs.running.own <= 0:
             return False
-        self._wire.tell(Word.MAKE_ROOM, is_local)
+        self._wire.send(MessageKind.MAKE_ROOM, is_local)
         return True
 
-    def go(self) -> None:
+    def shut_down(self) -> None:
         if self._wire is not None:
-            self._wire.tell(Word.GO)
+            self._wire.send(MessageKind.SHUT_DOWN)
 
-    def tell_live(self, generation: Generation | None) -> None:
+    def send_live(self, generation: Generation | None) -> None:
         if self._wire is not None:
-            self._wire.tell(Word.LIVE, message_kinds.generation_parts(generation))
+            self._wire.send(MessageKind.LIVE, message_kinds.generation_parts(generation))
 
-    def tell_encoder(self, name: str) -> None:
+    def send_encoder(self, name: str) -> None:
         if self._wire is not None:
-            self._wire.tell(Word.ENCODER, name, b"")
+            self._wire.send(MessageKind.ENCODER, name, b"")
 
     @property
     def connections(self) -> set[Any]:
@@ -80,7 +80,7 @@ class WorkerInLoop:
         """Wait until all that it has told so far is heeded."""
         if self._wire is not None and not self._wire.is_over:
             self._settled.clear()
-            self._wire.tell(Word.PING, 0)
+            self._wire.send(MessageKind.PING, 0)
             await self._settled.wait()
 
     def lose(self) -> None:
@@ -102,24 +102,24 @@ class WorkerInLoop:
         """Let it answer in the block, for `server`; `round_it` is what stands round its routes."""
         ours, theirs = socket.socketpair()
         way, their_way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        settings = {"wants": None, "hosts": (), "origins": (), "access_log": False, **round_it}
+        settings = {"check_key": None, "hosts": (), "origins": (), "access_log": False, **round_it}
         make: Callable[..., FastAPI] = partial(create_worker_app, name="model", **settings)
         worker = self._worker = Worker(
             limits=limits,
             counts=self.numbers.of(THERE),
             make_app=make,
-            heed=lambda fields: None,
+            apply_settings=lambda fields: None,
             make_encoder=lambda name, data: self.encoder,
             graces=(1.0, 0.0),
         )
 
-        def hear(message: Message) -> None:
-            asked.hear(message)
-            if message[0] == Word.ALIVE:
+        def receive(message: Message) -> None:
+            asked.receive(message)
+            if message[0] == MessageKind.ALIVE:
                 self._settled.set()
 
-        wire = self._wire = Wire(hear, lambda: None)
-        asked = AskedByWorker(wire, model, metrics)
+        wire = self._wire = Wire(receive, lambda: None)
+        asked = WorkerRequests(wire, model, metrics)
         working = asyncio.create_task(worker.run(theirs, their_way), name="a worker")
         working.add_done_callback(lambda _: self._note_gone())
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, ours)
@@ -129,16 +129,16 @@ class WorkerInLoop:
             self.given_back += 1
             adopting.append(asyncio.create_task(server.adopt(connection, data)))
 
-        self.tell_live(live)
-        self.is_gone, self._handing = False, Handing(way, take_back)
+        self.send_live(live)
+        self.is_shut_down, self._handing = False, HandoverChannel(way, take_back)
         try:
             yield
         finally:
-            self.go()
+            self.shut_down()
             await working
-            asked.abandon()
+            asked.cancel_all()
             self._handing.close()
             wire.close()
 
     def _note_gone(self) -> None:
-        self.is_gone = True
+        self.is_shut_down = True

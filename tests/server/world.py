@@ -27,9 +27,9 @@ from hotreload.picture.status import Documents, Status
 from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server.app import create_app
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.keys import ApiKeys, wanted_keys
+from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
-from hotreload.server.http.socket_paths import Doors
+from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.http.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
@@ -282,7 +282,7 @@ class World:
             counts=self.worker.counts if self.worker else None,
             **more,
         )
-        self.socket_paths = Doors(self.events.publish)
+        self.socket_paths = SocketPaths(self.events.publish)
         self.server = HttpServer(
             self.app,
             socket_paths=self.socket_paths,
@@ -290,7 +290,7 @@ class World:
             graceful_seconds=1.0,
             linger_seconds=0.0,
             counts=self.worker.counts if self.worker else None,
-            elsewhere=self.worker,
+            other_process=self.worker,
         )
         self.tcp_port = 0
         self._writers: list[asyncio.StreamWriter] = []
@@ -429,14 +429,14 @@ async def _with_its_worker(
         yield
         return
     status = world.view.documents.status
-    world.events.subscribe(lambda event: worker.tell_live(status.live))
+    world.events.subscribe(lambda event: worker.send_live(status.live))
     async with worker.running(
         world.server,
         model=world.app.state.model,
         metrics=world.metrics,
         limits=limits,
         live=status.live,
-        wants=wanted_keys(keys, admin_keys),
+        check_key=key_check(keys, admin_keys),
         **round_it,
     ):
         yield

@@ -159,8 +159,8 @@ def _sentence(attempt: Fields, words: Fields) -> str:
         said = f"{name} {end}"
     code = f": {plain(attempt['code'])}" if attempt["code"] else ""
     held = f", requests were held {words['held']}" if words["held"] else ""
-    asker = _asked_for(by) if by else ""
-    return f"{said} after {words['took']}{held}{asker and ', '}{asker}{code}"
+    requester = _asked_for(by) if by else ""
+    return f"{said} after {words['took']}{held}{requester and ', '}{requester}{code}"
 
 
 def _asked_for(by: Fields) -> str:
@@ -210,8 +210,8 @@ def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
     """Write fewer columns: the user who asked, if one did, stands among the words."""
     rows = []
     for each in past:
-        asker = _asker(each)
-        notes = [*_notes(each), *([f"by {asker}"] if asker else [])]
+        requester = _asker(each)
+        notes = [*_notes(each), *([f"by {requester}"] if requester else [])]
         what = "-" if "verb" in each else short_name(each)
         words = for_here("; ".join(notes) or "-", now)
         rows.append((ago(_ended(each), now), what, *_figures(each), words))

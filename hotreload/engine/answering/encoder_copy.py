@@ -14,7 +14,7 @@ from typing import Any
 
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import is_of_tools
-from hotreload.engine.answering.wording import Wordings
+from hotreload.engine.answering.wording import AnswerTexts
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 
 log = logging.getLogger("hotreload.engine")
@@ -54,7 +54,7 @@ class CopiedEncoder:
         self._tokenizer, *bounds = pickle.loads(data)
         self._prompts = Prompts(self._tokenizer, *bounds)
 
-    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The request with ids in the place of its texts, or of its chat; BadRequest as the engine.
 
         None where the engine must do it: tools are its own. Ids that are there already are checked
@@ -67,6 +67,6 @@ class CopiedEncoder:
             return request
         return await self._prompts.encoded(request)
 
-    def wordings(self, request: Mapping[str, Any]) -> Wordings:
+    def make_texts(self, request: Mapping[str, Any]) -> AnswerTexts:
         """Make what has the texts of the answers to a request that was encoded here."""
-        return Wordings(self._tokenizer, request)
+        return AnswerTexts(self._tokenizer, request)

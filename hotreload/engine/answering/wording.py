@@ -66,7 +66,7 @@ class Wording:
         self._text_before = self._decode(self._before)
 
 
-class Wordings:
+class AnswerTexts:
     """The texts of all answers to a request that asked for theirs at the end alone."""
 
     def __init__(self, tokenizer: Any, request: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Wordings:
         self._request = request
         self._each: dict[int, Wording] = {}
 
-    def worded(self, piece: dict[str, Any]) -> dict[str, Any]:
+    def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
         """A piece of one of the answers, with its text."""
         if "text" in piece:
             return piece

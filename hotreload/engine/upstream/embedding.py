@@ -131,7 +131,7 @@ def starting(
         for name, value in replaced.items():
             undo.enter_context(_replaced(entry, name, value))
         undo.enter_context(_on_devices(devices))
-        undo.enter_context(_naming(devices[0].platform))
+        undo.enter_context(_send_with_cors(devices[0].platform))
         undo.enter_context(_joined())
         undo.enter_context(_scanning_own_files())
         yield
@@ -199,7 +199,7 @@ def _scanning_own_files() -> Iterator[None]:
 
 
 @contextmanager
-def _naming(platform: str) -> Iterator[None]:
+def _send_with_cors(platform: str) -> Iterator[None]:
     """Set JAX_PLATFORMS to the device's bare name in here: both versions refuse any other.
 
     `tpu,cpu` is right on a TPU, `cuda` on a GPU, and JAX has read it by now. Goes when

@@ -9,12 +9,12 @@ from hotreload.server.api_schema.schema_parts import (
     a_list,
     an_object,
     either,
-    named,
+    ref_to,
 )
-from hotreload.server.feature_routes import Routes, to_attempts
+from hotreload.server.feature_routes import FeatureRoutes, add_to_attempts
 
-MAYBE_BAKE = either(named("Bake"), {"type": "null"})
-BAKE_SHAPES = Routes(
+MAYBE_BAKE = either(ref_to("Bake"), {"type": "null"})
+BAKE_SHAPES = FeatureRoutes(
     shapes={
         "Bake": an_object(
             outcome=PLAIN_TEXT,
@@ -27,6 +27,6 @@ BAKE_SHAPES = Routes(
             signals=a_list(ANY_OBJECT),
         ),
     },
-    adds={**to_attempts(bake=MAYBE_BAKE), "Verdict": {"bake": MAYBE_BAKE}},
+    adds={**add_to_attempts(bake=MAYBE_BAKE), "Verdict": {"bake": MAYBE_BAKE}},
 )
 """It adds no route."""

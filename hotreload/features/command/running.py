@@ -14,7 +14,7 @@ from hotreload.features.command.judge import CommandJudge
 from hotreload.features.command.process import Rights, rights_of, run_command
 from hotreload.features.command.settings import CommandSettings
 from hotreload.parts import Given
-from hotreload.server.candidate_app import answering_at, create_candidate_app
+from hotreload.server.candidate_app import create_candidate_app, serve_at_loopback
 from hotreload.types import Generation, Lease, Staged
 
 NO_NUMBER = 0
@@ -44,7 +44,7 @@ class CommandRunner:
         app = create_candidate_app(candidate, entrance, limits=limits, token=token)
         name, within = Path(next(iter(command.run), "")).name, command.timeout
         try:
-            async with answering_at(app, limits) as url:
+            async with serve_at_loopback(app, limits) as url:
                 self._given.attempts.publish(CommandBegan(staged.revision, name, within))
                 return await run_command(
                     command.run,

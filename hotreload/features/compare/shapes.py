@@ -10,9 +10,9 @@ from hotreload.server.api_schema.schema_parts import (
     a_list,
     an_object,
     either,
-    named,
+    ref_to,
 )
-from hotreload.server.feature_routes import Routes, to_attempts
+from hotreload.server.feature_routes import FeatureRoutes, add_to_attempts
 
 _SIGNS = ("empty", "endless", "repeating")
 _COUNTS = (
@@ -29,15 +29,15 @@ _DIVERGENCES = (
     *("perplexity_ratio", "entropy", "live_entropy"),
     *("heard_kl", "heard_noise_kl", "heard_same_top", "heard_perplexity_ratio"),
 )
-COMPARE_SHAPES = Routes(
+COMPARE_SHAPES = FeatureRoutes(
     shapes={
         "Behaviour": an_object(
             dict.fromkeys(_COUNTS, AN_INTEGER),
             **dict.fromkeys(("agreement", "same_first", "seconds"), A_NUMBER),
             **dict.fromkeys(("length_ratio", *_DIVERGENCES), _MAYBE_NUMBER),
             first_difference=MAYBE_INTEGER,
-            worst=a_list(named("BothAnswers")),
-            right_answers=either(named("RightAnswers"), {"type": "null"}),
+            worst=a_list(ref_to("BothAnswers")),
+            right_answers=either(ref_to("RightAnswers"), {"type": "null"}),
         ),
         "BothAnswers": an_object(dict.fromkeys(("prompt", "live", "new", "why"), PLAIN_TEXT)),
         "RightAnswers": an_object(
@@ -48,8 +48,8 @@ COMPARE_SHAPES = Routes(
         ),
     },
     adds={
-        **to_attempts(
-            behaviour=either(named("Behaviour"), {"type": "null"}), not_compared=MAYBE_TEXT
+        **add_to_attempts(
+            behaviour=either(ref_to("Behaviour"), {"type": "null"}), not_compared=MAYBE_TEXT
         ),
         "Status": {
             "heard": either(

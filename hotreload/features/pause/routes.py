@@ -32,13 +32,13 @@ from hotreload.server.api_schema.schema_parts import (
     Schema,
     an_object,
     either,
-    named,
+    ref_to,
 )
-from hotreload.server.feature_routes import Routes
+from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
 from hotreload.server.http.request_log import while_connected
-from hotreload.server.orders import asker
+from hotreload.server.orders import requester
 from hotreload.server.ports import Gate
 from hotreload.server.sglang.bodies import EVERY_CONTROL
 
@@ -64,7 +64,7 @@ _SHAPES: Mapping[str, Schema] = {
         mode=PLAIN_TEXT,
         running=PLAIN_TEXT,
         held=AN_INTEGER,
-        by=named("By"),
+        by=ref_to("By"),
     ),
     "Paused": an_object(
         status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
@@ -72,7 +72,7 @@ _SHAPES: Mapping[str, Schema] = {
     "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
     "IsPaused": an_object(is_paused=A_BOOLEAN),
 }
-_ADDS = {"Status": {"pause": either(named("Pause"), {"type": "null"})}}
+_ADDS = {"Status": {"pause": either(ref_to("Pause"), {"type": "null"})}}
 _MODE_PARAMETER = Parameter(
     "mode", "query", VLLM_PAUSE_MODE, "What becomes of those that run; abort."
 )
@@ -80,7 +80,7 @@ _CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes 
 
 
 def _guarded(words: str, shape: str, **more: Any) -> Operation:
-    operation = Operation(words, {JSON_TYPE: named(shape)}, **more)
+    operation = Operation(words, {JSON_TYPE: ref_to(shape)}, **more)
     return for_administrators(operation, 403, 408, 503)
 
 
@@ -98,14 +98,14 @@ OF_PAUSES: Operations = {
     ),
     ("POST", "/resume"): _guarded("vLLM's: the same as /continue_generation.", "Continued"),
     ("GET", "/is_paused"): Operation(
-        "vLLM's: does a pause stand?", {JSON_TYPE: named("IsPaused")}, (503,)
+        "vLLM's: does a pause stand?", {JSON_TYPE: ref_to("IsPaused")}, (503,)
     ),
 }
 
 
-def pause_routes(pause: Pause) -> Routes:
+def pause_routes(pause: Pause) -> FeatureRoutes:
     """Return the routes by which this pause is asked for, and ended."""
-    return Routes(partial(_make_routes, pause), OF_PAUSES, _SHAPES, _ADDS)
+    return FeatureRoutes(partial(_make_routes, pause), OF_PAUSES, _SHAPES, _ADDS)
 
 
 def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
@@ -127,7 +127,7 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
     @guarded.post("/continue_generation")
     async def continue_generation(request: Request) -> Response:
         await read_fields(request, CONTINUE, may_be_empty=True)
-        stood = here().end(asker("continue", request))
+        stood = here().end(requester("continue", request))
         told = {"message": "Generation continued successfully.", "status": "ok", "success": True}
         return Json({**told, "was_paused": stood})
 
@@ -141,7 +141,7 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
 
     @guarded.post("/resume")
     async def resume(request: Request) -> Response:
-        stood = here().end(asker("continue", request))
+        stood = here().end(requester("continue", request))
         return Json({"status": "resumed", "success": True, "was_paused": stood})
 
     @router.get("/is_paused")
@@ -162,7 +162,7 @@ async def _paused(
     running = Running.ABORT if mode == Running.ABORT else Running.FINISH
     gate.engines()  # NotServing while there is nobody to hold
     await request.body()  # or a client that left could not be told from one that still sends
-    by = asker("pause", request, route=request.url.path)
+    by = requester("pause", request, route=request.url.path)
     pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):

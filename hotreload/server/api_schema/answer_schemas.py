@@ -14,13 +14,13 @@ from hotreload.server.api_schema.schema_parts import (
     a_list,
     an_object,
     either,
-    named,
+    ref_to,
 )
 
 _STAMP = an_object(
     generation=AN_INTEGER, revision=PLAIN_TEXT, fingerprint=PLAIN_TEXT, weight_version=PLAIN_TEXT
 )
-_MODEL_STAMP = {"id": PLAIN_TEXT, "created": AN_INTEGER, "hotreload": named("Stamp")}
+_MODEL_STAMP = {"id": PLAIN_TEXT, "created": AN_INTEGER, "hotreload": ref_to("Stamp")}
 _USAGE = an_object(prompt_tokens=AN_INTEGER, completion_tokens=AN_INTEGER, total_tokens=AN_INTEGER)
 _CHOICE = {
     "index": AN_INTEGER,
@@ -30,7 +30,7 @@ _CHOICE = {
 _ANSWERED = {
     "model": PLAIN_TEXT,
     "system_fingerprint": PLAIN_TEXT,
-    "usage": named("Usage"),
+    "usage": ref_to("Usage"),
     **_MODEL_STAMP,
 }
 _MESSAGE = an_object(role={"const": "assistant"}, content=MAYBE_TEXT, refusal=MAYBE_TEXT)
@@ -43,7 +43,7 @@ _MESSAGE_OR_CALLS: Schema = {
     **_MESSAGE,
     "properties": {**_MESSAGE["properties"], "tool_calls": a_list(_TOOL_CALL)},
 }
-MAYBE_BY = either(named("By"), {"type": "null"})
+MAYBE_BY = either(ref_to("By"), {"type": "null"})
 _GATE = an_object(state={"enum": ["open", "holding", "sealed"]}, inside=AN_INTEGER, held=AN_INTEGER)
 _LOADING: Mapping[str, Schema] = {
     "loader": {"enum": ["own", "upstream", None]},
@@ -99,8 +99,8 @@ SHAPES: Mapping[str, Schema] = {
     ),
     "Stamp": _STAMP,
     "Usage": _USAGE,
-    "Answer": an_object(text=PLAIN_TEXT, meta_info=named("Stamp")),
-    "TextGeneration": an_object(generated_text=PLAIN_TEXT, hotreload=named("Stamp")),
+    "Answer": an_object(text=PLAIN_TEXT, meta_info=ref_to("Stamp")),
+    "TextGeneration": an_object(generated_text=PLAIN_TEXT, hotreload=ref_to("Stamp")),
     "Completion": an_object(
         _ANSWERED,
         object={"const": "text_completion"},
@@ -122,10 +122,10 @@ SHAPES: Mapping[str, Schema] = {
         metadata=ANY_OBJECT,
         output=a_list(an_object(id=PLAIN_TEXT, type={"enum": ["message", "function_call"]})),
         usage=an_object(input_tokens=AN_INTEGER, output_tokens=AN_INTEGER, total_tokens=AN_INTEGER),
-        hotreload=named("Stamp"),
+        hotreload=ref_to("Stamp"),
     ),
     "Model": an_object(_MODEL_STAMP, object={"const": "model"}, owned_by=PLAIN_TEXT),
-    "ModelList": an_object(object={"const": "list"}, data=a_list(named("Model"))),
+    "ModelList": an_object(object={"const": "list"}, data=a_list(ref_to("Model"))),
     "Status": an_object(
         state=PLAIN_TEXT,
         generation=MAYBE_INTEGER,
@@ -140,8 +140,8 @@ SHAPES: Mapping[str, Schema] = {
         wanted=MAYBE_TEXT,
         waiting_for=MAYBE_TEXT,
         phase=MAYBE_TEXT,
-        boot=either(named("Boot"), {"type": "null"}),
-        last_attempt=either(named("Attempt"), {"type": "null"}),
+        boot=either(ref_to("Boot"), {"type": "null"}),
+        last_attempt=either(ref_to("Attempt"), {"type": "null"}),
         refused=a_list(ANY_OBJECT),
         passed_over=a_list(an_object(label=PLAIN_TEXT, code=PLAIN_TEXT, reason=PLAIN_TEXT)),
         passed_over_total=AN_INTEGER,
@@ -149,7 +149,7 @@ SHAPES: Mapping[str, Schema] = {
         pinned=A_BOOLEAN,
         pin=MAYBE_BY,
         overruled=MAYBE_BY,
-        loading=either(named("Loading"), {"type": "null"}),
+        loading=either(ref_to("Loading"), {"type": "null"}),
         loader=an_object(trusted=A_BOOLEAN, reason=MAYBE_TEXT),
         drifted={"type": ["object", "null"]},
         verified_at=MAYBE_TEXT,
@@ -181,7 +181,7 @@ SHAPES: Mapping[str, Schema] = {
         wanted=MAYBE_TEXT,
         wanted_label=MAYBE_TEXT,
         live=either(ANY_OBJECT, {"type": "null"}),
-        attempt=either(named("PastAttempt"), {"type": "null"}),
+        attempt=either(ref_to("PastAttempt"), {"type": "null"}),
     ),
     "PastAttempt": an_object(_ATTEMPT, replaced={"type": ["object", "null"]}),
     "By": an_object(
@@ -191,9 +191,9 @@ SHAPES: Mapping[str, Schema] = {
         at=PLAIN_TEXT,
         reason=PLAIN_TEXT,
     ),
-    "History": an_object(attempts=a_list(named("PastAttempt")), pins=a_list(named("By"))),
+    "History": an_object(attempts=a_list(ref_to("PastAttempt")), pins=a_list(ref_to("By"))),
     "Listing": an_object(
-        checkpoints=a_list(named("Listed")),
+        checkpoints=a_list(ref_to("Listed")),
         total=AN_INTEGER,
         states=ANY_OBJECT,
         looked_at=MAYBE_TEXT,
@@ -289,6 +289,6 @@ SHAPES: Mapping[str, Schema] = {
         wanted=MAYBE_TEXT,
         waiting_for=MAYBE_TEXT,
         phase=MAYBE_TEXT,
-        last_attempt=either(named("Attempt"), {"type": "null"}),
+        last_attempt=either(ref_to("Attempt"), {"type": "null"}),
     ),
 }

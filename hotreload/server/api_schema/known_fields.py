@@ -103,7 +103,7 @@ class KnownFields:
     labels: Set[str] = frozenset()
     within: str = ""
     """Stands before a field's name in words."""
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     """Names of other APIs, or of another place, and what is meant by each."""
     unusual: Mapping[str, Idle] = field(default_factory=dict)
     """Values that ask for nothing in this object alone."""
@@ -114,7 +114,7 @@ class KnownFields:
         return self.unusual.get(name, UNUSUAL.get(name, usual))
 
     @property
-    def taken(self) -> Mapping[str, Kind]:
+    def accepted_kinds(self) -> Mapping[str, Kind]:
         """Fields that are honoured, and those that may say anything."""
         return {**dict.fromkeys(sorted(self.labels), ANYTHING), **self.honoured}
 
@@ -124,7 +124,7 @@ class KnownFields:
         properties = {name: kind.schema for name, kind in self.honoured.items()}
         return Kind("an object", OBJECT.fits, {"type": "object", "properties": properties})
 
-    def asked(self, given: Fields, limits: Limits) -> Fields:
+    def check(self, given: Fields, limits: Limits) -> Fields:
         """Fields that ask for something, each of its kind; BadRequest names what cannot be had."""
         asked = {name: value for name, value in given.items() if not self._is_idle(name, value)}
         for name in sorted(asked.keys() & self.others):
@@ -135,7 +135,7 @@ class KnownFields:
             )
         if limits.unknown_fields == "ignore":
             asked = {name: value for name, value in asked.items() if name in self.honoured}
-        return check_kinds(asked, self.honoured, self.within, self.elsewhere)
+        return check_kinds(asked, self.honoured, self.within, self.other_names)
 
     def _is_idle(self, name: str, value: Any) -> bool:
         if name in self.honoured or name in self.others:
@@ -200,7 +200,7 @@ GENERATE = KnownFields(
         """
     ),
     labels=LABELS,
-    elsewhere={
+    other_names={
         **dict.fromkeys(("prompt", "prompts", "inputs"), "text"),
         "max_tokens": "sampling_params.max_new_tokens",
         **{
@@ -226,7 +226,7 @@ SAMPLING_PARAMS = KnownFields(
     },
     others=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
     within="sampling_params.",
-    elsewhere={
+    other_names={
         **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
         "min_tokens": "min_new_tokens",
         "seed": "sampling_seed",

@@ -21,8 +21,8 @@ from hotreload.server.api_schema.operation import (
     Parameter,
 )
 from hotreload.server.api_schema.operations import OPERATIONS
-from hotreload.server.api_schema.schema_parts import Schema, extended, named
-from hotreload.server.feature_routes import Routes
+from hotreload.server.api_schema.schema_parts import Schema, extend, ref_to
+from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import OPENAI_PATHS, Json
 from hotreload.server.http.request_body import Kind
 from hotreload.server.http.request_log import GENERATION_HEADER, REQUEST_ID_HEADER
@@ -40,14 +40,14 @@ ABOUT = (
 )
 
 
-def schema_routes(of_features: Sequence[Routes]) -> APIRouter:
+def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
     """Build the route; features have routes of their own."""
     router = APIRouter()
     operations, shapes = dict(OPERATIONS), dict(SHAPES)
     for each in of_features:
         operations |= each.operations
         shapes |= each.shapes
-        shapes |= {name: extended(shapes[name], more) for name, more in each.adds.items()}
+        shapes |= {name: extend(shapes[name], more) for name, more in each.adds.items()}
 
     @router.get("/openapi.json")
     async def openapi(request: Request) -> Response:
@@ -138,7 +138,7 @@ def _answers(path: str, operation: Operation) -> Fields:
 
 def _refusal(path: str) -> Media:
     is_openai = path.startswith(OPENAI_PATHS)
-    return {JSON_TYPE: named("OpenAIError")} if is_openai else {PROBLEM: named("Problem")}
+    return {JSON_TYPE: ref_to("OpenAIError")} if is_openai else {PROBLEM: ref_to("Problem")}
 
 
 def _answer(status: int, content: Media) -> Fields:

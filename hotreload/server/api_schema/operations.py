@@ -21,8 +21,8 @@ from hotreload.server.api_schema.operation import (
     Parameter,
     for_administrators,
 )
-from hotreload.server.api_schema.order_operations import OF_ORDERS
-from hotreload.server.api_schema.schema_parts import PLAIN_TEXT, Schema, a_list, either, named
+from hotreload.server.api_schema.order_operations import ORDER_OPERATIONS
+from hotreload.server.api_schema.schema_parts import PLAIN_TEXT, Schema, a_list, either, ref_to
 from hotreload.server.http.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.hugging_face.text_generation_fields import TEXT_GENERATION
@@ -37,7 +37,7 @@ from hotreload.server.view_routes import MOST_LISTED
 
 
 def _json(name: str) -> Media:
-    return {JSON_TYPE: named(name)}
+    return {JSON_TYPE: ref_to(name)}
 
 
 MIN_GENERATION_PARAMETER = Parameter(
@@ -81,7 +81,7 @@ RANK_PARAMETER = Parameter(
     "dp_rank", "query", whole_number(0, 2**31 - 1), "The engine of this number alone."
 )
 
-ONE_OR_EACH = either(named("Answer"), a_list(named("Answer")))
+ONE_OR_EACH = either(ref_to("Answer"), a_list(ref_to("Answer")))
 REFUSALS_OF_ORDERS = (404, 408, 409, 503, 504)
 CHANGED = (403, 404, 408, 409, 503, 504)
 UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
@@ -92,7 +92,7 @@ def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Oper
         words,
         {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
         REFUSALS_OF_ORDERS,
-        body=known.taken,
+        body=known.accepted_kinds,
         required=required,
         parameters=(
             MIN_GENERATION_PARAMETER,
@@ -110,7 +110,7 @@ def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
 
 
 def _pins(words: str) -> Operation:
-    pin = Operation(words, _json("Pinned"), CHANGED, body=admin.PINNING, may_be_empty=True)
+    pin = Operation(words, _json("Pinned"), CHANGED, body=admin.PIN_FIELDS, may_be_empty=True)
     return for_administrators(pin)
 
 
@@ -123,7 +123,7 @@ def _by(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) 
 
 
 EITHER = ("GET", "POST")
-OF_SGLANG: Operations = {
+SGLANG_OPERATIONS: Operations = {
     **_by(
         ("GET",),
         ("/model_info", "/get_model_info"),
@@ -205,26 +205,26 @@ OF_SGLANG: Operations = {
 }
 
 OPERATIONS: Operations = {
-    **OF_SGLANG,
-    **OF_ORDERS,
+    **SGLANG_OPERATIONS,
+    **ORDER_OPERATIONS,
     ("POST", "/generate"): replace(
         _asks("Ask in the engine's own schema.", ONE_OR_EACH, known_fields.GENERATE),
         one_of=known_fields.PROMPTS,
     ),
     ("POST", "/"): _asks(
         "Ask as huggingface_hub's client does.",
-        a_list(named("TextGeneration")),
+        a_list(ref_to("TextGeneration")),
         TEXT_GENERATION,
         "inputs",
     ),
     ("POST", "/v1/completions"): _asks(
-        "OpenAI's completions.", named("Completion"), known_fields.COMPLETION, "prompt"
+        "OpenAI's completions.", ref_to("Completion"), known_fields.COMPLETION, "prompt"
     ),
     ("POST", "/v1/chat/completions"): _asks(
-        "OpenAI's chat completions.", named("ChatCompletion"), known_fields.CHAT, "messages"
+        "OpenAI's chat completions.", ref_to("ChatCompletion"), known_fields.CHAT, "messages"
     ),
     ("POST", "/v1/responses"): _asks(
-        "OpenAI's responses, of text and without state.", named("Response"), RESPONSES, "input"
+        "OpenAI's responses, of text and without state.", ref_to("Response"), RESPONSES, "input"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(
@@ -272,9 +272,9 @@ OPERATIONS: Operations = {
         success=202,
         security=BY_SECRET,
     ),
-    ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD),
-    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.WAY_BACK),
-    ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB),
+    ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD_FIELDS),
+    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK_FIELDS),
+    ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB_FIELDS),
     ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
     ("POST", "/admin/unpin"): _pins("Follow the source again."),
     ("GET", "/admin/reload_status"): for_administrators(

@@ -9,20 +9,20 @@ from hotreload.server.api_schema.operation import (
     Parameter,
     for_administrators,
 )
-from hotreload.server.api_schema.schema_parts import named
+from hotreload.server.api_schema.schema_parts import ref_to
 from hotreload.server.http.request_body import BOOLEAN
 from hotreload.server.sglang import bodies
 
-_UPDATED: Media = {JSON_TYPE: named("Updated")}
-_VERSION: Media = {JSON_TYPE: named("Version")}
-_NOT_DONE: Media = {JSON_TYPE: named("NotDone")}
+_UPDATED: Media = {JSON_TYPE: ref_to("Updated")}
+_VERSION: Media = {JSON_TYPE: ref_to("Version")}
+_NOT_DONE: Media = {JSON_TYPE: ref_to("NotDone")}
 INCLUDE_DP = Parameter("include_dp", "query", BOOLEAN, "Count all engines; true.")
 
 _TELLS_VERSION = Operation(
     "SGLang's and vLLM's: the version of the weights that answer.", _VERSION, (503,)
 )
 
-OF_ORDERS: Operations = {
+ORDER_OPERATIONS: Operations = {
     ("GET", "/get_weight_version"): _TELLS_VERSION,
     ("GET", "/weight_version"): _TELLS_VERSION,
     ("GET", "/weight_info"): _TELLS_VERSION,
@@ -50,7 +50,7 @@ OF_ORDERS: Operations = {
         Operation(
             "SGLang's and vLLM's: name the weights that answer.",
             _VERSION,
-            body=bodies.NAMING,
+            body=bodies.NAME_FIELDS,
             required=("new_version",),
             others={400: _NOT_DONE},
         ),
@@ -58,13 +58,13 @@ OF_ORDERS: Operations = {
     ),
     ("GET", "/get_world_size"): Operation(
         "vLLM's: the number of devices.",
-        {JSON_TYPE: named("WorldSize")},
+        {JSON_TYPE: ref_to("WorldSize")},
         (503,),
         parameters=(INCLUDE_DP,),
     ),
     ("POST", "/reset_prefix_cache"): for_administrators(
         Operation(
-            "vLLM's: forget cached prefixes that nobody uses.", {JSON_TYPE: named("Flushed")}
+            "vLLM's: forget cached prefixes that nobody uses.", {JSON_TYPE: ref_to("Flushed")}
         ),
         403,
         503,
@@ -72,9 +72,9 @@ OF_ORDERS: Operations = {
     ("POST", "/weight_checker"): for_administrators(
         Operation(
             "vLLM's: checksums computed now, and whether they are those of the baseline.",
-            {JSON_TYPE: named("WeightsChecked")},
+            {JSON_TYPE: ref_to("WeightsChecked")},
             body=bodies.CHECK_BY_NAME,
-            others={400: {JSON_TYPE: named("NotChecked")}},
+            others={400: {JSON_TYPE: ref_to("NotChecked")}},
             may_be_empty=True,
         ),
         403,

@@ -19,7 +19,7 @@ def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema)
     return {"type": "object", "required": sorted(known), "properties": known}
 
 
-def extended(known: Schema, more: Mapping[str, Schema]) -> Schema:
+def extend(known: Schema, more: Mapping[str, Schema]) -> Schema:
     """An object that has more."""
     return an_object({**known["properties"], **more})
 
@@ -29,7 +29,7 @@ def a_list(of: Schema) -> Schema:
     return {"type": "array", "items": of}
 
 
-def named(name: str) -> Schema:
+def ref_to(name: str) -> Schema:
     """One of SHAPES by its name."""
     return {"$ref": f"#/components/schemas/{name}"}
 

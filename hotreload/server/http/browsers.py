@@ -1,7 +1,7 @@
-"""Keeps pages of other sites from asking through a browser, but those that may.
+"""Protects against web pages: only pages of allowed sites may send requests through a browser.
 
-Behind a port of localhost, or one that ssh forwards, every page that is open in a browser is a
-client; nothing but headers tells it from the person at the keyboard.
+Every page that is open in a browser can reach a port of localhost, or one that ssh forwards. Only
+the headers distinguish a page from the person at the keyboard.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,47 +18,48 @@ from hotreload.server.http.problems import Refused
 
 SITE_METHODS = "GET, HEAD, POST"
 READABLE_HEADERS = "X-Hotreload-Generation, X-Hotreload-Fingerprint, X-Request-Id, Retry-After"
-"""Headers of an answer that a page may read, beside those every page may."""
+"""Response headers that a page may read beside the ones that browsers always allow."""
 PREFLIGHT_SECONDS = "600"
-"""The time for which a browser may remember what it was told."""
+"""The time for which a browser may cache the answer to a preflight."""
 NOT_FOR_SITES = ("/admin/", "/webhook/")
-"""Paths that no page may ask, whatever its site."""
+"""Paths that no web page may request, whatever its site."""
 
 
 def is_from_a_page(headers: Headers) -> bool:
-    """True if a browser asks for a page it shows, and not a person for the address itself."""
+    """True if a web page sent the request, and not a person typing the address."""
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
 def check_same_site(headers: Headers, origins: Collection[str] = ()) -> None:
-    """Refuse what a page of another site has a browser ask for: it could take up a place of ours.
+    """Raise Refused for the page of another site, unless its origin is one of `origins`.
 
-    Another port of this machine is another site too. Those of these origins may ask.
+    Such a page could take up places for readers of /events. Another port of this machine is
+    another site, too.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if origin in origins:
         return
     is_ours = origin is None or origin.partition("://")[2] == headers.get("host")
     if not (is_ours if site is None else site in ("same-origin", "none")):
-        raise Refused(403, "forbidden", "a page of another site may not listen to events")
+        raise Refused(403, "forbidden", "a page of another site may not read /events")
 
 
 def check_sender(headers: Headers) -> None:
-    """Refuse what a page of another site can have a browser send without our consent.
+    """Raise BadRequest for a web page's request that is not JSON.
 
-    Before JSON of another site is sent, a browser asks whether it may, and is told so of sites
-    that are named alone (`NamedSites`).
+    A browser sends JSON to another site only after a preflight, which `CorsMiddleware` allows for
+    the configured sites alone. Other content types it sends without asking.
     """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if "origin" in headers and kind != "application/json":
         raise BadRequest("a web page must send Content-Type: application/json", code="bad_type")
 
 
-class KnownHost:
-    """Refuses browsers that come by a name which is not ours.
+class HostMiddleware:
+    """Answers 421 to a browser whose Host header is no name of this server.
 
-    The owner of a name may let it mean this machine, and then to a browser a page of theirs counts
-    as one of ours. Other clients are not asked: they come by the name they were given.
+    The owner of a domain can point it at this machine (DNS rebinding); to the browser, a page of
+    that domain is then of the same site as the server. Other clients are not checked.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
@@ -91,7 +92,7 @@ def _is_plain(host: str) -> bool:
 
 
 def _is_local(name: str) -> bool:
-    """An address, or a name that nobody can register."""
+    """True for an IP address, and for a name that cannot be registered as a domain."""
     try:
         ip_address(name)
     except ValueError:
@@ -99,11 +100,11 @@ def _is_local(name: str) -> bool:
     return True
 
 
-class NamedSites:
-    """Tells browsers which sites may ask here, and read what is answered.
+class CorsMiddleware:
+    """Sends the CORS headers by which a browser lets pages of these sites use the server.
 
-    It stands outside of what refuses: a page must be able to read why it was refused. What others
-    than browsers send passes as it is.
+    It is the outermost middleware, so that a page can also read why its request was refused.
+    Requests without one of these origins pass unchanged.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
@@ -116,12 +117,12 @@ class NamedSites:
         if origin not in self._origins or scope["path"].startswith(NOT_FOR_SITES):
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            await _allowed(headers)(scope, receive, _naming(origin, send))
+            await _answer_preflight(headers)(scope, receive, _send_with_cors(origin, send))
         else:
-            await self._app(scope, receive, _naming(origin, send))
+            await self._app(scope, receive, _send_with_cors(origin, send))
 
 
-def _naming(origin: str, send: Send) -> Send:
+def _send_with_cors(origin: str, send: Send) -> Send:
     async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
@@ -133,8 +134,8 @@ def _naming(origin: str, send: Send) -> Send:
     return send_named
 
 
-def _allowed(asked: Headers) -> Response:
-    """Answer what a browser asks before it sends: any header will do, since the site is trusted."""
+def _answer_preflight(asked: Headers) -> Response:
+    """Answer a preflight: any request header is allowed, since the site is trusted."""
     answer = Response(status_code=HTTPStatus.NO_CONTENT)
     answer.headers["Access-Control-Allow-Methods"] = SITE_METHODS
     answer.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS

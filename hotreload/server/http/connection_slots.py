@@ -1,4 +1,7 @@
-"""Places for connections: how many there may be, and which of too many are closed."""
+"""The connection limit: how many connections there may be, and which idle one is closed for more.
+
+Connections on the unix sockets and those over TCP have separate limits.
+"""
 
 import logging
 import os
@@ -6,114 +9,115 @@ import resource
 from collections.abc import Callable
 from typing import Protocol
 
-from hotreload.server.http.shared_counters import SharedNumber
+from hotreload.server.http.shared_counters import SharedCounter
 
 log = logging.getLogger("hotreload.server")
 
 
-class Elsewhere(Protocol):
-    """Another process, which answers some of the requests that come here."""
+class OtherProcess(Protocol):
+    """Another process, which answers some of the requests that this one accepts."""
 
     def is_for(self, head: bytes) -> bool:
-        """True if a request that begins so is to be answered there, as far as can be told yet."""
+        """True if that process answers requests that begin with these bytes."""
         ...
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give away a connection, on which this came and is not answered; False if it stays.
+        """Give that process a connection and its unanswered bytes; False if it takes none now.
 
-        OSError where it can neither go nor be answered here.
+        OSError where this process cannot answer the request either.
         """
         ...
 
     def make_room(self, *, is_local: bool) -> bool:
-        """Close a connection there that does nothing; False if there is none."""
+        """Have that process close an idle connection; False if it has none."""
         ...
 
-    def go(self) -> None:
-        """Have it answer who came, and take nobody any more."""
+    def shut_down(self) -> None:
+        """Have that process answer the requests it has, and accept no more."""
         ...
 
     @property
-    def is_gone(self) -> bool:
-        """True if nobody is answered there."""
+    def is_shut_down(self) -> bool:
+        """True if that process answers no request any more."""
         ...
 
 
-class CrowdMember(Protocol):
-    """A connection, as far as its crowd knows it."""
+class SlotHolder(Protocol):
+    """A connection, as the connection limit sees it."""
 
     @property
-    def is_spare(self) -> bool:
-        """True if it may be closed: it is idle, and all it was sent is on its way."""
+    def is_closable(self) -> bool:
+        """True if the connection is idle and all its answers are written."""
         ...
 
     def shutdown(self) -> None:
-        """Close it."""
+        """Close the connection."""
         ...
 
 
-class Crowd:
-    """The connections of one kind of socket; those of another do not take their places.
+class ConnectionSlots:
+    """The slots for connections on one kind of socket, unix or TCP.
 
-    Over TCP any process of the machine can connect, and none must use up the descriptors that
-    loading and saving need.
+    Any process of the machine can connect over TCP. The limit keeps enough descriptors free for
+    loading checkpoints and saving the state.
     """
 
     def __init__(
         self,
         most: int,
-        there: SharedNumber | None = None,
-        elsewhere_make_room: Callable[[], bool] = lambda: False,
+        there: SharedCounter | None = None,
+        make_room_in_other: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`there` counts those of all processes that answer on such sockets."""
-        _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft one may be raised
+        """`there` counts the connections of all processes that answer on such sockets."""
+        _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft limit may be raised
         is_bound = descriptors != resource.RLIM_INFINITY
         self._most = min(most, descriptors // 4) if is_bound else most
-        self._there: dict[CrowdMember, None] = {}
-        """The oldest of ours first."""
-        self._count = there or SharedNumber()
-        self._elsewhere_make_room = elsewhere_make_room
-        self._has_said_so = False
+        self._there: dict[SlotHolder, None] = {}
+        """The connections of this process, the oldest first."""
+        self._count = there or SharedCounter()
+        self._make_room_in_other = make_room_in_other
+        self._has_warned = False
 
-    def join(self, newcomer: CrowdMember) -> bool:
-        """Take a place, if need be of the oldest that does nothing; False when all are busy.
+    def take_slot(self, newcomer: SlotHolder) -> bool:
+        """Take a slot for a new connection, closing the oldest idle one if none is free.
 
-        So it is for who took the last descriptor: one is left for everything else.
+        False when every connection is busy. The last free descriptor counts as taken: the rest of
+        the process needs it.
         """
         is_full = self._count.total >= self._most or not self._is_a_descriptor_left()
         if is_full and not self.make_room():
             return False
-        self.take_in(newcomer)
+        self.add(newcomer)
         return True
 
-    def take_in(self, newcomer: CrowdMember) -> None:
-        """Give a place to one that another process had given one."""
+    def add(self, newcomer: SlotHolder) -> None:
+        """Take a slot for a connection that another process had accepted."""
         self._there[newcomer] = None
         self._count.add(1)
 
     def make_room(self) -> bool:
-        """Close the oldest connection that does nothing; False if there is none."""
-        spare = next((each for each in self._there if each.is_spare), None)
+        """Close the oldest idle connection, here or in the other process; False if none is idle."""
+        spare = next((each for each in self._there if each.is_closable), None)
         if spare is None:
-            return self._elsewhere_make_room()
-        self.leave(spare)
+            return self._make_room_in_other()
+        self.free_slot(spare)
         spare.shutdown()
         return True
 
     def _is_a_descriptor_left(self) -> bool:
-        """Look; that there is none is logged once, until there is one again."""
+        """Try to open a descriptor; log once when none is left, until one is free again."""
         try:
             os.close(os.eventfd(0))
         except OSError as error:
-            if not self._has_said_so:
+            if not self._has_warned:
                 log.warning("server.no_descriptor_left", extra={"error": error.strerror})
-            self._has_said_so = True
+            self._has_warned = True
             return False
-        self._has_said_so = False
+        self._has_warned = False
         return True
 
-    def leave(self, connection: CrowdMember) -> None:
-        """Give the place back; another connection may have taken it already."""
+    def free_slot(self, connection: SlotHolder) -> None:
+        """Free the connection's slot, unless `make_room` has freed it already."""
         if connection in self._there:
             del self._there[connection]
             self._count.add(-1)

@@ -1,6 +1,6 @@
-"""The server that serves on our sockets and leaves without loss.
+"""The HTTP server: accepts on our sockets, and shuts down without losing a request.
 
-Signals are the daemon's: it calls `stop`.
+The daemon handles signals; it calls `stop`.
 """
 
 import asyncio
@@ -16,77 +16,77 @@ import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
-from hotreload.server.http.connection_slots import Crowd, Elsewhere
+from hotreload.server.http.connection_slots import ConnectionSlots, OtherProcess
 from hotreload.server.http.connections import PeerProtocol
-from hotreload.server.http.server_sockets import BACKLOG, is_for_looking
-from hotreload.server.http.shared_counters import SharedNumbers
-from hotreload.server.http.socket_paths import Doors
+from hotreload.server.http.server_sockets import BACKLOG, is_for_views
+from hotreload.server.http.shared_counters import SharedCounters
+from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 
 log = logging.getLogger("hotreload.server")
 
 ACCEPT_SECONDS = 0.02
-"""Seconds after the name is removed in which the loop accepts clients that had connected."""
+"""Seconds after a path is removed in which the loop accepts clients that had connected."""
 FLUSH_SECONDS = 0.01
 LINGER_SECONDS = 0.5
-"""Seconds a connection may be silent before its first request and between two."""
-LASTING_LINGER_SECONDS = 2.0
-"""The same where an idle connection keeps nobody waiting: a client may be about to ask again."""
+"""Seconds that a connection may be silent during a shutdown."""
+SYSTEMD_LINGER_SECONDS = 2.0
+"""The same on systemd's sockets, where a longer shutdown delays no client."""
 CANCELLED_SECONDS = 5.0
-"""Time for requests that were cancelled to put their things in order."""
+"""Seconds in which cancelled requests may clean up."""
 
 
 class HttpServer(uvicorn.Server):
-    """Serves until `stop`, and then still answers every request that had been sent.
+    """Serves until `stop`, and then answers every request that had been sent.
 
-    Sockets that are `lasting` outlive us: systemd holds them. On those it accepts nobody before
-    the gate opens for the first time nor after it is sealed, so that whoever comes meanwhile
-    waits in the socket for the one who can answer. Those for looking are served from the start.
+    Sockets `held_by_systemd` outlive the daemon. The server accepts on them only from the gate's
+    first opening until the gate is sealed: earlier and later clients wait in the socket for a
+    daemon that can answer. Sockets for views are served from the start.
     """
 
     def __init__(
         self,
         app: FastAPI,
         *,
-        socket_paths: Doors,
+        socket_paths: SocketPaths,
         limits: Limits | None = None,
         graceful_seconds: float = 30.0,
         linger_seconds: float | None = None,
-        lasting: bool = False,
-        counts: SharedNumbers | None = None,
-        elsewhere: Elsewhere | None = None,
+        held_by_systemd: bool = False,
+        counts: SharedCounters | None = None,
+        other_process: OtherProcess | None = None,
     ) -> None:
-        """`elsewhere` is another process, which shares the `counts` and answers some requests."""
-        limits, counts = limits or Limits(), counts or SharedNumbers()
+        """`other_process` answers some of the requests, and shares the `counts`."""
+        limits, counts = limits or Limits(), counts or SharedCounters()
         self._feeds = app.state.feeds
         self._graceful_seconds = graceful_seconds
-        usual = LASTING_LINGER_SECONDS if lasting else LINGER_SECONDS
+        usual = SYSTEMD_LINGER_SECONDS if held_by_systemd else LINGER_SECONDS
         self.linger_seconds = usual if linger_seconds is None else linger_seconds
-        self.lasting = lasting
-        self._opened = asyncio.Event()
-        self._let_in: set[int] = set()
-        """The replicas whose gates let somebody in."""
+        self.held_by_systemd = held_by_systemd
+        self._may_accept = asyncio.Event()
+        self._open_gates: set[int] = set()
+        """The replicas whose gates are open."""
         self._stopping = asyncio.Event()
-        self._left = asyncio.Event()
+        self._has_left = asyncio.Event()
         self._socket_paths = socket_paths
-        self._elsewhere = elsewhere
-        self._crowd_of = _crowds(limits, counts, elsewhere)
+        self._other_process = other_process
+        self._slots = _make_slots(limits, counts, other_process)
         protocol = functools.partial(
             PeerProtocol,
             arrival_seconds=limits.arrival_seconds,
             live=app.state.live,
-            crowds=self._crowd_of,
-            elsewhere=elsewhere,
+            slots=self._slots,
+            other_process=other_process,
         )
         super().__init__(_config(app, protocol, limits))
 
     async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Serve on these listening sockets until `stop` and the end of what is under way."""
+        """Serve on these listening sockets until `stop`; return once all requests have ended."""
         listeners = list(sockets or ())
-        self._socket_paths.take(listeners, ours=not self.lasting)
+        self._socket_paths.take(listeners, ours=not self.held_by_systemd)
         watching = asyncio.create_task(
-            self._socket_paths.watch(self._serve_instead), name="our sockets"
+            self._socket_paths.watch(self._replace_socket), name="our sockets"
         )
         try:
             if not self._stopping.is_set():
@@ -94,26 +94,26 @@ class HttpServer(uvicorn.Server):
         finally:
             self._socket_paths.leave()
             await watching
-            self._left.set()
+            self._has_left.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept on every socket; on lasting ones only when the gate has opened."""
-        late = [each for each in sockets or [] if self.lasting and not is_for_looking(each)]
+        """Accept on every socket; on systemd's only once the gate has opened."""
+        late = [each for each in sockets or [] if self.held_by_systemd and not is_for_views(each)]
         at_once = [each for each in sockets or [] if each not in late]
-        if self.lasting:  # asyncio closes what it served; who still waits in it is turned away
+        if self.held_by_systemd:  # asyncio closes the duplicates; the daemon refuses late clients
             at_once = [each.dup() for each in at_once]
         await super().startup(at_once)
-        looking = self.servers
+        for_views = self.servers
         if late:
-            await self._opened.wait()
+            await self._may_accept.wait()
         if late and not self._stopping.is_set():
             await super().startup(late)
-            self.servers += looking
+            self.servers += for_views
 
-    async def _serve_instead(self, listener: socket.socket) -> None:
-        """Serve on this one too, and no more on the one whose name it has now.
+    async def _replace_socket(self, listener: socket.socket) -> None:
+        """Serve on a new socket, and no longer on the one whose path it has taken.
 
-        Clients that had connected to that one are accepted first, and stay connected.
+        Clients that had connected to the former socket are accepted first, and stay connected.
         """
         name = listener.getsockname()
         former = [
@@ -127,128 +127,129 @@ class HttpServer(uvicorn.Server):
             each.close()
             self.servers.remove(each)
 
-    def _connection(self, began_with: bytes | None = None) -> asyncio.Protocol:
-        """Make the protocol of a connection, as uvicorn makes it."""
+    def _connection(self, first_bytes: bytes | None = None) -> asyncio.Protocol:
+        """Make the protocol object of a connection, as uvicorn makes it."""
         return self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
-            began_with=began_with,
+            first_bytes=first_bytes,
         )
 
-    async def adopt(self, connection: socket.socket, began_with: bytes) -> None:
-        """Go on with a connection that another process had, on which this came."""
-        protocol = functools.partial(self._connection, began_with)
+    async def adopt(self, connection: socket.socket, first_bytes: bytes) -> None:
+        """Serve a connection that the other process handed over with these unanswered bytes."""
+        protocol = functools.partial(self._connection, first_bytes)
         await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
 
     def make_room(self, *, is_local: bool) -> None:
-        """Close the oldest connection that does nothing."""
-        self._crowd_of[is_local].make_room()
+        """Close the oldest idle connection."""
+        self._slots[is_local].make_room()
 
     def observe(self, event: Event) -> None:
-        """On lasting sockets, accept only while any gate can let somebody in."""
+        """Accept once a gate opens; on systemd's sockets stop when all gates are sealed."""
         match event:
             case GateChanged(GateState.OPEN, replica=replica):
-                self._let_in.add(replica)
-                self._opened.set()
-            case GateChanged(GateState.SEALED, replica=replica) if self.lasting:
-                self._let_in.discard(replica)
-                if not self._let_in:
+                self._open_gates.add(replica)
+                self._may_accept.set()
+            case GateChanged(GateState.SEALED, replica=replica) if self.held_by_systemd:
+                self._open_gates.discard(replica)
+                if not self._open_gates:
                     self.stop()
 
     def stop(self, within: float | None = None) -> None:
-        """Begin to leave; `serve` returns when all is answered or the grace is over.
+        """Begin the shutdown; `serve` returns once all is answered or the grace is over.
 
-        `within` says that the grace is shorter than it was to be.
+        `within` shortens the grace to this many seconds.
         """
         if within is not None:
             self._graceful_seconds = min(self._graceful_seconds, within)
         self._stopping.set()
-        self._opened.set()
+        self._may_accept.set()
 
-    async def leave(self, within: float) -> None:
-        """Stop, and wait at most this long until everybody who came is answered."""
+    async def stop_within(self, within: float) -> None:
+        """Stop, and wait at most this long until all requests are answered."""
         self.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._left.wait()
+                await self._has_left.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone."""
+        """Install no signal handlers."""
         yield
 
     async def main_loop(self) -> None:
-        """Wait for `stop` on an event, where uvicorn polls ten times a second."""
+        """Wait for `stop` without polling; uvicorn polls ten times a second."""
         await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more connections, answer those that came, end streams of events, leave.
+        """Accept no more connections, answer all requests, and end the event streams.
 
-        uvicorn's own drops those it has accepted and not read yet.
+        uvicorn's own shutdown drops connections that it has accepted and not read yet.
         """
-        # From here on every answer ends its connection, so that nobody asks again on it. In
-        # place: requests under way hold this list too.
+        # From here on every answer closes its connection: no further request comes on it. The list
+        # is changed in place because requests under way hold it, too.
         self.server_state.default_headers.append((b"connection", b"close"))
-        if self._elsewhere is not None:
-            self._elsewhere.go()
+        if self._other_process is not None:
+            self._other_process.shut_down()
         self._socket_paths.leave()
-        if not self.lasting:
+        if not self.held_by_systemd:
             await asyncio.sleep(ACCEPT_SECONDS)
         for server in self.servers:
             server.close()
         asyncio.get_running_loop().call_later(self.linger_seconds, self._feeds.end)
         await asyncio.sleep(ACCEPT_SECONDS)  # lets the loop turn accepted sockets into connections
-        await self._last_answers()
+        await self._finish_requests()
 
-    async def _last_answers(self) -> None:
-        """Wait until all is answered and sent; cut off the rest when the grace is over."""
+    async def _finish_requests(self) -> None:
+        """Wait until all answers are sent; cut off the rest when the grace is over."""
         state = self.server_state
-        idle_looks: Counter[object] = Counter()
+        idle_checks: Counter[object] = Counter()
         try:
             async with asyncio.timeout(self._graceful_seconds):
-                while state.connections or state.tasks or self._is_answered_elsewhere:
-                    self._close_idle(idle_looks)
+                while state.connections or state.tasks or self._is_other_process_busy:
+                    self._close_idle(idle_checks)
                     await asyncio.sleep(FLUSH_SECONDS)
         except TimeoutError:
             log.warning("server.cut_off", extra={"requests": len(state.tasks)})
         for connection in list(state.connections):
             assert isinstance(connection, PeerProtocol)
             connection.cut_off()
-        if state.tasks:  # most end by themselves when their client is gone
+        if state.tasks:  # most end by themselves once their connection is closed
             _, late = await asyncio.wait(state.tasks, timeout=1.0)
             for task in late:
                 task.cancel()
-            if late:  # they have an engine to give back
+            if late:  # each still has to return its engine
                 await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
     @property
-    def _is_answered_elsewhere(self) -> bool:
-        """True while another process answers somebody who came here."""
-        return self._elsewhere is not None and not self._elsewhere.is_gone
+    def _is_other_process_busy(self) -> bool:
+        """True while the other process answers requests."""
+        return self._other_process is not None and not self._other_process.is_shut_down
 
-    def _close_idle(self, looks: Counter[object]) -> None:
-        """Close connections on which nothing has come for a while.
+    def _close_idle(self, checks: Counter[object]) -> None:
+        """Close connections that have been idle for `linger_seconds`.
 
-        Looks are counted and not seconds: what came while the loop stood still is not read yet.
+        Idle checks are counted and not seconds: bytes that came while the loop was blocked are not
+        read yet.
         """
         for connection in list(self.server_state.connections):
             assert isinstance(connection, PeerProtocol)
-            looks[connection] = looks[connection] + 1 if connection.is_idle else 0
-            if looks[connection] * FLUSH_SECONDS > self.linger_seconds:
+            checks[connection] = checks[connection] + 1 if connection.is_idle else 0
+            if checks[connection] * FLUSH_SECONDS > self.linger_seconds:
                 connection.shutdown()
 
 
-def _crowds(
-    limits: Limits, counts: SharedNumbers, elsewhere: Elsewhere | None
-) -> Mapping[bool, Crowd]:
-    """The places for connections, by whether they are of a unix socket."""
+def _make_slots(
+    limits: Limits, counts: SharedCounters, other_process: OtherProcess | None
+) -> Mapping[bool, ConnectionSlots]:
+    """Make the connection slots; True is the key of those on unix sockets, False of TCP."""
 
     def make_room(is_local: bool) -> bool:
-        return elsewhere is not None and elsewhere.make_room(is_local=is_local)
+        return other_process is not None and other_process.make_room(is_local=is_local)
 
     return {
-        is_local: Crowd(limits.connections, count, functools.partial(make_room, is_local))
+        is_local: ConnectionSlots(limits.connections, count, functools.partial(make_room, is_local))
         for is_local, count in ((True, counts.local), (False, counts.remote))
     }
 
@@ -256,7 +257,7 @@ def _crowds(
 def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol,  # type: ignore[arg-type]  # any callable does that makes a protocol
+        http=protocol,  # type: ignore[arg-type]  # uvicorn takes any callable that makes a protocol
         ws="none",
         lifespan="off",
         log_config=None,

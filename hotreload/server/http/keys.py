@@ -1,5 +1,5 @@
-"""The keys of clients that come over TCP, for the model and for the admin routes. Clients of the
-unix socket need none: the kernel says who they are."""
+"""API keys and admin keys of clients over TCP. Clients of the unix socket need none: the kernel
+names their process."""
 
 import hmac
 import logging
@@ -17,74 +17,74 @@ log = logging.getLogger("hotreload.server")
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
 """Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
-FAILURES_TOLD_SECONDS = 60.0
+FAILURE_LOG_SECONDS = 60.0
 MOST_SENDERS = 8
 
 
 class ApiKeys:
-    """The keys of one file that count now, for one process.
+    """The valid keys of one file, as one process knows them.
 
-    The engine's process alone reads the file, and tells its workers: two who read would go by two
-    states of it while it cannot be read.
+    The engine's process alone reads the file and sends the keys to its workers. All processes thus
+    accept the same keys, even while the file cannot be read.
     """
 
     def __init__(self, keys: Collection[str] = ()) -> None:
         self.digests = digests_of(keys)
-        """Of each key its digest; no key stays in memory."""
+        """The digest of each key; the keys themselves do not stay in memory."""
 
-    def hold(self, keys: Collection[str]) -> bool:
-        """Let these count and no others; True if other ones did."""
+    def replace(self, keys: Collection[str]) -> bool:
+        """Accept these keys from now on and no others; True if that is a change."""
         before, self.digests = self.digests, digests_of(keys)
         if is_other := self.digests != before:
             log.info("api_keys.changed", extra={"keys": len(self.digests)})
         return is_other
 
-    def admit(self, given: str) -> bool:
-        """True if this is one of the keys; the time it takes tells nothing of them."""
+    def knows(self, given: str) -> bool:
+        """True if this is one of the keys; takes the same time for any answer."""
         digest = sha256(given.encode()).digest()
         matches = [hmac.compare_digest(digest, each) for each in self.digests]  # all, each time
         return any(matches)
 
 
 def digests_of(keys: Collection[str]) -> list[bytes]:
-    """Return digests, which have one length, so that comparing tells nothing of a key's own."""
+    """Return the keys' digests; all have one length, so comparing them reveals no key's length."""
     return sorted(sha256(key.encode()).digest() for key in keys)
 
 
 class KeyCheck:
-    """Refuses with 401 whoever shows no key of these files."""
+    """Raises Refused with 401 for a request without a valid key of these files."""
 
     def __init__(self, *files: ApiKeys, kind: str = "API key") -> None:
         self._files = files
         self._kind = kind
-        self._failures = Failures()
+        self._failures = FailureLog()
 
     def __call__(self, scope: Scope) -> None:
-        """Check what the client shows."""
+        """Check the key in the request's Authorization header."""
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             words = f"no {self._kind}: send one as Authorization: Bearer KEY"
-            raise self._refused(scope, words, "")
-        known = [file.admit(given.strip()) for file in self._files]  # all, each time
+            raise self._refusal(scope, words, "")
+        known = [file.knows(given.strip()) for file in self._files]  # all, each time
         if not any(known):
             words = f"this {self._kind} is not known here"
-            raise self._refused(scope, words, ', error="invalid_token"')
+            raise self._refusal(scope, words, ', error="invalid_token"')
 
-    def _refused(self, scope: Scope, words: str, more: str) -> Refused:
+    def _refusal(self, scope: Scope, words: str, more: str) -> Refused:
         self._failures.count(scope)
         asks = {"WWW-Authenticate": f'Bearer realm="hotreload"{more}'}
         return Refused(401, "invalid_api_key", words, headers=asks)
 
 
-def wanted_keys(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | None:
-    """Check for a key of either file, where there are API keys; None lets in everybody."""
+def key_check(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | None:
+    """Return the check for a key of either file; None where no API keys are configured."""
     if keys is None:
         return None
     return KeyCheck(keys, admin_keys) if admin_keys is not None else KeyCheck(keys)
 
 
-class WantsKey:
-    """Answers 401 to clients that come over TCP without a key."""
+class ApiKeyMiddleware:
+    """Answers 401 to requests over TCP without a valid key."""
 
     def __init__(self, app: ASGIApp, check: KeyCheck) -> None:
         self._app = app
@@ -96,28 +96,28 @@ class WantsKey:
         await self._app(scope, receive, send)
 
 
-class Failures:
-    """Counts requests without a good key, and logs how many there were, once a minute at most."""
+class FailureLog:
+    """Counts requests without a valid key, and logs their number once a minute at most."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._told_at: float | None = None
-        self._untold = 0
+        self._logged_at: float | None = None
+        self._unlogged = 0
         self._senders: set[str] = set()
 
     def count(self, scope: Scope) -> None:
-        """Count one; what it sent is no part of what is logged."""
-        self._untold += 1
+        """Count one request; nothing of the key that it sent is logged."""
+        self._unlogged += 1
         if scope.get("client") and len(self._senders) < MOST_SENDERS:
             self._senders.add(str(scope["client"][0]))
         now = self._clock()
-        if self._told_at is None or now - self._told_at >= FAILURES_TOLD_SECONDS:
-            since = FAILURES_TOLD_SECONDS if self._told_at is None else now - self._told_at
-            senders = {"requests": self._untold, "from": sorted(self._senders)}
+        if self._logged_at is None or now - self._logged_at >= FAILURE_LOG_SECONDS:
+            since = FAILURE_LOG_SECONDS if self._logged_at is None else now - self._logged_at
+            senders = {"requests": self._unlogged, "from": sorted(self._senders)}
             log.warning("api_keys.refused", extra={**senders, "within_seconds": round(since)})
-            self._told_at, self._untold, self._senders = now, 0, set()
+            self._logged_at, self._unlogged, self._senders = now, 0, set()
 
 
 def _is_open(scope: Scope) -> bool:
-    has_peer = "peer" in scope.get("extensions", {})  # over TCP nobody can be named
+    has_peer = "peer" in scope.get("extensions", {})  # the kernel names no peer over TCP
     return has_peer or scope["path"] in OPEN_PATHS

@@ -1,6 +1,6 @@
-"""Limits on what one client may ask of the server, and the middleware that keeps them.
+"""The limits on headers and bodies, and the middleware that enforces them.
 
-uvicorn itself limits neither bodies nor the time they take.
+uvicorn itself limits neither the size of a body nor the time it takes to arrive.
 """
 
 import asyncio
@@ -8,57 +8,58 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.server.http.problems import Refused
-from hotreload.server.http.shared_counters import SharedNumber
+from hotreload.server.http.shared_counters import SharedCounter
 from hotreload.server_limits import Limits
 
 FREE_BYTES = 64 * 2**10
-"""Bytes of each body that are not counted: a connection may hold as many before anybody reads
-it. So small requests pass beside large ones."""
+"""Bytes of each body that are not counted, so that small requests pass beside large ones.
+
+A connection may hold as many before the server reads the request."""
 VALUE_BYTES = 48
-"""About how many bytes one JSON value takes in memory; a list of numbers takes many times the
-bytes of its body."""
+"""Bytes that one JSON value takes in memory, roughly; a parsed list of numbers takes many times the
+bytes of its text."""
 
 
 class Bodies:
-    """The bytes that the bodies of all requests under way take together.
+    """Counts the bytes that the bodies of all requests under way take together.
 
-    What is made of a body lives as long as its request, so its share is kept until then.
+    A parsed body lives until its request ends, and its bytes are counted until then.
     """
 
-    def __init__(self, limits: Limits, held: SharedNumber | None = None) -> None:
-        """`held` counts the bytes of all processes that ask the same model."""
-        self._held = held or SharedNumber()
+    def __init__(self, limits: Limits, held: SharedCounter | None = None) -> None:
+        """`held` counts the bytes in all processes that serve the same model."""
+        self._held = held or SharedCounter()
         self._limits = limits
 
     @property
-    def held(self) -> int:
-        """All that are held."""
+    def held_bytes(self) -> int:
+        """The bytes that all requests hold now."""
         return self._held.total
 
     def take(self, size: int, has: int) -> None:
-        """Count more bytes for a request that has some; Refused when there is no room for them."""
+        """Reserve bytes for a request that holds `has` already; Refused at the limit."""
         self.check(size, has)
         self._held.add(size)
 
     def check(self, size: int, has: int = 0) -> None:
-        """Refused when there is no room for that many bytes. One request alone always has room."""
+        """Raise Refused if so many bytes would exceed the limit. A single request never does."""
         most = self._limits.bodies_bytes
-        if self.held > has and self.held + size > most:
+        if self.held_bytes > has and self.held_bytes + size > most:
             raise Refused(
                 503,
                 "too_many_bytes",
-                f"the bodies of the requests under way hold {self.held} bytes of {most} "
+                f"the bodies of the requests under way hold {self.held_bytes} bytes of {most} "
                 "([server.limits] bodies_bytes)",
                 headers={"Retry-After": "1"},
             )
 
     def give_back(self, size: int) -> None:
-        """Give that many bytes back."""
+        """Release this many bytes."""
         self._held.add(-size)
 
 
-class Limited:
-    """Refuses headers and bodies that are too long, and bodies that take too long."""
+class LimitsMiddleware:
+    """Refuses headers and bodies that are too long, and bodies that arrive too slowly."""
 
     def __init__(self, app: ASGIApp, limits: Limits, bodies: Bodies) -> None:
         self._app = app
@@ -77,7 +78,7 @@ class Limited:
             body.forget()
 
     def _check_headers(self, scope: Scope) -> None:
-        # The protocol stops reading at its limit; what came in one piece before is counted here.
+        # h11 stops reading at its limit, but accepts longer headers that came in one piece.
         size = len(scope["raw_path"]) + len(scope["query_string"])
         for name, value in scope["headers"]:
             size += len(name) + len(value)
@@ -89,11 +90,11 @@ class Limited:
     def _check_length(self, size: int) -> None:
         if size > self._limits.body_bytes:
             raise body_too_long(self._limits)
-        self._bodies.check(_counted(size))
+        self._bodies.check(_bytes_over_free(size))
 
 
 class _Body:
-    """One request's body as it arrives."""
+    """One request's body, counted as it arrives."""
 
     def __init__(self, receive: Receive, limits: Limits, bodies: Bodies) -> None:
         self._receive = receive
@@ -128,22 +129,22 @@ class _Body:
         self._whole = not message.get("more_body", False)
         if self._size > self._limits.body_bytes:
             raise body_too_long(self._limits)
-        more = _counted(self._weight) - self._taken
+        more = _bytes_over_free(self._weight) - self._taken
         self._bodies.take(more, self._taken)
         self._taken += more
 
     def forget(self) -> None:
-        """Give its bytes back: nothing of the body is in use any more."""
+        """Release the body's bytes once the request has ended."""
         self._bodies.give_back(self._taken)
         self._taken = 0
 
 
-def _counted(size: int) -> int:
+def _bytes_over_free(size: int) -> int:
     return max(0, size - FREE_BYTES)
 
 
 def body_too_long(limits: Limits) -> Refused:
-    """The 413 for a body over the limit."""
+    """Return the 413 for a body over the limit."""
     return Refused(
         413,
         "body_too_long",
@@ -152,6 +153,6 @@ def body_too_long(limits: Limits) -> Refused:
 
 
 def headers_too_long() -> Refused:
-    """The 431 for headers over the limit."""
+    """Return the 431 for headers over the limit."""
     words = "the headers are longer than is allowed ([server.limits] header_bytes)"
     return Refused(431, "headers_too_long", words)

@@ -1,4 +1,4 @@
-"""The process at the other end of a unix socket, as the kernel names it."""
+"""The identity of the process at the other end of a unix socket, from the kernel."""
 
 import asyncio
 import socket
@@ -10,24 +10,24 @@ SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
 
 OVERFLOW = Path("/proc/sys/kernel")
-"""The kernel's files with the ids that it shows for those whom our user namespace does not know."""
+"""The folder of the files with the overflow ids, shown for ids that our user namespace lacks."""
 USUAL_OVERFLOW_ID = 65534
-"""The id that it has unless somebody changed it."""
+"""The kernel's default overflow id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as the kernel says."""
+    """The process that connected, and its user and groups."""
 
     pid: int
     uid: int
     gid: int
     groups: frozenset[int]
-    """Its own group and the supplementary ones."""
+    """The primary group and the supplementary ones."""
 
 
 def overflow_id(kind: str) -> int:
-    """The `uid` or `gid` of nobody: all whom the user namespace does not know have it."""
+    """Return the overflow `uid` or `gid`: it stands for all ids that the user namespace lacks."""
     try:
         return int((OVERFLOW / f"overflow{kind}").read_text())
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def overflow_id(kind: str) -> int:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Ask the kernel who connected to this unix socket."""
+    """Return the process that connected to this unix socket."""
     pid, uid, gid = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     )
@@ -50,8 +50,8 @@ def _supplementary(connection: socket.socket) -> tuple[int, ...]:
     return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
-def peer_behind(transport: asyncio.Transport) -> Peer | None:
-    """Ask who connected; None over TCP, where nobody can tell."""
+def peer_of_transport(transport: asyncio.Transport) -> Peer | None:
+    """Return the process that connected; None over TCP, where the kernel does not know it."""
     wrapped = transport.get_extra_info("socket")
     if wrapped.family != socket.AF_UNIX:
         return None

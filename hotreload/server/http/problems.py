@@ -1,5 +1,4 @@
-"""Answers in JSON: what went wrong, as RFC 9457 problem details or in OpenAI's own shape, and
-numbers JSON can hold."""
+"""JSON answers: errors as RFC 9457 problem details or in OpenAI's form, and finite numbers."""
 
 import json
 import math
@@ -31,23 +30,23 @@ from hotreload.errors import (
 )
 
 RETRY_AFTER = 5
-"""Seconds until a client should try again what was only put off."""
+"""Seconds after which a client should retry a request that was postponed."""
 
 DO_NOT_RETRY = {"x-should-retry": "false"}
-"""By this OpenAI's clients, which ask again after any 409, know that it would be in vain."""
+"""The header that keeps OpenAI's clients, which retry any 409, from retrying this one."""
 
-NAMED_WRONGLY = 422
-"""The operator named something that does not exist."""
+UNKNOWN_NAME = 422
+"""The status for an operator's name that does not exist."""
 
 _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
-    (NothingOfThatName, NAMED_WRONGLY),
+    (NothingOfThatName, UNKNOWN_NAME),
     (BadRequest, 400),
     (Busy, 409),
     (Superseded, 409),
     (NotNewEnough, 409),
     (GenerationGone, 409),
     (CheckpointRejected, 422),
-    (SourceUnavailable, NAMED_WRONGLY),
+    (SourceUnavailable, UNKNOWN_NAME),
     (TryAgain, 503),
     (NotServing, 503),
     (NotSaved, 503),
@@ -56,12 +55,12 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
 
 
 MOST_REASONS = 16
-MOST_OF_A_REASON = 300
-"""The most lines and characters of a problem: megabytes that were sent are not sent back."""
+LONGEST_LISTED_REASON = 300
+"""The most reasons, and characters of one, in a problem: a large request is not sent back whole."""
 
 
 class Refused(HotReloadError):
-    """The server itself says no, with a status that no other error has."""
+    """A refusal by the server itself, with its own status and headers."""
 
     def __init__(
         self,
@@ -80,17 +79,17 @@ class Refused(HotReloadError):
 
 
 class Json(Response):
-    """A JSON answer in which NaN and Inf are null."""
+    """A JSON response in which NaN and Inf are null."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Encode the content."""
+        """Return the content as JSON bytes."""
         return to_json(content)
 
 
 class Problem(Json):
-    """An RFC 9457 answer."""
+    """An RFC 9457 problem response."""
 
     media_type = "application/problem+json"
 
@@ -100,7 +99,7 @@ TEXT_GENERATION_PATH = "/"
 
 
 def problem_of(error: HotReloadError, path: str = "") -> Json:
-    """Answer with what went wrong, in the shape that clients of this path know."""
+    """Return the response for an error, in the form that clients of this path expect."""
     if path.startswith(OPENAI_PATHS):
         return Json({"error": openai_fields(error)}, status_of(error), _headers(error))
     fields = problem_fields(error)
@@ -110,7 +109,7 @@ def problem_of(error: HotReloadError, path: str = "") -> Json:
 
 
 def openai_fields(error: HotReloadError) -> dict[str, Any]:
-    """Say what went wrong as OpenAI does; its client reads the class of an error off the status."""
+    """Return an error's fields in OpenAI's form; its client goes by the status."""
     return {
         "message": cut(str(error), MOST_WORDS),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
@@ -120,7 +119,7 @@ def openai_fields(error: HotReloadError) -> dict[str, Any]:
 
 
 def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
-    """Say what went wrong in the words of which huggingface_hub's client makes its exceptions."""
+    """Return an error's fields as huggingface_hub's client expects them to raise its exceptions."""
     status = status_of(error)
     kinds = {503: "overloaded", 500: "generation", 504: "incomplete_generation"}
     kind = "incomplete_generation" if error.code == "cut_short" else kinds.get(status, "validation")
@@ -128,7 +127,7 @@ def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
 
 
 def problem_fields(error: HotReloadError) -> dict[str, Any]:
-    """Say what went wrong: `code` for machines, `detail` and `reasons` for people."""
+    """Return an error's problem details: `code` for machines, `detail` and `reasons` for people."""
     status = status_of(error)
     return {
         "type": "about:blank",
@@ -141,35 +140,35 @@ def problem_fields(error: HotReloadError) -> dict[str, Any]:
 
 
 def _reasons(findings: Sequence[str]) -> list[str]:
-    told = [cut(finding, MOST_OF_A_REASON) for finding in findings[:MOST_REASONS]]
-    more = len(findings) - len(told)
-    return [*told, f"and {more} more"] if more else told
+    lines = [cut(finding, LONGEST_LISTED_REASON) for finding in findings[:MOST_REASONS]]
+    more = len(findings) - len(lines)
+    return [*lines, f"and {more} more"] if more else lines
 
 
 def _param(error: HotReloadError) -> str | None:
     named = error.param if isinstance(error, BadRequest | Refused) else None
-    return named and cut(named, MOST_OF_A_REASON)
+    return named and cut(named, LONGEST_LISTED_REASON)
 
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-"""Kept: `json.dumps` would make an encoder for each token."""
+"""One encoder for all values: `json.dumps` would make one for each token."""
 
 
 def to_json(value: Any) -> bytes:
-    """Encode; NaN and Inf, which JSON has not, become null."""
+    """Return a value as JSON bytes; NaN and Inf, which JSON lacks, become null."""
     try:
         text = _encode(value)
     except ValueError:
-        text = _encode(_finite(value))
+        text = _encode(_replace_nonfinite(value))
     return text.encode()
 
 
 def status_of(error: HotReloadError) -> int:
-    """The HTTP status that says this error."""
+    """Return the HTTP status of an error."""
     if isinstance(error, Refused):
         return error.status
     if isinstance(error, SourceUnavailable) and error.retry_after is not None:
-        return 503  # the source is away, so the name may be right
+        return 503  # the source cannot be reached: the name may be right
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -180,18 +179,18 @@ def _headers(error: HotReloadError) -> dict[str, str]:
         return DO_NOT_RETRY
     if isinstance(error, NotServing | TryAgain) and error.retry_after is not None:
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
-    if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != NAMED_WRONGLY:
+    if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != UNKNOWN_NAME:
         return {"Retry-After": str(RETRY_AFTER)}
     return {}
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_nonfinite(item) for item in value]
     return value
 
 
@@ -202,22 +201,22 @@ OPENAI_ROUTES = (
 
 
 async def no_such_route(request: Request, error: Exception) -> Response:
-    """Answer 404 or 405, in the shape that clients of the path that was meant can read."""
+    """Answer 404 or 405, in the form that clients of the intended path expect."""
     assert isinstance(error, HTTPException)
     status, path = error.status_code, request.url.path
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
     headers: Mapping[str, str] = error.headers or {}
-    meant = meant_by(path)
+    meant = nearest_openai_path(path)
     words = f"{shown(f'{request.method} {path}')}: {HTTPStatus(status).phrase.lower()}"
     if status == 404:
-        words += f"; {_instead(path, meant)}"
+        words += f"; {_suggest_route(path, meant)}"
     elif status == 405:
         words += f"; allowed: {headers.get('Allow', 'another method')}"
     return problem_of(Refused(status, code, words, headers=headers), meant or path)
 
 
-def meant_by(path: str) -> str | None:
-    """The path of OpenAI's API that this one misses by its beginning or its end; None if none."""
+def nearest_openai_path(path: str) -> str | None:
+    """Return OpenAI's path that differs from this one only in its prefix or slashes; else None."""
     bare = f"/{path.strip('/')}"
     while bare.startswith(OPENAI_PATHS):  # a base_url with /v1, and a client that adds another
         bare = bare.removeprefix("/v1")
@@ -225,7 +224,7 @@ def meant_by(path: str) -> str | None:
     return next((each for each in known if each == f"/v1{bare}" != path), None)
 
 
-def _instead(path: str, meant: str | None) -> str:
+def _suggest_route(path: str, meant: str | None) -> str:
     if meant is not None:
         return f"OpenAI's API is at {meant}: its clients' base_url ends in /v1"
     is_openai = path.startswith(OPENAI_PATHS)

@@ -1,4 +1,4 @@
-"""Reads the body of a request: a JSON object of known fields, decently nested and spelled."""
+"""Reads a request's body: a JSON object with known fields, within the limit on nesting."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from hotreload.errors import BadRequest, cut, did_you_mean, shown
 from hotreload.json_fields import Fields
 from hotreload.server.http.browsers import check_sender
 
-LOOKED_AT = 1000
-"""Items of a list in which one that is wrong is looked for: a client may send millions."""
+MOST_ITEMS_CHECKED = 1000
+"""Items of a list among which the wrong one is searched: a client may send millions."""
 
 
 class Kind(NamedTuple):
-    """The kind of value that a field must have: in words, as a test, and as a JSON schema."""
+    """The kind of value that a field must have: as words, as a check, and as a JSON schema."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -24,17 +24,17 @@ class Kind(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    """True if it is a JSON number; true and false are none."""
+    """True for a JSON number; false for a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_integer(value: Any) -> bool:
-    """True if it is a JSON integer."""
+    """True for a JSON integer; false for a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def whole_number(least: int, most: int) -> Kind:
-    """An integer within bounds."""
+    """Return the kind of an integer within bounds."""
     return Kind(
         f"a whole number from {least} to {most}",
         lambda value: is_integer(value) and least <= value <= most,
@@ -43,7 +43,7 @@ def whole_number(least: int, most: int) -> Kind:
 
 
 def text(most: int) -> Kind:
-    """A string that is not longer."""
+    """Return the kind of a string of at most so many characters."""
     return Kind(
         f"a string of at most {most} characters",
         lambda value: isinstance(value, str) and len(value) <= most,
@@ -51,15 +51,15 @@ def text(most: int) -> Kind:
     )
 
 
-def short(name: str) -> str:
-    """The name of a field, as the path to it in a problem shows it."""
+def shorten(name: str) -> str:
+    """Return a field's name, cut to the length that a problem shows."""
     return cut(name, 60)
 
 
 BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
 STRING = Kind("a string", lambda value: isinstance(value, str), {"type": "string"})
 NAME_OF_WEIGHTS = text(most=4096)
-"""Of a path or a revision; no path is longer."""
+"""The path of a checkpoint or a revision; no path is longer."""
 INTEGER = Kind("an integer", is_integer, {"type": "integer"})
 OBJECT = Kind("an object", lambda value: isinstance(value, dict), {"type": "object"})
 POSITIVE_SECONDS = Kind(
@@ -76,51 +76,52 @@ async def read_fields(
     nesting: int = 32,
     may_be_empty: bool = False,
 ) -> Fields:
-    """Read the body as an object of these fields; a field that is null counts as left out."""
+    """Return the body's fields, each of its kind; a null field counts as left out."""
     body = await read_object(request, nesting=nesting, may_be_empty=may_be_empty)
     return check_kinds(body, kinds)
 
 
 async def read_object(request: Request, *, nesting: int = 32, may_be_empty: bool = False) -> Fields:
-    """Read the body as a JSON object, whatever its fields are."""
+    """Return the body as a JSON object with any fields."""
     check_sender(request.headers)
     body = await request.body()
     if may_be_empty and not body.strip():
         return {}
-    return _object(body, nesting)
+    return _parse_object(body, nesting)
 
 
 def check_kinds(
     fields: Fields,
     kinds: Mapping[str, Kind],
     within: str = "",
-    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    other_names: Mapping[str, str] = MappingProxyType({}),
 ) -> Fields:
-    """The fields that are given, each of its kind; `within` stands before their names in words.
+    """Return the fields that are not null; BadRequest for an unknown field or a wrong kind.
 
-    `elsewhere` says of names that are unknown here what is meant by them.
+    `within` is the prefix of their names in messages. `other_names` maps names of other APIs to
+    the fields that they mean here.
     """
     unknown = [name for name in fields if name not in kinds]
     if unknown:
         named = _names([f"{within}{name}" for name in unknown])
         raise BadRequest(
-            f"unknown field {named}{_meant(unknown[0], kinds, elsewhere)}; known are "
+            f"unknown field {named}{_suggest(unknown[0], kinds, other_names)}; known are "
             f"{', '.join(sorted(kinds))}",
             code="unknown_field",
-            param=short(within + unknown[0]),
+            param=shorten(within + unknown[0]),
         )
     given = {name: value for name, value in fields.items() if value is not None}
     for name in given.keys() & kinds.keys():
         words, fits, _ = kinds[name]
         if not fits(given[name]):
-            said = f"{within}{name} must be {words}, {_amiss(given[name], fits)}"
+            said = f"{within}{name} must be {words}, {_describe_fault(given[name], fits)}"
             raise BadRequest(said, code="bad_field", param=within + name)
     return given
 
 
-def _object(body: bytes, nesting: int) -> Fields:
+def _parse_object(body: bytes, nesting: int) -> Fields:
     try:
-        value = json.loads(body.decode(), parse_constant=_no_constant)
+        value = json.loads(body.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8: byte {error.start}", code="bad_utf8") from None
     except RecursionError:
@@ -128,18 +129,18 @@ def _object(body: bytes, nesting: int) -> Fields:
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}", code="bad_json") from None
     if not isinstance(value, dict):
-        raise BadRequest(f"the body must be a JSON object, not {_as_json(value)}", code="bad_json")
+        raise BadRequest(f"the body must be a JSON object, not {_describe(value)}", code="bad_json")
     _check_nesting(body, value, nesting)
     _check_surrogates(body, value)
     return value
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 def _check_nesting(body: bytes, value: Any, nesting: int) -> None:
-    """Refuse what would exhaust the stack when it is copied or pickled further in."""
+    """Refuse a value that would exhaust the stack when later code copies or pickles it."""
     if body.count(b"[") + body.count(b"{") <= nesting:
         return
     level = [value]
@@ -168,10 +169,10 @@ def _check_surrogates(body: bytes, value: Any) -> None:
         raise BadRequest("the body holds half a surrogate pair", code="bad_utf8") from None
 
 
-def _meant(name: str, kinds: Mapping[str, Kind], elsewhere: Mapping[str, str]) -> str:
-    """Ask, in words, whether another field was meant by an unknown one; empty if none is near."""
-    if name in elsewhere:
-        return f"; did you mean {elsewhere[name]}?"
+def _suggest(name: str, kinds: Mapping[str, Kind], other_names: Mapping[str, str]) -> str:
+    """Return a hint at the field that an unknown name may mean; empty if none is near."""
+    if name in other_names:
+        return f"; did you mean {other_names[name]}?"
     return did_you_mean(name, kinds)
 
 
@@ -180,16 +181,16 @@ def _names(unknown: list[str]) -> str:
     return named if len(unknown) <= 5 else f"{named} and {len(unknown) - 5} more"
 
 
-def _amiss(value: Any, fits: Callable[[Any], bool]) -> str:
-    """Say what is wrong with a value: its kind, or in a list of the right kind one of its items."""
-    items = value[:LOOKED_AT] if isinstance(value, list) else []
+def _describe_fault(value: Any, fits: Callable[[Any], bool]) -> str:
+    """Describe the fault of a value: its kind, or the first wrong item of a list."""
+    items = value[:MOST_ITEMS_CHECKED] if isinstance(value, list) else []
     at = next((at for at, item in enumerate(items) if not fits([item])), None)
     if at is None or not any(fits([item]) for item in items):
-        return f"not {_as_json(value)}"
-    return f"and item {at + 1} of the list is {_as_json(items[at])}"
+        return f"not {_describe(value)}"
+    return f"and item {at + 1} of the list is {_describe(items[at])}"
 
 
-def _as_json(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value == []:
         return "an empty list"
     if isinstance(value, dict | list):

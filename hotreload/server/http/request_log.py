@@ -1,4 +1,7 @@
-"""Round every request: which generation answered, how long it took, and no exception escapes."""
+"""The request log: counts each request, names the generation that answered, reports errors.
+
+It also notices a client that hangs up or that stops reading.
+"""
 
 import asyncio
 import logging
@@ -24,26 +27,26 @@ access_log = logging.getLogger("hotreload.access")
 GENERATION_HEADER = "X-Hotreload-Generation"
 FINGERPRINT_HEADER = "X-Hotreload-Fingerprint"
 CLIENT_GONE = 499
-"""Requests whose client did not wait for the answer are counted under this code."""
+"""The code that counts a request whose client hung up before the answer was complete."""
 CUT_SHORT = 503
-"""Answers that we ended early, for a swap or to leave, are counted under this code."""
+"""The code that counts an answer which the server ended early, for a swap or a shutdown."""
 REQUEST_ID_HEADER = "X-Request-Id"
-_USUAL = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-"""Names that go into logs and back as they were sent; a client that sends another is given one."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+"""A request id that is logged and sent back unchanged; any other is replaced by a new id."""
 LONGEST_PATH = 200
-_ENDED = "hotreload.ended"
-_NOTED = "hotreload.noted"
+_CODE = "hotreload.ended"
+_LOG_FIELDS = "hotreload.noted"
 
 
 class ClientGone(Exception):
-    """The client has hung up, so there is nobody to answer."""
+    """The client has hung up; its answer is no longer needed."""
 
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what is inside when the client hangs up, and raise ClientGone.
+    """Cancel the block and raise ClientGone when the client hangs up.
 
-    The body must have been read.
+    Read the request's body first: the block takes every later message from `receive`.
     """
     try:
         async with asyncio.timeout(None) as scope:
@@ -59,44 +62,44 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
 
 async def _expire_when_gone(receive: Receive, scope: asyncio.Timeout) -> None:
-    await client_gone(receive)
+    await wait_for_disconnect(receive)
     scope.reschedule(asyncio.get_running_loop().time())
 
 
-async def client_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Return once the client has hung up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def hang_up(scope: Scope, receive: Receive) -> None:
-    """Drop the connection with all that is still unsent, and wait until that is known."""
+    """Close the connection at once, drop its unsent bytes, and wait for the disconnect."""
     abort = scope.get("extensions", {}).get("hang_up")
     if abort is not None:
         abort()
-        await client_gone(receive)
+        await wait_for_disconnect(receive)
 
 
-def ended_as(scope: Scope, code: int) -> None:
-    """Count this request under another code than the status its answer began with."""
-    scope[_ENDED] = code
+def count_as(scope: Scope, code: int) -> None:
+    """Count this request under this code in place of the status that was sent."""
+    scope[_CODE] = code
 
 
-def note(scope: Scope, **fields: Any) -> None:
-    """Have the access log tell these of the answer, too."""
-    scope.setdefault(_NOTED, {}).update(fields)
+def add_to_access_log(scope: Scope, **fields: Any) -> None:
+    """Add fields to this request's line of the access log."""
+    scope.setdefault(_LOG_FIELDS, {}).update(fields)
 
 
 def generation_header(generation: Generation) -> dict[str, str]:
-    """Name the generation that made this answer, and its weights."""
+    """Return the headers that name the generation of an answer and its weights."""
     return {
         GENERATION_HEADER: str(generation.number),
         FINGERPRINT_HEADER: generation.fingerprint,
     }
 
 
-class Exchange:
-    """Round all but what pages are told: turns errors into problems, names and counts answers."""
+class RequestLogMiddleware:
+    """Turns an exception into a problem response, adds headers, counts and logs each request."""
 
     def __init__(
         self,
@@ -116,43 +119,43 @@ class Exchange:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(scope, receive, send, self._live, self._write_seconds)
+        answer = _ResponseSender(scope, receive, send, self._live, self._write_seconds)
         began = time.perf_counter()
         try:
             await self._app(scope, receive, answer.send)
         except (ClientGone, ClientDisconnect):
-            ended_as(scope, _gone(scope))
+            count_as(scope, _disconnect_code(scope))
         except asyncio.CancelledError:
-            ended_as(scope, CUT_SHORT)
+            count_as(scope, CUT_SHORT)
             raise
         except Exception as error:
             await self._fail(error, answer, scope, receive)
         finally:
-            code, seconds = scope.get(_ENDED, answer.code), time.perf_counter() - began
-            self._metrics.request_finished(_route(scope), code, seconds)
+            code, seconds = scope.get(_CODE, answer.code), time.perf_counter() - began
+            self._metrics.request_finished(_route_label(scope), code, seconds)
             if self._access_log:
-                note(scope, generation=answer.generation, request_id=answer.name)
-                log_access(scope, code, seconds)
+                add_to_access_log(scope, generation=answer.generation, request_id=answer.name)
+                write_access_log(scope, code, seconds)
 
     async def _fail(
-        self, error: Exception, answer: "_Answer", scope: Scope, receive: Receive
+        self, error: Exception, answer: "_ResponseSender", scope: Scope, receive: Receive
     ) -> None:
         if not isinstance(error, HotReloadError):
             where = {"path": scope["path"], "request_id": answer.name}
             log.error("request.failed", exc_info=error, extra=where)
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
-        ended_as(scope, status_of(error))
+        count_as(scope, status_of(error))
         if answer.is_started:  # an answer cut off must not look like a whole one
             await hang_up(scope, receive)
             return
         try:
             await problem_of(error, scope["path"])(scope, receive, answer.send)
         except ClientGone:
-            ended_as(scope, _gone(scope))
+            count_as(scope, _disconnect_code(scope))
 
 
-class _Answer:
-    """The sending half of one exchange."""
+class _ResponseSender:
+    """Sends one response; keeps its status and hangs up on a client that does not read."""
 
     def __init__(
         self,
@@ -171,32 +174,32 @@ class _Answer:
         self.code = CLIENT_GONE
         self.is_started = False
         self.generation: int | None = None
-        """The generation that answers, or is live as it is answered; None where there is none."""
+        """The generation in the response's header; None before any is live."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.is_started = True
             self.code = message["status"]
-            self._add_names(message)
+            self._add_headers(message)
         try:
             async with asyncio.timeout(self._write_seconds):
                 await self._send(message)
         except TimeoutError:
-            # It reads nothing. It would keep its place among those who ask, and inside the gate
-            # hold up every swap; a client that pipelines does not even have to stream for that.
+            # The client reads nothing. Its request would keep its place in the request limit and
+            # would hold up every swap. A client that pipelines causes this without a stream, too.
             await hang_up(self._scope, self._receive)
             raise ClientGone from None
         if message["type"] == "http.response.body" and not message.get("more_body"):
-            self._expect_reading()
+            self._watch_reader()
 
-    def _expect_reading(self) -> None:
-        """Have the connection hang up unless the client reads what is unsent yet."""
-        expect = self._scope.get("extensions", {}).get("expect_reading")
+    def _watch_reader(self) -> None:
+        """Hang up later unless the client reads the unsent rest of the response."""
+        expect = self._scope.get("extensions", {}).get("watch_reader")
         if expect is not None:
             expect(self._write_seconds)
 
-    def _add_names(self, message: Message) -> None:
-        """Name the request, and the generation that answers, unless the route has named it."""
+    def _add_headers(self, message: Message) -> None:
+        """Add the request id, and the live generation unless the route has named one."""
         headers: list[tuple[bytes, bytes]] = message["headers"]
         more = [(REQUEST_ID_HEADER.lower().encode(), self.name.encode())]
         live, name = self._live(), GENERATION_HEADER.lower().encode()
@@ -206,35 +209,35 @@ class _Answer:
         self.generation = next((int(at) for key, at in message["headers"] if key == name), None)
 
 
-def _gone(scope: Scope) -> int:
-    """The code of a broken exchange: the client hung up, or we did after waiting too long."""
+def _disconnect_code(scope: Scope) -> int:
+    """Return the code of a broken connection: 503 if the server cut it off, else 499."""
     was_cut_off = scope.get("extensions", {}).get("was_cut_off", bool)
     return CUT_SHORT if was_cut_off() else CLIENT_GONE
 
 
-def _route(scope: Any) -> str:
-    """A label of few values: a path's parameter is its name, what leads nowhere is all the same."""
+def _route_label(scope: Any) -> str:
+    """Return the route's pattern as a metric label; "other" where no route matched."""
     if "endpoint" not in scope:
         return "other"
     return str(getattr(scope.get("route"), "path_format", scope["path"]))
 
 
 def request_id(scope: Scope) -> str:
-    """The name that the client gave its request, or a new one."""
+    """Return the client's id of the request, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return given if _USUAL.fullmatch(given) else uuid.uuid4().hex
+    return given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def log_access(scope: Scope, code: int, seconds: float) -> None:
-    """Write the line: who asked for what, and what came of it; nothing of what was said."""
+def write_access_log(scope: Scope, code: int, seconds: float) -> None:
+    """Write one line: method, path, code, seconds and client; nothing of the bodies."""
     peer = scope.get("extensions", {}).get("peer")
-    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": sender(scope)}
+    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": client_address(scope)}
     fields = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "code": code}
-    more = {**fields, "seconds": round(seconds, 4), **scope.get(_NOTED, {})}
+    more = {**fields, "seconds": round(seconds, 4), **scope.get(_LOG_FIELDS, {})}
     access_log.info("request.answered", extra={**more, **who})
 
 
-def sender(scope: Scope) -> str | None:
-    """The address and port of who came over TCP."""
+def client_address(scope: Scope) -> str | None:
+    """Return the address and port of a client over TCP; None for the unix socket."""
     client = scope.get("client")
     return f"{client[0]}:{client[1]}" if client else None

@@ -1,7 +1,7 @@
-"""The sockets that we listen on: those we bind, and those systemd opened for us.
+"""The listening sockets: those that the daemon binds, and those that systemd passes to it.
 
-systemd keeps its sockets open from one of us to the next. When a socket will not be served, the
-clients that wait in it are told why.
+systemd keeps its sockets open from one daemon to the next. If a daemon cannot serve a socket, it
+answers the clients that wait there with the reason.
 """
 
 import contextlib
@@ -29,20 +29,21 @@ FIRST_DESCRIPTOR = 3
 SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 SYSTEMD_NAME = "http"
 REQUEST_SECONDS = 0.5
-"""Seconds in which clients that are turned away may still send their request."""
+"""Seconds in which refused clients may still send their request."""
 
 
 def bind_unix(path: Path, mode: int = 0o660, group: str | int | None = None) -> socket.socket:
-    """Listen on a unix socket that has its mode and group before anyone can connect.
+    """Listen on a unix socket; its mode and group are set before any client can connect.
 
-    A stale socket is replaced; a live one, or a file that is no socket, is a ConfigError.
+    A stale socket is replaced. ConfigError if another process listens there, or if the file is no
+    socket.
     """
     path = path.absolute()
     gid = group_id(group, "[server] group") if group is not None else None
     _make_folder(path.parent)
     try:
-        with _alone_in(path.parent):
-            _clear(path)
+        with _lock_folder(path.parent):
+            _remove_stale(path)
             return _listen(path, mode, gid)
     except OSError as error:
         raise ConfigError(f"[server] socket: {path}: {error.strerror or error}") from error
@@ -77,8 +78,8 @@ def _make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep other daemons from taking the socket between our look at it and our bind."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other daemons from binding the socket between our check and our bind."""
     try:
         with locked(folder):
             yield
@@ -86,14 +87,14 @@ def _alone_in(folder: Path) -> Iterator[None]:
         raise AddressTaken(f"another hotreload is starting in {folder}; try again") from None
 
 
-def _clear(path: Path) -> None:
+def _remove_stale(path: Path) -> None:
     try:
         kind = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(kind):
         raise ConfigError(f"[server] socket: {path} exists and is no socket; move it away")
-    if (answerer := _answerer(path)) is not None:
+    if (answerer := _owner_of(path)) is not None:
         raise AddressTaken(
             f"another hotreload answers on {path}{answerer}; stop it, or set another [server] "
             "socket"
@@ -101,14 +102,14 @@ def _clear(path: Path) -> None:
     path.unlink()
 
 
-def _answerer(path: Path) -> str | None:
-    """Name who listens there, where the kernel says who it is; None if nobody does."""
+def _owner_of(path: Path) -> str | None:
+    """Name the process that listens there, if the kernel knows it; None if none listens."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)  # one that is full answers too, and says so at once
+        probe.setblocking(False)  # a socket with a full backlog answers at once, too
         code = probe.connect_ex(os.fspath(path))
         pid = peer_of(probe).pid if not code else 0
     if code in (errno.EACCES, errno.EPERM):
-        raise ConfigError(f"[server] socket: {path} belongs to somebody else: {os.strerror(code)}")
+        raise ConfigError(f"[server] socket: {path} belongs to another user: {os.strerror(code)}")
     if code in (errno.ECONNREFUSED, errno.ENOENT):
         return None
     return f": {process_of(pid).in_full}" if pid else ""
@@ -121,34 +122,34 @@ def _listen(path: Path, mode: int, gid: int | None) -> socket.socket:
         if gid is not None:
             os.chown(path, -1, gid)
         path.chmod(mode)
-        listener.listen(BACKLOG)  # nobody can connect before this line, whatever the mode is
+        listener.listen(BACKLOG)  # no client can connect before this line, whatever the mode is
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-def take_over(
+def systemd_sockets(
     environ: MutableMapping[str, str] = os.environ, *, first: int = FIRST_DESCRIPTOR
 ) -> list[socket.socket]:
-    """Take the listening sockets that systemd passed to this process; there may be none.
+    """Return the listening sockets that systemd passed to this process; there may be none.
 
-    Processes that we start inherit neither the sockets nor the variables that tell of them.
+    Child processes inherit neither the sockets nor the environment variables that name them.
     """
     pid, count, names = (environ.pop(name, "") for name in SYSTEMD_VARIABLES)
     if not pid.isdecimal() or int(pid) != os.getpid() or not count.isdecimal():
-        return []  # none, or meant for another process
+        return []  # systemd passed none, or passed them to another process
     named = names.split(":") if names else [SYSTEMD_NAME] * int(count)
-    return [_taken(first + index, name) for index, name in enumerate(named[: int(count)])]
+    return [_checked_socket(first + index, name) for index, name in enumerate(named[: int(count)])]
 
 
-def is_for_looking(listener: socket.socket) -> bool:
-    """True if it is the socket for clients that only look while the daemon starts."""
+def is_for_views(listener: socket.socket) -> bool:
+    """True if the socket is the one for the view routes, which answer while the daemon starts."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
     return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
 
 
-def _taken(descriptor: int, name: str) -> socket.socket:
+def _checked_socket(descriptor: int, name: str) -> socket.socket:
     if name != SYSTEMD_NAME:
         raise ConfigError(
             f"systemd passes a socket called {name!r}; write FileDescriptorName={SYSTEMD_NAME} "
@@ -157,22 +158,22 @@ def _taken(descriptor: int, name: str) -> socket.socket:
     try:
         os.set_inheritable(descriptor, False)
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-            raise _wrong(descriptor, "it is no socket; use ListenStream=")
+            raise _bad_descriptor(descriptor, "it is no socket; use ListenStream=")
         listener = socket.socket(fileno=descriptor)
     except OSError as error:
-        raise _wrong(descriptor, error.strerror or str(error)) from error
+        raise _bad_descriptor(descriptor, error.strerror or str(error)) from error
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         listener.close()
-        raise _wrong(descriptor, "it is not listening; use ListenStream= and Accept=no")
+        raise _bad_descriptor(descriptor, "it is not listening; use ListenStream= and Accept=no")
     return listener
 
 
-def _wrong(descriptor: int, why: str) -> ConfigError:
+def _bad_descriptor(descriptor: int, why: str) -> ConfigError:
     return ConfigError(f"descriptor {descriptor} that systemd passes cannot be served on: {why}")
 
 
 def group_id(group: str | int, setting: str) -> int:
-    """The number of a group; ConfigError names the setting when there is none."""
+    """Return the number of a group; ConfigError names the setting if there is no such group."""
     if isinstance(group, int) or group.isdigit():
         return int(group)
     try:
@@ -181,27 +182,27 @@ def group_id(group: str | int, setting: str) -> int:
         raise ConfigError(f"{setting}: there is no group {group!r} on this machine") from None
 
 
-def turn_away(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
-    """Answer 503, and why, to all clients that wait in these sockets, which will not be served.
+def refuse_clients(listeners: Sequence[socket.socket], fault: ConfigError) -> None:
+    """Answer 503 with the reason to all clients that wait in these sockets.
 
-    systemd starts the service again for each connection that is left in a socket of its own, even
-    for one whose client is gone.
+    systemd restarts the service for each connection that is left in its socket, even if the client
+    is gone.
     """
     answer = _refusal(fault)
     until = time.monotonic() + REQUEST_SECONDS
     for listener in listeners:
-        with contextlib.suppress(OSError):  # nobody waits any more, or the socket is closed
+        with contextlib.suppress(OSError):  # no client waits any more, or the socket is closed
             listener.setblocking(False)
             for _ in range(BACKLOG):
                 connection, _ = listener.accept()
-                _tell(connection, answer, max(0.0, until - time.monotonic()))
+                _send_answer(connection, answer, max(0.0, until - time.monotonic()))
 
 
-def _tell(connection: socket.socket, answer: bytes, seconds: float) -> None:
-    """Answer once the request is here, or after so many seconds.
+def _send_answer(connection: socket.socket, answer: bytes, seconds: float) -> None:
+    """Send the answer once the request has come, or after this many seconds.
 
-    Unread bytes would turn the answer into a reset, and who still sends when we have closed does
-    not read the answer.
+    Closing with unread bytes, or while the client still sends, would reset the connection: the
+    client would not see the answer.
     """
     with connection, contextlib.suppress(OSError):  # the client may have left
         connection.settimeout(seconds)

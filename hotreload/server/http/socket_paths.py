@@ -1,6 +1,6 @@
-"""The names in the file system by which clients find our unix sockets: watched, and made again.
+"""The paths of our unix sockets: watched, and bound again after they were removed.
 
-When such a name is removed nobody can connect, and the socket itself never notices.
+Without its path no client can connect, and the listening socket gets no notice of the removal.
 """
 
 import asyncio
@@ -16,43 +16,47 @@ from hotreload.events import Publish, SocketBoundAnew
 from hotreload.server.http.server_sockets import bind_unix
 from hotreload.troubles import SOCKET_GONE, Trouble
 
-DOOR_LOOK_SECONDS = 2.0
-"""The longest time that a name is gone before it is noticed."""
+PATH_CHECK_SECONDS = 2.0
+"""Seconds between two checks of the paths."""
 
-SEE_TO_IT = "see to what it names; hotreload tries again every few seconds"
+CLEAR_THE_PATH = "mend what the message names; hotreload tries again every few seconds"
 RESTART_THE_UNIT = (
     "systemctl restart hotreload.socket, or the .socket unit that holds it: the service is started "
     "anew with it, and requests under way are answered first"
 )
 
 
-class Door:
-    """The name of one listening socket, as it was when that was bound."""
+class SocketPath:
+    """The path of one listening socket, and its file as it was when the socket was bound."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._was = _seen(path)
-        self._folder = _seen(path.parent)
+        self._was = _stat_of(path)
+        self._folder = _stat_of(path.parent)
 
     @property
-    def is_there(self) -> bool:
-        """True if clients that connect by this name still come to that socket."""
-        now = _seen(self.path)
+    def is_intact(self) -> bool:
+        """True if the path still leads to that socket."""
+        now = _stat_of(self.path)
         return bool(now and self._was and os.path.samestat(now, self._was))
 
-    def bind_anew(self) -> socket.socket:
-        """Listen by this name again, with its mode and group; ConfigError says what is in the way.
+    def bind_again(self) -> socket.socket:
+        """Listen on the path again, with its former mode and group; return the socket.
 
-        A live socket of another's, or a file that is no socket, stays as it is.
+        ConfigError where another process listens there, or where a file lies there that is no
+        socket. Neither is touched.
         """
-        assert self._was is not None, "we bound it"
+        assert self._was is not None, "the path was bound before"
         self._make_folder()
         listener = bind_unix(self.path, stat.S_IMODE(self._was.st_mode), self._was.st_gid)
-        self._was = _seen(self.path)
+        self._was = _stat_of(self.path)
         return listener
 
     def _make_folder(self) -> None:
-        """Make it as it was, if it is gone: whom it kept out stays out."""
+        """Create the folder again with its former owner and mode, if it is gone.
+
+        Users that the folder kept out stay out.
+        """
         folder, was = self.path.parent, self._folder
         if was is None or folder.exists():
             return
@@ -68,78 +72,78 @@ class Door:
             ) from error
 
     def remove(self) -> None:
-        """Remove the name, unless it is gone or leads to another socket."""
+        """Unlink the path, unless it is gone or leads to another socket."""
         with contextlib.suppress(OSError):
             found = os.lstat(self.path)
             if self._was and os.path.samestat(found, self._was):
                 os.unlink(self.path)
 
 
-class Doors:
-    """Every name by which clients find us; those that are ours are bound again when they are gone.
+class SocketPaths:
+    """The paths of all listening sockets; those that this process bound are bound again when gone.
 
-    systemd's cannot be: what is wrong with them is told.
+    A path of systemd's cannot be bound again here: its loss is reported as a trouble.
     """
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self._trouble = Trouble(SOCKET_GONE, publish)
-        self._doors: list[Door] = []
+        self._paths: list[SocketPath] = []
         self._are_ours = False
-        self._asked = asyncio.Event()
+        self._check_asked = asyncio.Event()
 
     def take(self, listeners: Iterable[socket.socket], *, ours: bool) -> None:
-        """Look after the names of these sockets; `ours` are those that we bound."""
-        self._doors = [Door(Path(name)) for name in map(_name_of, listeners) if name]
+        """Watch the paths of these sockets; `ours` says that this process bound them."""
+        self._paths = [SocketPath(Path(name)) for name in map(_path_of, listeners) if name]
         self._are_ours = ours
 
-    def look_again(self) -> None:
-        """Look now."""
-        self._asked.set()
+    def check_now(self) -> None:
+        """Have `watch` check every path now."""
+        self._check_asked.set()
 
     async def watch(self, serve: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Look every few seconds until we leave; `serve` takes what was bound again."""
-        while self._doors:
+        """Check every path every few seconds until `leave`; `serve` gets each new socket."""
+        while self._paths:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DOOR_LOOK_SECONDS):
-                    await self._asked.wait()
-            self._asked.clear()
-            for door in self._doors:
-                if (listener := self._opened_anew(door)) is not None:
+                async with asyncio.timeout(PATH_CHECK_SECONDS):
+                    await self._check_asked.wait()
+            self._check_asked.clear()
+            for socket_path in self._paths:
+                if (listener := self._bind_if_gone(socket_path)) is not None:
                     await serve(listener)
 
-    def _opened_anew(self, door: Door) -> socket.socket | None:
-        """Bind it anew if it is gone and ours, and tell how it stands."""
+    def _bind_if_gone(self, socket_path: SocketPath) -> socket.socket | None:
+        """Bind the path again if it is gone and ours; report or clear its trouble."""
         fault, todo, listener = None, "", None
-        if not door.is_there and self._are_ours:
+        if not socket_path.is_intact and self._are_ours:
             try:
-                listener = door.bind_anew()
+                listener = socket_path.bind_again()
             except ConfigError as error:
-                fault, todo = f"nobody can connect any more: {error}", SEE_TO_IT
-        elif not door.is_there:
-            fault = f"nobody can connect any more: {door.path}, which systemd opened, was removed"
+                fault, todo = f"no client can connect: {error}", CLEAR_THE_PATH
+        elif not socket_path.is_intact:
+            fault = f"no client can connect: {socket_path.path}, which systemd opened, was removed"
             todo = RESTART_THE_UNIT
-        self._trouble.now(fault, todo, of=str(door.path))
+        self._trouble.now(fault, todo, of=str(socket_path.path))
         if listener is not None:
-            self._publish(SocketBoundAnew(str(door.path)))
+            self._publish(SocketBoundAnew(str(socket_path.path)))
         return listener
 
     def leave(self) -> None:
-        """Remove the names that are ours, and look after none any more."""
-        doors, self._doors = self._doors, []
-        for door in doors if self._are_ours else ():
-            door.remove()
-        self._asked.set()
+        """Unlink the paths that are ours, and end `watch`."""
+        paths, self._paths = self._paths, []
+        for socket_path in paths if self._are_ours else ():
+            socket_path.remove()
+        self._check_asked.set()
 
 
-def _seen(path: Path) -> os.stat_result | None:
+def _stat_of(path: Path) -> os.stat_result | None:
     try:
         return path.stat()
     except OSError:
         return None
 
 
-def _name_of(listener: socket.socket) -> str:
-    """Its path; an empty string where nothing in the file system leads to it."""
+def _path_of(listener: socket.socket) -> str:
+    """Return the path of a socket; empty for TCP and for an abstract name."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
     return name if isinstance(name, str) else ""  # an abstract one's is bytes

@@ -1,4 +1,4 @@
-"""Server-sent events, written as the client reads them."""
+"""The writer of server-sent events."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,24 +8,24 @@ from starlette.types import Scope, Send
 from hotreload.server.http.problems import to_json
 
 EVENT_STREAM = (b"content-type", b"text/event-stream")
-"""The header of such an answer."""
+"""The Content-Type header of an event stream."""
 
 
 class NamedEvent(dict[str, Any]):
-    """A value that says on a line of its own, too, which `type` of event it is."""
+    """A value that is sent with an `event:` line, which repeats its `type`."""
 
 
 class EventWriter:
-    """One answer as `text/event-stream`; its first write starts it."""
+    """Writes one answer as `text/event-stream`; the first write sends the headers."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
-        self._write_at_once = scope.get("extensions", {}).get("write_at_once", _cannot)
+        self._write_at_once = scope.get("extensions", {}).get("write_at_once", _no_direct_write)
         self._headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
         self.is_started = False
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Send these too; only before the first write."""
+        """Add headers; call it before the first write."""
         self._headers |= headers
 
     async def write(self, value: Any) -> None:
@@ -33,12 +33,12 @@ class EventWriter:
         name = f"event: {value['type']}\n".encode() if isinstance(value, NamedEvent) else b""
         await self._chunk(name + b"data: " + to_json(value) + b"\n\n")
 
-    async def comment(self, text: str) -> None:
-        """Send what every client ignores, to show that we are there."""
+    async def write_comment(self, text: str) -> None:
+        """Send a comment, which every client ignores, to show that the server is alive."""
         await self._chunk(f": {text}\n\n".encode())
 
-    async def done(self) -> None:
-        """Say that nothing follows, as the engine's own server and OpenAI's do."""
+    async def end_with_done(self) -> None:
+        """Send [DONE] and end the answer, as the engine's own server and OpenAI's do."""
         await self._chunk(b"data: [DONE]\n\n", more=False)
 
     async def end(self) -> None:
@@ -59,6 +59,6 @@ class EventWriter:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
 
-def _cannot(piece: bytes) -> bool:
-    """Leave it to who sends: there is no connection of ours."""
+def _no_direct_write(piece: bytes) -> bool:
+    """Return False: without a connection of ours each piece takes the usual way."""
     return False

@@ -1,5 +1,6 @@
-"""The hub's webhook: a call with its secret makes the source look now. What it says is not trusted,
-so its body is not even read.
+"""The hub's webhook: a call with the right secret makes the source look for a checkpoint now.
+
+The body of the call is not trusted and not read.
 """
 
 import hmac
@@ -21,17 +22,17 @@ _HEADER = "X-Webhook-Secret"
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """The secret that its sender must know, and the call that it sets off."""
+    """The secret that the sender must know, and the function to call."""
 
     secret: str = field(repr=False)
     wake: Callable[[str], None]
 
 
 def webhook_route(webhook: Webhook | None) -> Route:
-    """Build the route; 404 while no secret is configured."""
+    """Build the route; it answers 404 while no secret is configured."""
 
-    async def called(request: Request) -> Response:
-        refusal = _refusal(webhook, request.headers.get(_HEADER))
+    async def receive_call(request: Request) -> Response:
+        refusal = _refusal_of(webhook, request.headers.get(_HEADER))
         if refusal is not None:
             log.info("webhook.refused", extra={"code": refusal.code})
             return problem_of(refusal)
@@ -39,10 +40,10 @@ def webhook_route(webhook: Webhook | None) -> Route:
         webhook.wake("webhook")
         return Json({"ok": True}, 202)
 
-    return Route(WEBHOOK_PATH, called, methods=["POST"])
+    return Route(WEBHOOK_PATH, receive_call, methods=["POST"])
 
 
-def _refusal(webhook: Webhook | None, given: str | None) -> Refused | None:
+def _refusal_of(webhook: Webhook | None, given: str | None) -> Refused | None:
     if webhook is None:
         return Refused(404, "no_webhook", "no webhook is configured ([source] webhook)")
     if given is None:

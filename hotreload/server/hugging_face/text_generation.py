@@ -9,14 +9,14 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import Answerer, ModelRequest, ModelRoute, oldest_wanted
+from hotreload.server.answerer import Answerer, ModelRoute, ParsedRequest, take_min_generation
 from hotreload.server.api_schema.known_fields import SAMPLING
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
 from hotreload.server.http.request_body import read_object
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
-from hotreload.server.openai.requests import completion_request, renamed
+from hotreload.server.openai.requests import completion_request, rename_field
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -39,7 +39,7 @@ class TextGenerationRoute(ModelRoute):
     """The route, whose refusals name fields as its client does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with renamed(_ENGINE_NAMES.get):
+        with rename_field(_ENGINE_NAMES.get):
             await super().__call__(scope, receive, send)
 
 
@@ -49,14 +49,14 @@ def text_generation_route(answerer: Answerer) -> Route:
     return Route(TEXT_GENERATION_PATH, TextGenerationRoute(answerer, read), methods=["POST"])
 
 
-async def read_text_generation(request: Request, limits: Limits) -> ModelRequest:
+async def read_text_generation(request: Request, limits: Limits) -> ParsedRequest:
     """The request as a completion of OpenAI's API, which has all of it but the grammar."""
     body = await read_object(request, nesting=limits.nesting)
-    wish = TEXT_GENERATION.asked(body, limits)
+    wish = TEXT_GENERATION.check(body, limits)
     if "inputs" not in wish:
         raise BadRequest("inputs is missing", code="bad_field", param="inputs")
-    given = PARAMETERS.asked(wish.get("parameters", {}), limits)
-    at_least = oldest_wanted(request, wish)
+    given = PARAMETERS.check(wish.get("parameters", {}), limits)
+    at_least = take_min_generation(request, wish)
     asked: Fields = {name: given[name] for name in (*SAME, "stop") if name in given}
     if not (given.get("do_sample") or SAMPLES & given.keys()):
         asked["temperature"] = 0
@@ -67,7 +67,7 @@ async def read_text_generation(request: Request, limits: Limits) -> ModelRequest
     to_engine = completion_request(asked)
     if "grammar" in given:
         to_engine["sampling_params"] |= _grammar(given["grammar"])
-    return ModelRequest(to_engine, TextGeneration(wish["inputs"], given), at_least)
+    return ParsedRequest(to_engine, TextGenerationFormat(wish["inputs"], given), at_least)
 
 
 def _grammar(wanted: Fields) -> Fields:
@@ -81,7 +81,7 @@ def _grammar(wanted: Fields) -> Fields:
     raise BadRequest(f"{path}: {words}", code="bad_field", param=path)
 
 
-class TextGeneration:
+class TextGenerationFormat:
     """Tells one answer; it remembers what of it was told already."""
 
     def __init__(self, prompt: str, parameters: Fields) -> None:
@@ -95,18 +95,18 @@ class TextGeneration:
     def whole(self, item: EngineAnswer, generation: Generation) -> list[Fields]:
         """The answer, in a list as the client's own server has it."""
         assert isinstance(item, dict)
-        self._text, ended = self._choice.news(item)
+        self._text, ended = self._choice.take_new_text(item)
         told: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
         if self._has_details:
-            new = self._choice.new_logprobs(item)
-            told["details"] = {**self._ending(ended), "prefill": [], "tokens": _tokens(new)}
+            new = self._choice.take_new_logprobs(item)
+            told["details"] = {**self._end_details(ended), "prefill": [], "tokens": _tokens(new)}
         else:
-            self._ending(ended)  # which is no answer when it was cut short
+            self._end_details(ended)  # which is no answer when it was cut short
         return [told]
 
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
         """The new part, as one token; its text may be that of several."""
-        text, ended = self._choice.news(answer)
+        text, ended = self._choice.take_new_text(answer)
         if not (text or ended):
             return []
         self._text += text
@@ -115,7 +115,7 @@ class TextGeneration:
         told |= {"generated_text": None, "details": None, **_stamp(generation)}
         if ended:
             told["generated_text"] = self._before + self._text
-            told["details"] = {**self._ending(ended), "input_length": self._choice.usage[0]}
+            told["details"] = {**self._end_details(ended), "input_length": self._choice.usage[0]}
         return [told]
 
     def end(self, generation: Generation) -> list[Fields]:
@@ -127,11 +127,11 @@ class TextGeneration:
         return text_generation_fields(error)
 
     def _token(self, text: str, answer: Fields) -> Fields:
-        new, ids = self._choice.new_logprobs(answer), answer.get("output_ids") or [None]
+        new, ids = self._choice.take_new_logprobs(answer), answer.get("output_ids") or [None]
         logprob = new.tokens[-1][0] if new is not None and new.tokens else None
         return {"id": ids[-1], "text": text, "logprob": logprob, "special": False}
 
-    def _ending(self, ended: Fields | None) -> Fields:
+    def _end_details(self, ended: Fields | None) -> Fields:
         """Tell how it ended; one that we cut short is refused: this API has no word for that."""
         ended = ended or {}
         if ended.get("type") == "abort":

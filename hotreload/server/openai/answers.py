@@ -28,14 +28,14 @@ class Choice:
 
     def __init__(self, echo: Echo | None = None) -> None:
         self._echo = echo
-        self._told = 0
+        self._head = 0
         self._tokens_told = 0
         self._calls_told = 0
         self.usage = (0, 0, 0)
         """Tokens of the prompt, those of them from the cache, and tokens of the answer."""
         self.has_begun = False
 
-    def news(self, answer: Fields) -> tuple[str, Fields | None]:
+    def take_new_text(self, answer: Fields) -> tuple[str, Fields | None]:
         """The text that is new, and how the choice has ended, if it has."""
         self.has_begun = True
         meta = answer.get("meta_info", {})
@@ -46,11 +46,11 @@ class Choice:
         text: str = answer["text"]
         if self._echo is not None:
             text = self._echo.text(answer, text)
-        new = text[self._told :]
-        self._told = max(self._told, len(text))
+        new = text[self._head :]
+        self._head = max(self._head, len(text))
         return new, ended or None
 
-    def new_calls(self, answer: Fields) -> list[Fields]:
+    def take_new_calls(self, answer: Fields) -> list[Fields]:
         """The calls of tools that are new, each under a name of ours."""
         calls, first = answer.get("tool_calls") or [], self._calls_told
         self._calls_told = len(calls)
@@ -71,7 +71,7 @@ class Choice:
         kind: str = ended["type"]
         return "tool_calls" if kind == "stop" and self._calls_told else kind
 
-    def new_logprobs(self, answer: Fields) -> NewTokens | None:
+    def take_new_logprobs(self, answer: Fields) -> NewTokens | None:
         """The tokens that are new, if their log-probabilities were asked for."""
         meta = answer.get("meta_info", {})
         tokens = meta.get("output_token_logprobs")
@@ -195,7 +195,7 @@ class OpenAIAnswer:
         """Every choice at once, and the usage."""
         answers = item if isinstance(item, list) else [item]
         choices = [self._whole_choice(at, answer) for at, answer in enumerate(answers)]
-        told = self._told(self._shape.whole_object, generation)
+        told = self._head(self._shape.whole_object, generation)
         return told | {"choices": choices, "usage": self._usage()}
 
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
@@ -203,8 +203,8 @@ class OpenAIAnswer:
         index = answer.get("index", 0)
         choice = self._choice(index)
         is_first = not choice.has_begun
-        text, ended = choice.news(answer)
-        calls = choice.new_calls(answer)
+        text, ended = choice.take_new_text(answer)
+        calls = choice.take_new_calls(answer)
         if not (is_first or text or calls or ended):
             return []
         told = self._shape.piece(text, calls, is_first) | self._about(index, choice, answer, ended)
@@ -223,10 +223,10 @@ class OpenAIAnswer:
         return self._choices.setdefault(index, Choice(echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
-        told = self._told(self._shape.piece_object, generation) | {"choices": choices}
+        told = self._head(self._shape.piece_object, generation) | {"choices": choices}
         return told | ({"usage": usage} if self._has_usage or usage else {})
 
-    def _told(self, name: str, generation: Generation) -> Fields:
+    def _head(self, name: str, generation: Generation) -> Fields:
         return {
             "id": self._id,
             "object": name,
@@ -251,8 +251,8 @@ class OpenAIAnswer:
 
     def _whole_choice(self, index: int, answer: Fields) -> Fields:
         choice = self._choice(index)
-        text, ended = choice.news(answer)
-        return self._shape.whole(text, choice.new_calls(answer)) | self._about(
+        text, ended = choice.take_new_text(answer)
+        return self._shape.whole(text, choice.take_new_calls(answer)) | self._about(
             index, choice, answer, ended
         )
 
@@ -260,4 +260,4 @@ class OpenAIAnswer:
         told: Fields = {"index": index, "finish_reason": choice.reason(ended)}
         if ended and ended["type"] == "abort":  # not OpenAI's; `stop` or `length` would be a lie
             told["stop_reason"] = ended.get("message")
-        return told | {"logprobs": self._shape.logprobs(choice.new_logprobs(answer))}
+        return told | {"logprobs": self._shape.logprobs(choice.take_new_logprobs(answer))}

@@ -6,7 +6,7 @@ from typing import Any
 
 from hotreload.json_fields import Fields
 from hotreload.server.http.request_body import is_integer
-from hotreload.server.openai.messages import refused
+from hotreload.server.openai.messages import bad_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Echo:
         return [*(meta.get(f"input_{name}") or []), *(meta.get(f"output_{name}") or [])]
 
 
-def asked_echo(fields: Fields) -> list[Echo]:
+def read_echoes(fields: Fields) -> list[Echo]:
     """The prompts as they are told; BadRequest for what cannot be."""
     if not fields.get("echo"):
         return []
     texts = _texts(fields["prompt"])
     if None in texts and "logprobs" not in fields:
-        raise refused("echo", "needs logprobs for a prompt of token ids, whose text they bring")
+        raise bad_value("echo", "needs logprobs for a prompt of token ids, whose text they bring")
     return [Echo(text) for text in texts]
 
 

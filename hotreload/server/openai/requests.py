@@ -1,5 +1,5 @@
 """OpenAI's requests put into the engine's schema. What the engine refuses, it names in its own
-words; `in_openai_words` puts them back."""
+words; `rename_to_openai` puts them back."""
 
 import json
 from collections.abc import Callable, Collection, Iterator
@@ -9,7 +9,7 @@ from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.known_fields import SAMPLING, STREAM_OPTIONS
 from hotreload.server.openai.messages import plain_messages
-from hotreload.server.openai.tools import asked_tools
+from hotreload.server.openai.tools import read_tools
 from hotreload.server_limits import Limits
 
 COMPLETION_TOKENS = 16
@@ -58,16 +58,16 @@ def chat_request(fields: Fields) -> Fields:
     """A chat, as the engine is asked for its next message."""
     if "messages" not in fields:
         raise BadRequest("messages is missing", code="bad_field", param="messages")
-    return asked_chat(plain_messages(fields["messages"]), fields)
+    return make_chat_request(plain_messages(fields["messages"]), fields)
 
 
-def asked_chat(messages: list[Fields], fields: Fields) -> Fields:
+def make_chat_request(messages: list[Fields], fields: Fields) -> Fields:
     """These messages, and what the other fields say of the next one."""
     request: Fields = {"messages": messages}
     effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
     if template_args := effort | fields.get("chat_template_kwargs", {}):
         request["template_args"] = template_args
-    request |= asked_tools(fields) | _common(fields)
+    request |= read_tools(fields) | _common(fields)
     sampling = request["sampling_params"]
     limits = {fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
     if len(limits) > 1:
@@ -85,13 +85,13 @@ def asked_chat(messages: list[Fields], fields: Fields) -> Fields:
 
 def stream_options(fields: Fields, limits: Limits) -> Fields:
     """Things that a stream is to tell beside its text, read and checked."""
-    options = STREAM_OPTIONS.asked(fields.get("stream_options", {}), limits)
+    options = STREAM_OPTIONS.check(fields.get("stream_options", {}), limits)
     if options and not fields.get("stream"):
         raise BadRequest("stream_options: needs stream = true", param="stream_options")
     return options
 
 
-def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextManager[None]:
+def rename_to_openai(given: Callable[[], Collection[str]]) -> AbstractContextManager[None]:
     """Name a field that the engine refuses as its client wrote it; `given` are those it wrote, and
     none while they are read."""
 
@@ -100,11 +100,11 @@ def in_openai_words(given: Callable[[], Collection[str]]) -> AbstractContextMana
         others = _OTHER_NAMES.get(name or "", ()) if name not in given() else ()
         return next((other for other in others if other in given()), name)
 
-    return renamed(name_of)
+    return rename_field(name_of)
 
 
 @contextmanager
-def renamed(name_of: Callable[[str], str | None]) -> Iterator[None]:
+def rename_field(name_of: Callable[[str], str | None]) -> Iterator[None]:
     """Name a field that the engine refuses by what an API calls it."""
     try:
         yield

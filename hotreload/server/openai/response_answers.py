@@ -48,17 +48,17 @@ class ResponseAnswer:
     def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
         """The events of what is new."""
         if not self._choice.has_begun:
-            self._say("created", response=self._response(generation))
-            self._say("in_progress", response=self._response(generation))
+            self._add_event("created", response=self._response(generation))
+            self._add_event("in_progress", response=self._response(generation))
         self._take(answer)
-        return self._said()
+        return self._take_events()
 
     def end(self, generation: Generation) -> list[Fields]:
         """The end of its last item, and the whole response."""
         self._close()
         response = self._response(generation, is_over=True)
-        self._say(response["status"], response=response)
-        return self._said()
+        self._add_event(response["status"], response=response)
+        return self._take_events()
 
     def failed(self, error: HotReloadError) -> Fields:
         """The error that OpenAI's client raises in place of the next event."""
@@ -67,11 +67,11 @@ class ResponseAnswer:
         return NamedEvent(type="error", sequence_number=self._count, **more)
 
     def _take(self, answer: Fields) -> None:
-        text, ended = self._choice.news(answer)
+        text, ended = self._choice.take_new_text(answer)
         self._ended = ended or {}
         if text:
             self._grow(text)
-        for call in self._choice.new_calls(answer):
+        for call in self._choice.take_new_calls(answer):
             if self._open is not None:
                 self._close()
             self._call(call)
@@ -79,7 +79,7 @@ class ResponseAnswer:
     def _grow(self, text: str) -> None:
         message = self._open or self._begin()
         message["content"][0]["text"] += text
-        self._say_of_text("output_text.delta", message, delta=text, logprobs=[])
+        self._add_text_event("output_text.delta", message, delta=text, logprobs=[])
 
     def _begin(self) -> Fields:
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
@@ -87,8 +87,8 @@ class ResponseAnswer:
         message: Fields = {**item, "status": "in_progress", "content": [part]}
         self._items.append(message)
         self._open = message
-        self._say_of_item("output_item.added", item={**message, "content": []})
-        self._say_of_text("content_part.added", message, part=dict(part))
+        self._add_item_event("output_item.added", item={**message, "content": []})
+        self._add_text_event("content_part.added", message, part=dict(part))
         return message
 
     def _close(self) -> None:
@@ -98,9 +98,9 @@ class ResponseAnswer:
         message = self._open or self._begin()
         message["status"] = "completed" if self._status == "completed" else "incomplete"
         (part,) = message["content"]
-        self._say_of_text("output_text.done", message, text=part["text"], logprobs=[])
-        self._say_of_text("content_part.done", message, part=part)
-        self._say_of_item("output_item.done", item=message)
+        self._add_text_event("output_text.done", message, text=part["text"], logprobs=[])
+        self._add_text_event("content_part.done", message, part=part)
+        self._add_item_event("output_item.done", item=message)
         self._open = None
 
     def _call(self, call: Fields) -> None:
@@ -109,29 +109,29 @@ class ResponseAnswer:
         item: Fields = {**told, "name": name, "arguments": arguments, "status": "completed"}
         self._items.append(item)
         begun = {**item, "arguments": "", "status": "in_progress"}
-        self._say_of_item("output_item.added", item=begun)
+        self._add_item_event("output_item.added", item=begun)
         of = {"item_id": item["id"]}
-        self._say_of_item("function_call_arguments.delta", **of, delta=arguments)
+        self._add_item_event("function_call_arguments.delta", **of, delta=arguments)
         done = {**of, "name": name, "arguments": arguments}
-        self._say_of_item("function_call_arguments.done", **done)
-        self._say_of_item("output_item.done", item=item)
+        self._add_item_event("function_call_arguments.done", **done)
+        self._add_item_event("output_item.done", item=item)
 
     @property
     def _status(self) -> str:
         return _ENDS.get(self._ended.get("type", ""), ("completed", {}))[0]
 
-    def _say_of_text(self, kind: str, message: Fields, **more: object) -> None:
-        self._say_of_item(kind, item_id=message["id"], content_index=0, **more)
+    def _add_text_event(self, kind: str, message: Fields, **more: object) -> None:
+        self._add_item_event(kind, item_id=message["id"], content_index=0, **more)
 
-    def _say_of_item(self, kind: str, **more: object) -> None:
-        self._say(kind, output_index=len(self._items) - 1, **more)
+    def _add_item_event(self, kind: str, **more: object) -> None:
+        self._add_event(kind, output_index=len(self._items) - 1, **more)
 
-    def _say(self, kind: str, **more: object) -> None:
+    def _add_event(self, kind: str, **more: object) -> None:
         event = {"type": f"response.{kind}", "sequence_number": self._count}
         self._new.append(NamedEvent(**event, **more))
         self._count += 1
 
-    def _said(self) -> list[Fields]:
+    def _take_events(self) -> list[Fields]:
         said, self._new = self._new, []
         return said
 

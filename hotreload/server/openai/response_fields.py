@@ -92,7 +92,7 @@ RESPONSES = KnownFields(
     _HONOURED,
     (CHAT.others | set(_ITS_OWN.split())) - _HONOURED.keys(),
     LABELS,
-    elsewhere={
+    other_names={
         **dict.fromkeys(("messages", "prompts", "inputs"), "input"),
         **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
         "response_format": "text",

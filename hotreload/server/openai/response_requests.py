@@ -5,8 +5,8 @@ from typing import Any
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.known_fields import SAMPLING
-from hotreload.server.openai.messages import check_no_more, plain_message, refused
-from hotreload.server.openai.requests import asked_chat, renamed
+from hotreload.server.openai.messages import bad_value, check_no_more, plain_message
+from hotreload.server.openai.requests import make_chat_request, rename_field
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
 _SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
@@ -26,8 +26,8 @@ def response_request(fields: Fields) -> Fields:
     if "tool_choice" in fields:
         chat["tool_choice"] = _choice(fields["tool_choice"])
     messages = _messages(fields)
-    with renamed(_flat):
-        return asked_chat(messages, chat)
+    with rename_field(_flat):
+        return make_chat_request(messages, chat)
 
 
 def _flat(path: str) -> str | None:
@@ -53,7 +53,7 @@ def _messages(fields: Fields) -> list[Fields]:
 
 def _message(item: Any, path: str) -> Fields:
     if not isinstance(item, dict):
-        raise refused(path, "must be an object")
+        raise bad_value(path, "must be an object")
     given = {name: value for name, value in item.items() if value is not None}
     kind = given.pop("type", "message")
     for label in ("id", "status", "phase"):  # what an earlier answer said of the item
@@ -61,17 +61,17 @@ def _message(item: Any, path: str) -> Fields:
     if kind == "message":
         return plain_message({**given, "content": _content(given.get("content"), path)}, path)
     if kind == "function_call":
-        return _calling(given, path)
+        return _call_message(given, path)
     if kind == "function_call_output":
         check_no_more(given, {"call_id", "output"}, path, "leave it out")
         content = _content(given.get("output"), path)
         result = {"role": "tool", "tool_call_id": given.get("call_id"), "content": content}
         return plain_message(result, path)
     words = "must be message, function_call or function_call_output: nothing is kept here that "
-    raise refused(f"{path}.type", f"{words}another could be of")
+    raise bad_value(f"{path}.type", f"{words}another could be of")
 
 
-def _calling(given: Fields, path: str) -> Fields:
+def _call_message(given: Fields, path: str) -> Fields:
     check_no_more(given, {"call_id", "name", "arguments"}, path, "leave it out")
     function = {name: given[name] for name in ("name", "arguments") if name in given}
     call = {"type": "function", "id": given.get("call_id", ""), "function": function}
@@ -94,7 +94,7 @@ def _part(part: Any) -> Any:
 def _format(text: Fields) -> Fields:
     check_no_more(text, {"format", "verbosity"}, "text", "leave it out")
     if text.get("verbosity") not in (None, "medium"):
-        raise refused("text.verbosity", "this server does not have it; leave it out")
+        raise bad_value("text.verbosity", "this server does not have it; leave it out")
     match text.get("format"):
         case None:
             return {}
@@ -102,7 +102,7 @@ def _format(text: Fields) -> Fields:
             return {"response_format": plain}
         case {"type": "json_schema", "schema": dict(schema)}:
             return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-    raise refused(
+    raise bad_value(
         "text.format",
         'must be {"type": "text"}, {"type": "json_object"} or '
         '{"type": "json_schema", "name": "…", "schema": {…}}',
@@ -115,13 +115,13 @@ def _effort(reasoning: Fields) -> Fields:
     if effort is None:
         return {}
     if not isinstance(effort, str):
-        raise refused("reasoning.effort", "must be a string")
+        raise bad_value("reasoning.effort", "must be a string")
     return {"reasoning_effort": effort}
 
 
 def _tool(tool: Fields, path: str) -> Fields:
     if tool.get("type") != "function":
-        raise refused(f"{path}.type", "must be function: this server has no tools of its own")
+        raise bad_value(f"{path}.type", "must be function: this server has no tools of its own")
     function = {name: tool[name] for name in tool.keys() - {"type"}}
     return {"type": "function", "function": function}
 

@@ -13,22 +13,22 @@ from hotreload.errors import NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
-    AnswerForm,
-    ModelRequest,
+    AnswerFormat,
     ModelRoute,
+    ParsedRequest,
     check_batch,
-    oldest_wanted,
+    take_min_generation,
 )
 from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import is_integer, read_object
 from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
-from hotreload.server.openai.echo import asked_echo
+from hotreload.server.openai.echo import read_echoes
 from hotreload.server.openai.requests import (
     chat_request,
     completion_request,
-    in_openai_words,
+    rename_to_openai,
     stream_options,
 )
 from hotreload.server.openai.response_answers import ResponseAnswer
@@ -46,7 +46,7 @@ class Dialect:
 
     known: KnownFields
     to_engine: Callable[[Fields], Fields]
-    form: Callable[[Fields, Fields, str], AnswerForm]
+    form: Callable[[Fields, Fields, str], AnswerFormat]
     """Makes what tells the answer of the request's fields, its stream options and the model."""
 
 
@@ -57,7 +57,7 @@ def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> 
         copies=given.get("n", 1),
         has_usage=told.get("include_usage", False),
         has_usage_so_far=told.get("continuous_usage_stats", False),
-        echoes=asked_echo(given),
+        echoes=read_echoes(given),
     )
 
 
@@ -102,20 +102,20 @@ class OpenAIRoute(ModelRoute):
     """A route to the model whose refusals name fields as OpenAI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with in_openai_words(lambda: scope.get(_GIVEN, ())):
+        with rename_to_openai(lambda: scope.get(_GIVEN, ())):
             await super().__call__(scope, receive, send)
 
 
-async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) -> ModelRequest:
-    given = dialect.known.asked(await read_object(request, nesting=limits.nesting), limits)
+async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) -> ParsedRequest:
+    given = dialect.known.check(await read_object(request, nesting=limits.nesting), limits)
     request.scope[_GIVEN] = frozenset(given)
     check_model(given.get("model", ""), model)
     told = stream_options(given, limits)
-    at_least = oldest_wanted(request, given)
+    at_least = take_min_generation(request, given)
     engine_request = dialect.to_engine(given)
     copies = given.get("n", 1)
     _check_size(given, copies, limits)
-    return ModelRequest(engine_request, dialect.form(given, told, model), at_least)
+    return ParsedRequest(engine_request, dialect.form(given, told, model), at_least)
 
 
 def _check_size(given: Fields, copies: int, limits: Limits) -> None:

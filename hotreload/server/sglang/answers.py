@@ -158,7 +158,7 @@ def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     return {"ranks": [ranks], "per_engine_checksum": sha256(of_all.encode()).hexdigest()}
 
 
-def _counted(reading: ReplicaReading) -> tuple[int, int, int]:
+def _count_requests(reading: ReplicaReading) -> tuple[int, int, int]:
     """Count the requests that run in an engine, those that wait, and the tokens they hold.
 
     Never none while one is inside, nor any once all have left: the scheduler notes its own figures
@@ -172,7 +172,7 @@ def _counted(reading: ReplicaReading) -> tuple[int, int, int]:
 
 
 def _short_load(rank: int, reading: ReplicaReading) -> Fields:
-    running, waiting, tokens = _counted(reading)
+    running, waiting, tokens = _count_requests(reading)
     return {
         "dp_rank": rank,
         "num_reqs": running + waiting,
@@ -187,7 +187,7 @@ def _short_load(rank: int, reading: ReplicaReading) -> Fields:
 def _load(
     rank: int, reading: ReplicaReading, facts: EngineFacts, include: Collection[str], now: float
 ) -> Fields:
-    running, waiting, used = _counted(reading)
+    running, waiting, used = _count_requests(reading)
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
     told = {
         "timestamp": now,

@@ -7,7 +7,7 @@ for nothing it is taken. See SGLang's `srt/managers/io_struct.py` and `srt/entry
 from collections.abc import Mapping
 from typing import Any
 
-from hotreload.server.admin import RELOAD, WEIGHT_VERSION
+from hotreload.server.admin import RELOAD_FIELDS, WEIGHT_VERSION
 from hotreload.server.http.request_body import (
     BOOLEAN,
     INTEGER,
@@ -72,7 +72,7 @@ CHECK: Mapping[str, Kind] = {
 UPDATE: Mapping[str, Kind] = {
     **EVERY_CONTROL,
     "model_path": NAME_OF_WEIGHTS,
-    "load_format": RELOAD["load_format"],
+    "load_format": RELOAD_FIELDS["load_format"],
     "abort_all_requests": BOOLEAN,
     "weight_version": WEIGHT_VERSION,
     "is_async": BOOLEAN,
@@ -86,7 +86,7 @@ UPDATE: Mapping[str, Kind] = {
 """Ways of going about it ask for nothing here: a load disturbs nobody, and ends no pause; programs
 take weights as arguments; no weights read what others cached."""
 UPDATE_BY_NAME: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NOT_HERE}
-NAMING: Mapping[str, Kind] = {
+NAME_FIELDS: Mapping[str, Kind] = {
     **EVERY_CONTROL,
     "new_version": WEIGHT_VERSION,
     "abort_all_requests": BOOLEAN,

@@ -23,7 +23,7 @@ class WeightsChecker[P]:
         self._gate = gate
         self._snapshot: Mapping[str, int] | None = None
 
-    async def told(self, action: str, skip: Sequence[str] = ()) -> Fields:
+    async def run(self, action: str, skip: Sequence[str] = ()) -> Fields:
         """Do what is asked, and tell what came of it; BadRequest when it cannot be, or differs."""
         match action:
             case "checksum":
@@ -33,7 +33,7 @@ class WeightsChecker[P]:
                 self._snapshot, _ = await self._now()
                 return {}
             case "compare":
-                return await self._compared(skip)
+                return await self._compare(skip)
             case "reset_tensors":
                 raise BadRequest(NO_RANDOM_WEIGHTS)
         raise BadRequest(f"Unsupported action={shown(action)}: checksum, snapshot or compare")
@@ -42,7 +42,7 @@ class WeightsChecker[P]:
         async with self._gate.inspect() as lease:  # no swap while they are computed
             return await lease.engine.checksums(), lease.engine.facts()
 
-    async def _compared(self, skip: Sequence[str]) -> Fields:
+    async def _compare(self, skip: Sequence[str]) -> Fields:
         if self._snapshot is None:
             raise BadRequest("there is no snapshot to compare with: ask for action=snapshot before")
         now, before = _without((await self._now())[0], skip), _without(self._snapshot, skip)

@@ -22,25 +22,25 @@ class OneToken[P]:
     def __init__(
         self,
         gate: Gate[P],
-        answered_at: Callable[[], float],
+        last_token_at: Callable[[], float],
         within: float = HEALTHY_SECONDS,
     ) -> None:
-        """`answered_at` says when, by the monotonic clock, a client was given a token last."""
+        """`last_token_at` says when, by the monotonic clock, a client was given a token last."""
         self._gate = gate
-        self._answered_at = answered_at
+        self._last_token_at = last_token_at
         self._within = within
         self._asking: asyncio.Task[None] | None = None
 
-    async def heard(self) -> None:
+    async def wait_for_token(self) -> None:
         """Wait for a token; NotServing while there is nobody to make one, Refused if none comes."""
         began = time.monotonic()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="one token")
-            self._asking.add_done_callback(_heed)
+            self._asking.add_done_callback(_mark_error_seen)
         done, _ = await asyncio.wait({self._asking}, timeout=self._within)
         if done:
             return self._asking.result()
-        if self._answered_at() < began:
+        if self._last_token_at() < began:
             words = f"no token was made within {self._within:g} s; the engine may be compiling"
             raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
 
@@ -54,7 +54,7 @@ class OneToken[P]:
             await anext(answers)
 
 
-def _heed(asking: asyncio.Task[None]) -> None:
+def _mark_error_seen(asking: asyncio.Task[None]) -> None:
     """Count its error as seen, also when all who wanted to know have left."""
     if not asking.cancelled():
         asking.exception()

@@ -46,10 +46,10 @@ async def no_route(request: Request, error: Exception) -> Response:
     path = request.url.path
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and path in NOT_SERVED:
-        return Json(failed(f"{path} is not served: {NOT_SERVED[path]}"), 400)
+        return Json(failure_fields(f"{path} is not served: {NOT_SERVED[path]}"), 400)
     return await no_such_route(request, error)
 
 
-def failed(message: str) -> Fields:
+def failure_fields(message: str) -> Fields:
     """Say so as SGLang does, and, under `error`, as vLLM does."""
     return {"success": False, "message": message, "error": {"message": message}}

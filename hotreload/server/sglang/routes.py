@@ -15,7 +15,7 @@ from hotreload.server.admin import Admit
 from hotreload.server.answerer import check_batch
 from hotreload.server.http.problems import Json, Refused, openai_fields
 from hotreload.server.http.request_body import read_fields
-from hotreload.server.openai.requests import chat_request, in_openai_words
+from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.sglang import answers, bodies
@@ -36,27 +36,27 @@ def sglang_routes[P](
     status: Status,
     model: answers.ServedModel,
     admission: Admit,
-    answered_at: Callable[[], float],
+    last_token_at: Callable[[], float],
 ) -> APIRouter:
     """Build the routes; those that `admission` guards ask for the rights of the admin routes.
 
-    `answered_at` says when, by the monotonic clock, a client was given a token last.
+    `last_token_at` says when, by the monotonic clock, a client was given a token last.
     """
     router = APIRouter()
-    router.include_router(_routes_that_tell(gate, status, model))
-    router.include_router(_routes_of_the_tokenizer(limits, gate))
+    router.include_router(_info_routes(gate, status, model))
+    router.include_router(_tokenizer_routes(limits, gate))
     router.include_router(_guarded_routes(gate, admission))
-    one_token = OneToken(gate, answered_at)
+    one_token = OneToken(gate, last_token_at)
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
-        await one_token.heard()
+        await one_token.wait_for_token()
         return Response(status_code=200)
 
     return router
 
 
-def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedModel) -> APIRouter:
+def _info_routes[P](gate: Gate[P], status: Status, model: answers.ServedModel) -> APIRouter:
     router = APIRouter()
 
     def live() -> Generation:
@@ -101,7 +101,7 @@ def _routes_that_tell[P](gate: Gate[P], status: Status, model: answers.ServedMod
     return router
 
 
-def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
+def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
@@ -110,7 +110,7 @@ def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
         given = await read_fields(request, bodies.TOKENIZE, nesting=limits.nesting)
         asked = _to_encode(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
-        with in_openai_words(given.keys), gate.lend_preparer() as engine:
+        with rename_to_openai(given.keys), gate.lend_preparer() as engine:
             tokens = await engine.tokenize(asked)
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
@@ -128,7 +128,7 @@ def _routes_of_the_tokenizer[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     @router.post("/v1/detokenize")
     async def detokenize(request: Request) -> Response:
         given = await read_fields(request, bodies.DETOKENIZE, nesting=limits.nesting)
-        tokens = needed(given, "tokens")
+        tokens = required_field(given, "tokens")
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
@@ -160,7 +160,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
     @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
     async def get_weights_by_name(request: Request) -> Response:
         given = await read_fields(request, bodies.BY_NAME)
-        name, most = needed(given, "name"), given.get("truncate_size", USUAL_ROWS)
+        name, most = required_field(given, "name"), given.get("truncate_size", USUAL_ROWS)
         try:
             async with gate.inspect() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
@@ -172,15 +172,15 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
         given = await read_fields(request, bodies.CHECK, may_be_empty=True)
         action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())
         try:
-            told = await checker.told(action, skip)
+            found = await checker.run(action, skip)
         except BadRequest as fault:
             return Json({"success": False, "message": str(fault)}, 400)
-        return Json({"success": True, "message": "Success.", **told})
+        return Json({"success": True, "message": "Success.", **found})
 
     return router
 
 
-def needed(given: Fields, name: str) -> Any:
+def required_field(given: Fields, name: str) -> Any:
     """The value of this field; BadRequest when it is not given."""
     if name not in given:
         raise BadRequest(f"{name} is missing", code="bad_field", param=name)

@@ -17,12 +17,14 @@ from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import Kind, read_fields
 from hotreload.server.orders import TrainerOrders
 from hotreload.server.sglang import bodies
-from hotreload.server.sglang.not_served import failed
-from hotreload.server.sglang.routes import needed
+from hotreload.server.sglang.not_served import failure_fields
+from hotreload.server.sglang.routes import required_field
 from hotreload.types import Outcome
 
 
-def sglang_orders[P](orders: TrainerOrders[P], *, status: Status, admission: Admit) -> APIRouter:
+def sglang_update_routes[P](
+    orders: TrainerOrders[P], *, status: Status, admission: Admit
+) -> APIRouter:
     """Build the routes; but for those that only tell, they ask for the rights of the admin ones."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
@@ -37,28 +39,28 @@ def sglang_orders[P](orders: TrainerOrders[P], *, status: Status, admission: Adm
 
     @guarded.post("/update_weights_from_disk")
     async def update_weights_from_disk(request: Request) -> Response:
-        return await updated(orders, request, bodies.UPDATE, "model_path")
+        return await answer_update(orders, request, bodies.UPDATE, "model_path")
 
     @guarded.post("/update_weight_version")
     async def update_weight_version(request: Request) -> Response:
         try:
-            given = await read_fields(request, bodies.NAMING)
-            version = needed(given, "new_version")
+            given = await read_fields(request, bodies.NAME_FIELDS)
+            version = required_field(given, "new_version")
             if not version:
                 raise BadRequest("new_version is empty", code="bad_field", param="new_version")
             live = await orders.name(
                 request, version, aborts=given.get("abort_all_requests", False)
             )
         except HotReloadError as fault:
-            return Json(failed(f"Failed to update weight version: {fault}"), 400)
-        said = {"success": True, "message": f"Weight version updated to {version}"}
+            return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
+        said = {"success": True, "message": f"Weight version update_weights to {version}"}
         return Json({**said, "new_version": version, **generation_fields(live)})
 
     router.include_router(guarded)
     return router
 
 
-async def updated[P](
+async def answer_update[P](
     orders: TrainerOrders[P], request: Request, kinds: Mapping[str, Kind], folder: str
 ) -> Response:
     """Carry an update out, and answer how it ended: 200 when its weights are live, else 400.
@@ -69,18 +71,18 @@ async def updated[P](
         given = await read_fields(request, kinds)
         version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
         attempt = await orders.update(
-            request, needed(given, folder), version=version, aborts=aborts
+            request, required_field(given, folder), version=version, aborts=aborts
         )
     except HotReloadError as fault:
         return _not_updated(str(fault), reason_fields(fault.reason))
     if attempt.outcome is not Outcome.LIVE:
         why = attempt.reason.message if attempt.reason else attempt.outcome.value
         return _not_updated(why, attempt_fields(attempt))
-    named = f" Weight version updated to {version}." if version else ""
+    named = f" Weight version update_weights to {version}." if version else ""
     said = {"success": True, "message": f"Succeeded to update model weights.{named}"}
     return Json({**said, "num_paused_requests": 0, "status": "ok", **attempt_fields(attempt)})
 
 
 def _not_updated(why: str, fields: Fields) -> Json:
-    said = failed(f"Failed to update weights: {why}")
+    said = failure_fields(f"Failed to update weights: {why}")
     return Json({**said, "num_paused_requests": 0, **fields}, 400)

@@ -10,7 +10,7 @@ PieceStep = list[Any]
 changed so."""
 
 
-class Teller:
+class StepMaker:
     """Makes steps of the pieces of one answer."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def has_grown(before: Any, now: Any) -> bool:
     return False
 
 
-def stepped(last: Fields, step: PieceStep) -> Fields:
+def apply_step(last: Fields, step: PieceStep) -> Fields:
     """Make the next piece of the last one, which stays as it is but for its lists: they grow."""
     others, grown, within = step
     now = {**last, **others}
@@ -68,5 +68,5 @@ def stepped(last: Fields, step: PieceStep) -> Fields:
         else:
             now[name].extend(more)
     for name, inner in within.items():
-        now[name] = stepped(now[name], inner)
+        now[name] = apply_step(now[name], inner)
     return now

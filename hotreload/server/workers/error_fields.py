@@ -16,14 +16,14 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.server.http.problems import Refused
-from hotreload.server.model import EncodedOtherwise
+from hotreload.server.model import EncoderMismatch
 
 FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
     kind.__name__: kind
     for kind in (
         AnswerNonfinite,
         BadRequest,
-        EncodedOtherwise,
+        EncoderMismatch,
         EngineLost,
         GenerationGone,
         HotReloadError,
@@ -39,24 +39,24 @@ MORE = ("param", "retry_after", "status", "headers")
 """Fields that some of them have beside their words."""
 
 
-class FaultElsewhere(Exception):
+class EngineProcessFault(Exception):
     """A fault of ours in the engine's process, whose log says what it was."""
 
 
-def as_message(error: HotReloadError | None) -> dict[str, Any]:
+def error_fields(error: HotReloadError | None) -> dict[str, Any]:
     """Say an error, None for a fault of ours; of another kind, as the nearest one that is known."""
     if error is None:
-        return {"kind": FaultElsewhere.__name__}
+        return {"kind": EngineProcessFault.__name__}
     kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in FAULT_KINDS)
     more = {name: getattr(error, name) for name in MORE if hasattr(error, name)}
     findings = list(error.findings)
     return {"kind": kind, "words": str(error), "code": error.code, "findings": findings, **more}
 
 
-def as_error(said: Mapping[str, Any]) -> HotReloadError | FaultElsewhere:
+def error_from(said: Mapping[str, Any]) -> HotReloadError | EngineProcessFault:
     """Make the error that was said."""
-    if said["kind"] == FaultElsewhere.__name__:
-        return FaultElsewhere("the engine's process failed to answer; its log says why")
+    if said["kind"] == EngineProcessFault.__name__:
+        return EngineProcessFault("the engine's process failed to answer; its log says why")
     kind = FAULT_KINDS[said["kind"]]
     error = kind.__new__(kind)
     HotReloadError.__init__(error, said["words"], code=said["code"], findings=said["findings"])

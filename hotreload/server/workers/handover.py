@@ -19,22 +19,25 @@ SEND_AGAIN_SECONDS = 0.1
 
 log = logging.getLogger("hotreload.server")
 
-Taken = Callable[[socket.socket, bytes], None]
+OnConnection = Callable[[socket.socket, bytes], None]
 
 
-class Handing:
+class HandoverChannel:
     """One end of the way that connections go, in both directions."""
 
     def __init__(
-        self, end: socket.socket, taken: Taken, lost: Callable[[], None] = lambda: None
+        self,
+        end: socket.socket,
+        on_connection: OnConnection,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`taken` is called with each connection that comes, and the bytes that came on it.
+        """`on_connection` is called with each connection that comes, and the bytes that came on it.
 
-        `lost` is called for one that this process has no descriptor for: it is closed.
+        `on_lost` is called for one that this process has no descriptor for: it is closed.
         """
         self._end = end
-        self._taken = taken
-        self._lost = lost
+        self._on_connection = on_connection
+        self._on_lost = on_lost
         end.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[int, bytes]] = deque()
@@ -49,7 +52,7 @@ class Handing:
             return False
         return True
 
-    def hand_over_surely(self, descriptor: int, data: bytes) -> None:
+    def queue_handover(self, descriptor: int, data: bytes) -> None:
         """Give away a connection, now or as soon as somebody takes it. The caller closes its own.
 
         OSError where it would wait, and there is no descriptor for that.
@@ -117,13 +120,13 @@ class Handing:
             log.warning("server.no_descriptor_left", extra={"error": "a connection was closed"})
             for descriptor in descriptors:
                 os.close(descriptor)
-            self._lost()
+            self._on_lost()
             return
         connection, *beside = descriptors
         data = message[1:]
         for memory in beside:
             data = _read(memory)
-        self._taken(socket.socket(fileno=connection), data)
+        self._on_connection(socket.socket(fileno=connection), data)
 
 
 def _read(descriptor: int) -> bytes:

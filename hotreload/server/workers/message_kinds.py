@@ -5,12 +5,12 @@ from typing import Any
 
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.json_fields import Fields
-from hotreload.server.model import Encoded, Inquiry
-from hotreload.server.workers.error_fields import FaultElsewhere, as_error, as_message
+from hotreload.server.model import EncodedBy, ModelRequest
+from hotreload.server.workers.error_fields import EngineProcessFault, error_fields, error_from
 from hotreload.types import Generation, Revision
 
 
-class Word(StrEnum):
+class MessageKind(StrEnum):
     """The first word of a message."""
 
     # A worker tells the engine's process:
@@ -50,11 +50,11 @@ class Word(StrEnum):
     PING = "ping"
     MAKE_ROOM = "make_room"
     """Close the connection that does nothing for the longest, on a unix socket or over TCP."""
-    GO = "go"
+    SHUT_DOWN = "shut_down"
     """Answer everybody who came, and go."""
 
 
-def ask_fields(ask: Inquiry, now: float) -> Fields:
+def request_fields(ask: ModelRequest, now: float) -> Fields:
     """Say what is asked; the two ends have clocks of their own."""
     exactly = ask.exactly
     return {
@@ -63,36 +63,36 @@ def ask_fields(ask: Inquiry, now: float) -> Fields:
         "at_least": ask.at_least,
         "exactly": exactly and [exactly.number, exactly.fingerprint, exactly.weight_version],
         "session": ask.session,
-        "may_be_heard": ask.may_be_heard,
-        "encoded": ask.encoded and _encoded_parts(ask.encoded),
+        "may_be_kept": ask.may_be_kept,
+        "encoded": ask.encoded and _encoded_by_parts(ask.encoded),
     }
 
 
-def ask_of(fields: Fields, now: float) -> Inquiry:
+def request_from(fields: Fields, now: float) -> ModelRequest:
     """Make the inquiry that was told."""
     exactly = fields["exactly"]
-    return Inquiry(
+    return ModelRequest(
         fields["request"],
         now + fields["within"],
         fields["at_least"],
         ExactWeights(*exactly) if exactly is not None else None,
         fields["session"],
-        fields["may_be_heard"],
-        _encoded_of(fields["encoded"]),
+        fields["may_be_kept"],
+        _encoded_by_from(fields["encoded"]),
     )
 
 
-def _encoded_parts(encoded: Encoded) -> list[Any]:
-    return [encoded.by, encoded.refusal and as_message(encoded.refusal)]
+def _encoded_by_parts(encoded: EncodedBy) -> list[Any]:
+    return [encoded.by, encoded.refusal and error_fields(encoded.refusal)]
 
 
-def _encoded_of(parts: list[Any] | None) -> Encoded | None:
+def _encoded_by_from(parts: list[Any] | None) -> EncodedBy | None:
     if parts is None:
         return None
     by, refused = parts
-    refusal = as_error(refused) if refused is not None else None
-    assert not isinstance(refusal, FaultElsewhere), "who encodes has no fault of ours to tell"
-    return Encoded(by, refusal)
+    refusal = error_from(refused) if refused is not None else None
+    assert not isinstance(refusal, EngineProcessFault), "who encodes has no fault of ours to tell"
+    return EncodedBy(by, refusal)
 
 
 def generation_parts(generation: Generation | None) -> list[Any] | None:
@@ -104,7 +104,7 @@ def generation_parts(generation: Generation | None) -> list[Any] | None:
     return [generation.number, revision.id, revision.label, *more]
 
 
-def generation_of(parts: list[Any] | None) -> Generation | None:
+def generation_from(parts: list[Any] | None) -> Generation | None:
     """Make the generation that was told."""
     if parts is None:
         return None

@@ -11,43 +11,49 @@ from typing import Any
 
 from hotreload.errors import EngineLost, HotReloadError, NotServing
 from hotreload.json_fields import Fields
-from hotreload.server.model import Begun, Encoded, EncodedOtherwise, EngineAnswer, Inquiry
-from hotreload.server.ports import Encoder, Wordings
+from hotreload.server.model import (
+    EncodedBy,
+    EncoderMismatch,
+    EngineAnswer,
+    ModelRequest,
+    StartedAnswer,
+)
+from hotreload.server.ports import AnswerTexts, Encoder
 from hotreload.server.workers import message_kinds
-from hotreload.server.workers.answer_steps import stepped
-from hotreload.server.workers.error_fields import as_error
-from hotreload.server.workers.message_kinds import Word
+from hotreload.server.workers.answer_steps import apply_step
+from hotreload.server.workers.error_fields import error_from
+from hotreload.server.workers.message_kinds import MessageKind
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.types import Generation
 
-MOST_WAITING = 64
+MOST_UNREAD = 64
 """Pieces that wait for a slow reader one by one; of more only the newest of each answer does."""
 PROCESS_ENDED = "the engine's process has ended; ask again"
 
 
-class ModelElsewhere:
+class RemoteModel:
     """Asks by the wire, and hears the answers."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._names = count()
-        self._heard: dict[int, _Answer] = {}
+        self._pending: dict[int, _PendingAnswer] = {}
         self.encoder: Encoder | None = None
         """None while the other side encodes all prompts itself."""
 
     @asynccontextmanager
-    async def answering(self, ask: Inquiry) -> AsyncIterator[Begun]:
+    async def open_answer(self, ask: ModelRequest) -> AsyncIterator[StartedAnswer]:
         """Ask, with prompts that are encoded here; who leaves early is told to the other side."""
-        for each, wordings in (await self._encoded(ask), (ask, None)):
+        for each, texts in (await self._encode_prompts(ask), (ask, None)):
             async with AsyncExitStack() as stack:
                 try:
-                    begun = await stack.enter_async_context(self._asked(each, wordings))
-                except EncodedOtherwise:  # the engine is another one by now
+                    answer = await stack.enter_async_context(self._ask(each, texts))
+                except EncoderMismatch:  # the engine is another one by now
                     continue
-                yield begun
+                yield answer
                 return
 
-    async def _encoded(self, ask: Inquiry) -> tuple[Inquiry, Wordings | None]:
+    async def _encode_prompts(self, ask: ModelRequest) -> tuple[ModelRequest, AnswerTexts | None]:
         """The same, encoded, and what makes the texts of a stream's pieces, which come as tokens.
 
         The other side says what is refused, as it may let nobody in.
@@ -55,125 +61,129 @@ class ModelElsewhere:
         if (encoder := self.encoder) is None:
             return ask, None
         try:
-            given = await encoder.encoded(ask.request)
+            given = await encoder.encode(ask.request)
         except HotReloadError as refusal:
-            return replace(ask, request={}, encoded=Encoded(encoder.name, refusal)), None
+            return replace(ask, request={}, encoded=EncodedBy(encoder.name, refusal)), None
         if given is None:
             return ask, None
-        request, by = dict(given), Encoded(encoder.name)
+        request, by = dict(given), EncodedBy(encoder.name)
         if not request.get("stream"):
             return replace(ask, request=request, encoded=by), None
         request["text_at_end"] = True
-        return replace(ask, request=request, encoded=by), encoder.wordings(request)
+        return replace(ask, request=request, encoded=by), encoder.make_texts(request)
 
     @asynccontextmanager
-    async def _asked(self, ask: Inquiry, wordings: Wordings | None) -> AsyncIterator[Begun]:
+    async def _ask(
+        self, ask: ModelRequest, texts: AnswerTexts | None
+    ) -> AsyncIterator[StartedAnswer]:
         if self._wire.is_over:
             raise EngineLost(PROCESS_ENDED)
         name = next(self._names)
-        answer = self._heard[name] = _Answer(wordings)
-        self._wire.tell(
-            Word.ASK, name, message_kinds.ask_fields(ask, asyncio.get_running_loop().time())
+        answer = self._pending[name] = _PendingAnswer(texts)
+        self._wire.send(
+            MessageKind.ASK,
+            name,
+            message_kinds.request_fields(ask, asyncio.get_running_loop().time()),
         )
         try:
-            generation = await answer.begins()
+            generation = await answer.wait_for_start()
             async with aclosing(answer.items()) as items:
-                yield Begun(generation, items)
+                yield StartedAnswer(generation, items)
         finally:
-            del self._heard[name]
+            del self._pending[name]
             if not answer.is_over:
-                self._wire.tell(Word.LEAVE, name)
+                self._wire.send(MessageKind.LEAVE, name)
 
-    def hear(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Hear something of an answer; of one that nobody waits for any more, nothing."""
         word, name, *parts = message
-        if (answer := self._heard.get(name)) is not None:
-            answer.hear(word, parts)
+        if (answer := self._pending.get(name)) is not None:
+            answer.receive(word, parts)
 
-    def lose(self) -> None:
+    def fail_all(self) -> None:
         """No answer goes on: the other side is gone."""
-        for answer in self._heard.values():
+        for answer in self._pending.values():
             answer.fail(EngineLost(PROCESS_ENDED))
 
 
-class _Answer:
+class _PendingAnswer:
     """The part of one request's answers that was heard, and not taken yet."""
 
-    def __init__(self, wordings: Wordings | None) -> None:
-        self._wordings = wordings
+    def __init__(self, texts: AnswerTexts | None) -> None:
+        self._texts = texts
         self.is_over = False
         """True once no more is told."""
         self._generation: Generation | None = None
-        self._told: deque[tuple[str, Any, Any]] = deque()
+        self._unread: deque[tuple[str, Any, Any]] = deque()
         """The messages that wait: a word, which of several answers, and what of it."""
         self._last: dict[Any, Fields] = {}
         """The newest piece of each answer that was taken."""
         self._fault: Exception | None = None
-        self._moved = asyncio.Event()
+        self._message_came = asyncio.Event()
 
-    def hear(self, word: str, parts: Message) -> None:
+    def receive(self, word: str, parts: Message) -> None:
         match word:
-            case Word.STEP | Word.WHOLE:
-                self._told.append((word, *parts))
-                if len(self._told) > MOST_WAITING:
-                    self._tell_the_newest_alone()
-            case Word.BATCH:
-                self._told.append((word, None, parts[0]))
-            case Word.BEGUN:
-                self._generation = message_kinds.generation_of(parts[0])
-            case Word.OVER:
+            case MessageKind.STEP | MessageKind.WHOLE:
+                self._unread.append((word, *parts))
+                if len(self._unread) > MOST_UNREAD:
+                    self._keep_newest_only()
+            case MessageKind.BATCH:
+                self._unread.append((word, None, parts[0]))
+            case MessageKind.BEGUN:
+                self._generation = message_kinds.generation_from(parts[0])
+            case MessageKind.OVER:
                 self.is_over = True
-            case Word.FAILED:
-                self.fail(as_error(parts[0]))
-        self._moved.set()
+            case MessageKind.FAILED:
+                self.fail(error_from(parts[0]))
+        self._message_came.set()
 
     def fail(self, fault: Exception) -> None:
         self._fault, self.is_over = fault, True
-        self._moved.set()
+        self._message_came.set()
 
-    async def begins(self) -> Generation:
+    async def wait_for_start(self) -> Generation:
         while self._generation is None:
             if self._fault is not None:
                 raise self._fault
-            await self._move()
+            await self._wait_for_message()
         return self._generation
 
     async def items(self) -> AsyncGenerator[EngineAnswer, None]:
         while True:
-            while self._told:
-                yield self._worded(self._taken(*self._told.popleft()))
+            while self._unread:
+                yield self._add_text(self._take(*self._unread.popleft()))
             if self._fault is not None:
                 raise self._fault
             if self.is_over:
                 return
-            await self._move()
+            await self._wait_for_message()
 
-    def _worded(self, item: EngineAnswer) -> EngineAnswer:
-        if self._wordings is None or isinstance(item, list):
+    def _add_text(self, item: EngineAnswer) -> EngineAnswer:
+        if self._texts is None or isinstance(item, list):
             return item
-        return self._wordings.worded(item)
+        return self._texts.add_text(item)
 
-    async def _move(self) -> None:
-        self._moved.clear()
-        await self._moved.wait()
+    async def _wait_for_message(self) -> None:
+        self._message_came.clear()
+        await self._message_came.wait()
 
-    def _taken(self, word: str, index: Any, told: Any) -> EngineAnswer:
-        if word == Word.BATCH:
+    def _take(self, word: str, index: Any, told: Any) -> EngineAnswer:
+        if word == MessageKind.BATCH:
             batch: EngineAnswer = told
             return batch
-        piece = told if word == Word.WHOLE else stepped(self._last[index], told)
+        piece = told if word == MessageKind.WHOLE else apply_step(self._last[index], told)
         self._last[index] = piece
         # A copy: its reader may put a stamp on it, and the next step is upon the piece as it came.
         return dict(piece)
 
-    def _tell_the_newest_alone(self) -> None:
+    def _keep_newest_only(self) -> None:
         """Pass over what a slow reader misses: each piece holds all that those before it did."""
-        newest = {index: self._taken(word, index, told) for word, index, told in self._told}
-        self._told.clear()
-        self._told.extend((Word.WHOLE, index, piece) for index, piece in newest.items())
+        newest = {index: self._take(word, index, told) for word, index, told in self._unread}
+        self._unread.clear()
+        self._unread.extend((MessageKind.WHOLE, index, piece) for index, piece in newest.items())
 
 
-class CountedElsewhere:
+class RemoteMetrics:
     """Metrics of a worker: the engine's process has the page of all, and counts tokens itself."""
 
     def __init__(self, wire: Wire) -> None:
@@ -181,11 +191,11 @@ class CountedElsewhere:
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Tell it."""
-        self._wire.tell(Word.FINISHED, route, code, seconds)
+        self._wire.send(MessageKind.FINISHED, route, code, seconds)
 
     def first_token(self, seconds: float) -> None:
         """Tell it."""
-        self._wire.tell(Word.FIRST_TOKEN, seconds)
+        self._wire.send(MessageKind.FIRST_TOKEN, seconds)
 
     def tokens(self, count: int) -> None:
         """Count nothing here."""

@@ -10,7 +10,7 @@ ASKS_THE_MODEL = tuple(
 LONGEST_START = max(map(len, ASKS_THE_MODEL))
 
 
-def asks_the_model(head: bytes) -> bool | None:
+def is_model_request(head: bytes) -> bool | None:
     """True if a request that begins so asks the model; None while that cannot be told."""
     head = head.lstrip(BLANKS)
     if head.startswith(ASKS_THE_MODEL):

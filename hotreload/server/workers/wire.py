@@ -8,7 +8,7 @@ import msgpack
 
 Message = list[Any]
 """A word that says what it is about, and its parts."""
-Heard = Callable[[Message], None]
+OnMessage = Callable[[Message], None]
 
 LARGEST = 2**30
 """Bytes of a message; the bodies under way are bounded, and a message holds one of them at most."""
@@ -21,18 +21,18 @@ BIG_NUMBER = 1
 class Wire(asyncio.Protocol):
     """One end. What is told in one turn of the loop is written at once."""
 
-    def __init__(self, heard: Heard, gone: Callable[[], None]) -> None:
-        """`heard` is called with each message, `gone` once, when no more come."""
-        self._heard = heard
-        self._gone = gone
-        self._packer = msgpack.Packer(default=_packed, unicode_errors="surrogatepass")
+    def __init__(self, on_message: OnMessage, on_gone: Callable[[], None]) -> None:
+        """`on_message` is called with each message, `on_gone` once, when no more come."""
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._packer = msgpack.Packer(default=_pack_other, unicode_errors="surrogatepass")
         self._unpacker = msgpack.Unpacker(
-            ext_hook=_unpacked,
+            ext_hook=_unpack_other,
             unicode_errors="surrogatepass",
             strict_map_key=False,
             max_buffer_size=LARGEST,
         )
-        self._told: list[bytes] = []
+        self._unwritten: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -48,13 +48,13 @@ class Wire(asyncio.Protocol):
         """Say that no more come."""
         self.is_over = True
         self._may_write.set()
-        self._gone()
+        self._on_gone()
 
     def data_received(self, data: bytes) -> None:
         """Hear each message that is whole."""
         self._unpacker.feed(data)
         for message in self._unpacker:
-            self._heard(message)
+            self._on_message(message)
 
     def pause_writing(self) -> None:
         """The other end is behind."""
@@ -64,16 +64,16 @@ class Wire(asyncio.Protocol):
         """It has read."""
         self._may_write.set()
 
-    def tell(self, *message: Any) -> None:
-        """Tell the other end; nothing once it is gone."""
+    def send(self, *message: Any) -> None:
+        """Tell the other end; nothing once it is on_gone."""
         if self.is_over:
             return
-        if not self._told:
+        if not self._unwritten:
             asyncio.get_running_loop().call_soon(self._write)
-        self._told.append(self._packer.pack(message))
+        self._unwritten.append(self._packer.pack(message))
 
-    async def caught_up(self) -> None:
-        """Wait until the other end is not far behind, or gone."""
+    async def drain(self) -> None:
+        """Wait until the other end is not far behind, or on_gone."""
         await self._may_write.wait()
 
     def close(self) -> None:
@@ -82,12 +82,12 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _write(self) -> None:
-        if self._told and self._transport is not None and not self.is_over:
-            self._transport.write(b"".join(self._told))
-            self._told.clear()
+        if self._unwritten and self._transport is not None and not self.is_over:
+            self._transport.write(b"".join(self._unwritten))
+            self._unwritten.clear()
 
 
-def _packed(value: Any) -> Any:
+def _pack_other(value: Any) -> Any:
     """Pack what msgpack has no kind for."""
     if isinstance(value, int):
         return msgpack.ExtType(BIG_NUMBER, str(value).encode())
@@ -96,6 +96,6 @@ def _packed(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is no message")
 
 
-def _unpacked(kind: int, data: bytes) -> Any:
+def _unpack_other(kind: int, data: bytes) -> Any:
     assert kind == BIG_NUMBER
     return int(data)

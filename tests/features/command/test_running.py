@@ -81,7 +81,7 @@ async def test_without_an_address_it_has_not_judged(
     def none_free(*parts: object) -> None:
         raise ConfigError("[server] tcp: cannot listen")
 
-    monkeypatch.setattr(running, "answering_at", none_free)
+    monkeypatch.setattr(running, "serve_at_loopback", none_free)
     async with deciding_by(tmp_path, "true", says="new") as (run, staged):
         end = await run(0, staged)
     assert (end.code, "has no address where it could ask" in end.why) == (None, True)
