@@ -280,7 +280,7 @@ class Lease[E]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
+class AnsweringGeneration:
     """A generation that answers requests now, and how many."""
 
     generation: Generation

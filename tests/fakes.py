@@ -360,7 +360,7 @@ class FakeEngine(FakeAnswers):
         self._withheld += 1
         self._more_withheld.set()
 
-    async def withheld(self, beyond: int) -> int:
+    async def wait_for_withheld(self, beyond: int) -> int:
         while self._withheld <= beyond:
             self._more_withheld.clear()
             await self._more_withheld.wait()
@@ -465,7 +465,7 @@ class FakeSource:
         self.known[revision.label] = revision
         self._wishes.put_nowait(revision)
 
-    async def wanted(self) -> AsyncIterator[Revision]:
+    async def follow_newest(self) -> AsyncIterator[Revision]:
         while (wish := await self._wishes.get()) is not None:
             yield wish
             self._wishes.task_done()
@@ -486,10 +486,10 @@ class FakeSource:
     def wake(self, cause: str) -> None:
         """It looks all the time."""
 
-    def named(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         return [revision.id for revision in reversed(self.known.values())]
 
-    def listed(self) -> list[Listed]:
+    def list_seen(self) -> list[Listed]:
         return [
             Listed(label, Standing.OLDER, path=str(self.folder / label)) for label in self.known
         ]

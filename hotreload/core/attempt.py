@@ -1,9 +1,10 @@
 """One attempt, top to bottom: prepare; on each engine stage, prove, judge, flip and commit.
 
-Each is made within `Attempts.recorded`: it is in the ledger as begun before anything is done, and
-how it ended is judged, recorded and published there. A start does so too, with an engine that is
-made in the place of the flip (`first_switch`). The steps on one engine have two orders (`overlap`,
-`drain`). `everywhere` does the same on several engines, and `rollout` puts them back if one cannot.
+`Attempts.open_record` wraps each attempt: it writes the attempt into the ledger before anything is
+done, and afterwards judges, records and publishes how the attempt ended. A start does the same, but
+makes an engine in the place of the flip (`first_switch`). On one engine the steps come in one of
+two orders (`overlap`, `drain`). `engine_change` takes them on several engines, and `rollout` puts
+the engines back if one of them fails.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -33,7 +34,7 @@ from hotreload.threads import uninterrupted, wait_for_left_behind
 from hotreload.types import Checkpoint, Noise, Phase, Revision, Staged
 
 Fetch = Callable[[Revision], Awaitable[Path]]
-"""Bring the files of a revision to this machine, and say where they lie."""
+"""Bring the files of a revision to this machine and return their folder."""
 Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
 """Run every check that needs no engine on the files in that folder."""
 
@@ -46,14 +47,14 @@ async def prepare(
     validate: Validate,
     rules: Rules,
 ) -> Checkpoint:
-    """Fetch a revision and check it, or raise why not: it needs no engine and no gate."""
+    """Fetch a revision and check its files, or raise why not; needs no engine and no gate."""
 
-    async def fetched() -> Path:
+    async def fetch_alone() -> Path:
         await wait_for_left_behind()
         return await fetch(progress.revision)
 
     async with progress.phase(Phase.FETCHING, rules.fetch_timeout, "fetch_timeout"):
-        path = await wanted.run_while_wanted(fetched())
+        path = await wanted.run_while_wanted(fetch_alone())
     async with progress.phase(Phase.VALIDATING, rules.validate_timeout, "validate_timeout"):
         progress.checkpoint = await wanted.run_while_wanted(validate(progress.revision, path))
     return progress.checkpoint
@@ -83,15 +84,15 @@ class AttemptUnderWay:
         self._attempts = attempts
         self._rules = rules
         self._judges = judges
-        """Those that have not judged the new weights yet."""
+        """The judges that have not judged the new weights yet."""
         self.follow_up: FollowUp | None = None
         """Work that judges have put off until the new weights are live."""
         self._is_way_back = False
         self._is_forced = False
-        """True if it goes on though its content turns out to be live, or refused, already."""
+        """True if the attempt goes on although its content is live, or was refused, already."""
 
     def name(self, revision: Revision, version: str) -> None:
-        """Have the weights known by this version if they are of this revision, and not live yet."""
+        """Call the new weights by this version if they are of this revision and not live yet."""
         if self.progress.revision == revision and self.progress.generation is None:
             self.progress.version = version
 
@@ -100,9 +101,11 @@ class AttemptUnderWay:
     async def reload(
         self, is_wanted: Callable[[], bool], version: str = "", *, force: bool = False
     ) -> None:
-        """Make the revision live, or raise why not: then what answered before answers still.
+        """Make the revision live, or raise why not; after an error the weights of before still
+        answer.
 
-        Recognized, without `force`, where staging finds that its content was decided on before.
+        Raises Recognized, without `force`, where staging finds that this content was decided on
+        before.
         """
         self.progress.version, self._is_forced = version, force
         self.wanted.ask(is_wanted)
@@ -113,7 +116,7 @@ class AttemptUnderWay:
             await self._change(lambda engine: engine.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
-        """Do on one engine what `reload` does before anything goes live; cut nobody off for it."""
+        """Do on one engine all steps of `reload` before the flip; abort no request for it."""
         self.wanted.ask(is_wanted)
         self._is_forced = True
         self._check_judges()
@@ -136,30 +139,31 @@ class AttemptUnderWay:
                         await self._judge(switch, staged, is_dry_run=True)
 
     async def go_back(self, place: PastGeneration) -> None:
-        """Make an earlier generation live again: by what is in memory, else from its files."""
+        """Make an earlier generation live again, from memory if an engine keeps it, else from its
+        files."""
         self._is_way_back = True
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         async with self._all_or_none() as rollout:
             is_back = await take_back(rollout, place, self._flip, self._go_live)
         if not is_back:
-            self._judges = ()  # the way back is not barred by how far it goes
+            self._judges = ()  # a rollback is not refused for how much it changes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
         for gate, weights in left:
-            gate.turn_out(weights)  # no conversation goes on by what was left
+            gate.turn_out(weights)  # no conversation continues on the weights that were left
 
     async def add_noise(self, noise: Noise) -> None:
-        """Make a copy of the live weights with noise on it live, whatever it answers.
+        """Make a copy of the live weights with noise on it live, without a probe.
 
-        It shows that a swap moves the checksums. A probe would forbid that as often as not, and
-        what noisy weights answer tells nothing.
+        The copy shows that a swap changes the checksums. A probe would often refuse noisy weights,
+        and their answers have no meaning.
         """
         await self._change(
             lambda engine: engine.perturb(self.progress.revision, noise), probe=False
         )
 
     def _check_judges(self) -> None:
-        """Load nothing that could not be judged."""
+        """Raise NotJudged before anything is loaded, if a judge cannot judge on this engine."""
         for judge in self._judges:
             judge.check_can_judge(self._replicas.first.engine)
 
@@ -183,7 +187,7 @@ class AttemptUnderWay:
 
     @asynccontextmanager
     async def _all_or_none(self) -> AsyncIterator[Rollout]:
-        """Have all engines that serve to oneself; what fails puts back those that changed."""
+        """Lock all engines that serve; if the block fails, put back the engines that changed."""
         async with self._replicas.changing:
             await self._attempts.follow_ups.make_way()
             rollout = Rollout(
@@ -200,7 +204,7 @@ class AttemptUnderWay:
 
     @asynccontextmanager
     async def _hold_proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
-        """Hold new weights beside the live ones, once probes and judges have let them pass."""
+        """Hold new weights beside the live ones, once probes and judges have passed them."""
         async with switch.hold_new(make) as staged:
             self._learn()
             self.wanted.check()  # the last cheap exit
@@ -211,7 +215,7 @@ class AttemptUnderWay:
             yield staged
 
     def _learn(self) -> None:
-        """Know the weights by their content, which staging may have been the first to read."""
+        """Replace an id made by a stat by the content's, which staging may be first to read."""
         is_new = self._attempts.learn(self.progress)
         if self._is_forced or self._is_way_back:
             return
@@ -220,7 +224,7 @@ class AttemptUnderWay:
         check_content(self._attempts.ledger, self.progress.revision)
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
-        """Ask all judges, once an attempt: what is so on the first engine is so on all."""
+        """Ask all judges once: their verdict on the first engine holds for every engine."""
         judges, self._judges = self._judges, ()
         case = switch.case_of(staged, is_dry_run=is_dry_run)
         for judge in judges:
@@ -230,7 +234,7 @@ class AttemptUnderWay:
     async def _go_live(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
-        """Have these weights answer; no disk bars the way back."""
+        """Have these weights answer; a disk that cannot be written does not stop a rollback."""
         await rollout.secure_number(at_any_rate=self._is_way_back)
         async with switch.lock_engine():  # past the last exit
             await uninterrupted(self._flip(rollout, switch, staged, probe=probe))
@@ -238,7 +242,8 @@ class AttemptUnderWay:
     async def _flip(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> None:
-        """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
+        """Flip, commit and open the gate to these weights; the caller lets no cancel interrupt
+        this."""
         old = await switch.flip(staged, probe=probe)
         generation = rollout.commit(switch, staged)
         if self.follow_up is not None and self.follow_up.replica is switch.replica:

@@ -1,4 +1,4 @@
-"""Every attempt goes through here, at the start and later: begun, judged, recorded, published."""
+"""Every attempt, also at the start, is begun, judged, recorded and published here."""
 
 import asyncio
 import logging
@@ -46,30 +46,30 @@ from hotreload.types import (
 log = logging.getLogger("hotreload.reconcile")
 
 Save = Callable[[Ledger], Awaitable[str | None]]
-"""Make the ledger survive a restart, or say why it does not; a disk that refuses raises nothing."""
+"""Save the ledger for a restart; return why it is not saved, if a disk refuses."""
 
 
 def default_backoff(failures: int) -> float:
-    """1, 2, 4 … seconds, about a minute at most."""
+    """Return 1, 2, 4 … seconds, about a minute at most."""
     return float(2 ** min(failures - 1, 6))
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptPolicy:
-    """Consequences that an attempt may have, decided before it begins."""
+    """The consequences that an attempt may have, decided before it begins."""
 
     by: By | None = None
-    """The one who asked for it; None is the source."""
+    """The caller who ordered the attempt; None is the source."""
     rest: float = 0.0
     """Seconds after it goes live in which no newer revision is tried."""
     blame: bool = True
-    """Have the next start blame the revision if the process dies during this attempt."""
+    """True to have the next start blame the revision if the process dies in this attempt."""
     refuse_files: bool = True
-    """Have faults found in the files refuse the revision; bad answers always do."""
+    """True to have faults found in the files refuse the revision; bad answers always do."""
     dry_run: bool = False
-    """Have nothing go live or be refused by it: the ledger only remembers that it was."""
+    """True to make nothing live and refuse nothing: the ledger only records the attempt."""
     raises: tuple[type[Exception], ...] = (Recognized,)
-    """Errors that say nothing about the revision: they are not recorded but raised."""
+    """Errors that say nothing about the revision: they are raised, and not recorded."""
 
 
 class Attempts:
@@ -88,10 +88,10 @@ class Attempts:
         note_next_number: Save | None = None,
         blank: Sequence[Evidence] = (),
     ) -> None:
-        """`is_lost` says whether the engine is lost: a cancel that follows is no stop of ours.
+        """`is_lost` returns True if the engine is lost: a cancel that follows is not ours.
 
-        `note_next_number` has the next number survive a death that comes before the ledger is
-        saved, or says why it does not. `blank` is the evidence of each judge until it is asked.
+        `note_next_number` saves the next number before the ledger is saved, or returns why it
+        cannot. `blank` is the evidence of each judge before it judges.
         """
         self.ledger = ledger
         self.publish = publish
@@ -103,21 +103,21 @@ class Attempts:
         self._numbers_by_clock = False
         self._is_lost = is_lost
         self.blank = (NOT_PROBED, *blank)
-        """The evidence that every attempt begins with."""
+        """The evidence that each attempt begins with."""
         self.follow_ups = FollowUps(self.save)
-        """Work that is left of attempts that have ended."""
+        """Work that ended attempts have left."""
 
     def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
-        """The progress of a new attempt at this revision."""
+        """Make the progress of a new attempt at this revision."""
         return AttemptProgress(revision, self.publish, self.clock, reach, self.blank)
 
     @asynccontextmanager
     async def open_record(
         self, progress: AttemptProgress, policy: AttemptPolicy
     ) -> AsyncIterator[None]:
-        """Make an attempt in this block, which raises only what ends the daemon.
+        """Record the attempt made in this block; it raises only errors that end the daemon.
 
-        It is recorded as begun before, and how it ended is in `progress.ended` afterwards.
+        The attempt is recorded as begun before the block; afterwards `progress.ended` has its end.
         """
         with new_attempt():
             if policy.blame and not policy.dry_run:
@@ -147,9 +147,9 @@ class Attempts:
         policy: AttemptPolicy,
         probes: str,
     ) -> None:
-        """Judge it, record and publish how it ended, and write that to disk.
+        """Judge how the attempt ended, record and publish that, and write it to disk.
 
-        Where the probes are not `probes` any more, nobody knows which ones it failed.
+        If the probes are not `probes` any more, it is unknown which ones the attempt failed.
         """
         self.learn(progress)
         attempt = progress.ended = self._describe(progress, error, policy)
@@ -173,7 +173,7 @@ class Attempts:
         await progress.reach("saved")
 
     def learn(self, progress: AttemptProgress) -> bool:
-        """Know the weights by their content, if that is known by now; False if nothing is new."""
+        """Name the revision by its content, once that is known; return True if its id changed."""
         before = progress.revision
         progress.revision = learn(self.ledger, before)
         if progress.revision != before and self.ledger.wanted == progress.revision:
@@ -181,25 +181,25 @@ class Attempts:
         return progress.revision != before
 
     async def _abandon(self) -> None:
-        """Forget the attempt: how it ended says nothing about the checkpoint."""
+        """Forget the attempt: its end says nothing about the checkpoint."""
         self.ledger.promised = 0
         if not self._is_lost():  # a lost engine counts as a death at the next start
             self.ledger.abandon()
         await self.save()
 
     async def save(self) -> str | None:
-        """Write the ledger to disk; return why it could not be written, if so."""
+        """Write the ledger to disk; return why that failed, if it did."""
         return await self._save(self.ledger)
 
     def note_late(self, event: LateEvidence) -> None:
-        """Record and publish evidence on what is live; `save` writes that to disk."""
+        """Record and publish evidence on live weights; `save` writes it to disk."""
         self.ledger.note_evidence(event.generation, event.evidence)
         self.publish(event)
 
     async def secure_number(self, *, at_any_rate: bool = False) -> None:
-        """See that no other weights ever get the next number; TryAgain where the disk refuses it.
+        """Reserve the next number, so that no other weights get it; TryAgain if the disk refuses.
 
-        `at_any_rate` then has numbers go on by the clock: no life before or after gives these.
+        With `at_any_rate` a refusal makes numbers of the clock instead, which no other life gives.
         """
         why = await self._note_next_number(self.ledger) if self._note_next_number else None
         if why is None or self._numbers_by_clock:
@@ -214,14 +214,14 @@ class Attempts:
         self.ledger.numbers_given = max(self.ledger.numbers_given, int(self.wall() * 1000))
 
     def mint(self, staged: Staged, number: int | None = None, *, version: str = "") -> Generation:
-        """Name weights that are about to answer; no other ones get their number any more."""
+        """Make the generation of weights about to answer; no other weights get its number."""
         number = number or self.ledger.next_number
         self.ledger.numbers_given = max(number, self.ledger.numbers_given)
         what = (staged.revision, staged.fingerprint, self.wall(), staged.leaves, staged.bytes)
         return Generation(number, *what, version=version)
 
     def record_live(self, generation: Generation, path: Path | None) -> None:
-        """Record in memory that this is live; the disk is written later, gate open."""
+        """Record in memory that this generation is live; the disk is written later, gate open."""
         known = self.ledger.past_of(generation.revision)
         self.ledger.went_live(generation, str(path) if path else known.path if known else "")
 

@@ -1,7 +1,7 @@
-"""The next thing to try: the same ledger and the same time give the same answer.
+"""Decides the next thing to try: the same ledger and time always give the same decision.
 
-A folder that nobody has read yet is named by what a stat says of it. Its content is known once it
-was read, which may be in the midst of its attempt; what was decided of that holds for any name.
+A folder that was not read yet has an id made from a stat. An attempt may be the first to read its
+content. A decision about that content holds for every id of it.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Nothing to do until `until` (None: until something changes); `why` in words."""
+    """Do nothing before `until` (None: until something changes); `why` is the reason in words."""
 
     until: float | None
     why: str | None
 
 
 def list_newer_refusals(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
-    """The refusals of what is newer than all that went live, the newest first.
+    """List the refusals of revisions newer than all that went live, the newest first.
 
-    `named` is what the source saw last, the newest first; of what is not there the time decides.
-    What an operator left counts as good, and so ends a row.
+    `named` has the ids that the source saw last, the newest first; a revision that is not among
+    them is placed by time. A revision that an operator left counts as good, and ends the row.
     """
     at = {id: place for place, id in enumerate(named)}
     refused = [each for each in ledger.refused.values() if each.reason.code != LEFT_BY_HAND]
@@ -56,7 +56,7 @@ def list_newer_refusals(ledger: Ledger, named: Sequence[str]) -> list[Refusal]:
 
 
 def decide(ledger: Ledger, now: float) -> Try | Sleep:
-    """Decide what to do now about what is wanted."""
+    """Decide whether to try the wanted revision now, or how long to wait."""
     wanted = ledger.wanted
     if wanted is None:
         return Sleep(None, None)
@@ -76,13 +76,13 @@ def _name(live: Generation | None) -> str:
     return f"generation {live.number}" if live else "what is live"
 
 
-# --- what was decided by another name ---------------------------------------------------------
+# --- decisions about the same content by another name -------------------------------------------
 
 
 def learn(ledger: Ledger, revision: Revision) -> Revision:
-    """Return the revision by its content where that is known; what is known of it moves there.
+    """Return the revision named by its content, if that is known; move its failures there, too.
 
-    Only a name that a stat gave is given up: a commit of a hub keeps its own.
+    Only a name that a stat gave is replaced: a hub's commit keeps its own.
     """
     id = ledger.contents.get(revision.id)
     if id is None or not revision.is_unread:
@@ -100,14 +100,14 @@ def learn(ledger: Ledger, revision: Revision) -> Revision:
 
 
 def learn_all(ledger: Ledger) -> None:
-    """Learn what earlier lives died on: a restart may know it by its content."""
+    """Name by content the revisions that earlier lives died on: a restart may know the content."""
     died_on = [*map(Revision, ledger.crashes), *filter(None, [ledger.under_way])]
     for revision in died_on:
         learn(ledger, revision)
 
 
 def check_undecided(ledger: Ledger, revision: Revision) -> None:
-    """Raise Recognized where it is what is live, or was refused: that holds for any name of it."""
+    """Raise Recognized if this revision is live, or was refused, by whatever name."""
     if ledger.live is not None and ledger.live.revision == revision:
         raise Recognized(f"{revision} is live already")
     if (refusal := ledger.refused.get(revision.id)) is not None:

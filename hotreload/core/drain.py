@@ -1,7 +1,7 @@
-"""The way of one set of weights at a time: drain, exchange, probe, and back if it is bad.
+"""Swaps one set of weights for another: drain, exchange, probe, and exchange back if bad.
 
-Nothing that serves is touched before the gate is closed and empty, and whatever happens the gate
-opens again (or is sealed) and one set of weights is live.
+Nothing that serves is touched before the gate is closed and empty. Whatever happens, the gate opens
+again (or is sealed) and one set of weights is live.
 """
 
 from collections.abc import AsyncIterator
@@ -21,12 +21,12 @@ from hotreload.types import Generation, Phase, Staged
 
 
 class DrainingSwitch(Switch):
-    """Makes other weights live while nobody is inside the gate."""
+    """Makes other weights live while no request is inside the gate."""
 
     _spare: Staged
-    """The weights that are not live now, among those that this switch holds."""
+    """The one of this switch's two sets of weights that is not live now."""
     _spare_was_live: bool
-    """True if they ever were: then they may be kept for a rollback."""
+    """True if the spare weights were live before: then they may be kept for a rollback."""
 
     @override
     @asynccontextmanager
@@ -35,20 +35,21 @@ class DrainingSwitch(Switch):
             # Two sets on the device at most: the rollback slot makes room for the new one.
             await self.replica.forget_previous()
         staged = await self._stage(make)
-        async with self._held(staged, was_live=False):
+        async with self._hold(staged, was_live=False):
             await self._progress.reach("staged")
             yield staged
 
     @override
     async def prove(self, staged: Staged) -> None:
-        """Nothing: it is done while they are live and nobody is inside, before they stay."""
+        """Do nothing: `flip` probes the new weights while they are live and the gate is closed."""
 
     @override
     @asynccontextmanager
     async def lock_engine(self) -> AsyncIterator[None]:
-        """Close the gate, wait until nobody is inside, and open it again whatever happens."""
+        """Close the gate, wait until no request is inside, and open the gate again whatever
+        happens."""
         rules, before = self._rules, self.replica.live
-        async with self.replica.alone:
+        async with self.replica.lock:
             self.replica.gate.hold()
             try:
                 with self.replica.seal_when_lost():
@@ -67,10 +68,10 @@ class DrainingSwitch(Switch):
 
     @override
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
-        """Exchange them for what is live, and back if their answers are bad."""
+        """Exchange these weights for the live ones; exchange back if their answers are bad."""
         async with self._progress.phase(Phase.SWAPPING):
             old = await self._engine.exchange(staged)
-            # A probe asks a few prompts: weights that passed it may have made NaN of others.
+            # The old weights passed a probe of a few prompts, and may have made NaN of others.
             await self._scrub()
         if probe:
             await self._prove_or_roll_back(old)
@@ -93,21 +94,21 @@ class DrainingSwitch(Switch):
         async with self._progress.phase(Phase.STAGING):
             staged = await self._engine.unstow(previous)
         self.replica.previous = None
-        async with self._held(staged, was_live=True), self.lock_engine():
+        async with self._hold(staged, was_live=True), self.lock_engine():
             yield staged
 
     # --- what is spare ---------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _held(self, spare: Staged, *, was_live: bool) -> AsyncIterator[None]:
+    async def _hold(self, spare: Staged, *, was_live: bool) -> AsyncIterator[None]:
         self._spare, self._spare_was_live = spare, was_live
         try:
             with self.replica.seal_when_lost():
                 yield
         finally:
             spare = self._spare
-            del self._spare  # a program may have this switch for long
-            # A lost engine is closed with all it holds: nobody knows which set is the spare one.
+            del self._spare  # a program may hold this switch for long
+            # A lost engine is closed with all it holds: which set is the spare one is unknown.
             if self.serves:
                 await uninterrupted(self._put_away(spare))
 
@@ -147,7 +148,7 @@ class DrainingSwitch(Switch):
             return failed
 
     async def _scrub(self) -> None:
-        """Old leaves alone are no rollback: NaN in the KV pool would poison every later answer."""
+        """Overwrite the KV pool: NaN left in it would poison every later answer."""
         try:
             await self._engine.scrub()
         except Exception as broken:
@@ -155,7 +156,7 @@ class DrainingSwitch(Switch):
 
 
 async def drain(replica: Replica[Engine], within: float, abort: bool) -> None:
-    """Wait until nobody is inside the closed gate; those who stay longer are aborted, or win."""
+    """Wait until the closed gate is empty; requests that stay longer are aborted if `abort`."""
     try:
         await replica.gate.wait_until_empty(within)
     except DrainTimedOut:

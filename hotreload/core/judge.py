@@ -1,8 +1,8 @@
-"""The door for judges of new weights, beside the probes, which the kernel asks itself.
+"""The interface of judges of new weights; the kernel itself asks the probes.
 
-A judge is made for each attempt. It is asked once, on the first engine, where the new weights wait
-beside the live ones and no request is answered by them. What decides nothing it puts off until the
-new weights are live (`Case.once_live`). On the way back to earlier weights there is no judge.
+A judge is made for each attempt. The attempt asks each judge once, on the first engine, while the
+new weights wait beside the live ones and answer no request. A judge puts off work that decides
+nothing until the new weights are live (`Case.once_live`). A rollback has no judges.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from hotreload.errors import CheckpointRejected, NotJudged
 from hotreload.types import Staged
 
 OnceLive = Callable[[], Awaitable[None]]
-"""Do what decides nothing; a cancel ends it."""
+"""Work that decides nothing; a cancel ends the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Case:
     progress: AttemptProgress
     is_dry_run: bool
     once_live: list[OnceLive] | None
-    """Work to be done once `staged` is live, while both sets are there (`FollowUp`).
+    """Work to do once `staged` is live, while both sets are in memory (`FollowUp`).
 
-    None where that cannot be: in a dry run, and where one set answers at a time.
+    None where that is impossible: in a dry run, and where one set answers at a time.
     """
 
 
@@ -42,27 +42,28 @@ class Judge(Protocol):
 
     @property
     def takes_long(self) -> bool:
-        """True if a newer wish ends the attempt as long as this judge has not ended."""
+        """True if a newer wish may end the attempt while this judge is at work."""
 
     def check_can_judge(self, engine: Engine) -> None:
-        """Raise NotJudged if it must judge, and cannot on this engine: then nothing is loaded."""
+        """Raise NotJudged, before anything is loaded, if it must judge and cannot here."""
 
     def watch(self) -> AbstractContextManager[None]:
-        """Watch from before anything is staged until the attempt ends."""
+        """Watch requests from before anything is staged until the attempt ends."""
 
     async def judge(self, case: Case) -> None:
-        """Raise CheckpointRejected if the weights are bad, or TryAgain if that could not be seen.
+        """Raise CheckpointRejected if the weights are bad, or TryAgain if the judge could not see
+        that.
 
-        A cancel ends it early.
+        A cancel ends the judge early.
         """
 
 
 MakeJudges = Callable[[], Sequence[Judge]]
-"""Make the judges of one attempt, in their order, by the settings that are in force."""
+"""Make the judges of one attempt, in their order, by the settings now in force."""
 
 
 def no_judges() -> Sequence[Judge]:
-    """Leave all to the probes."""
+    """Return no judges: the probes alone decide."""
     return ()
 
 
@@ -74,7 +75,7 @@ def check_can_ask(setting: str, why_not: str | None) -> None:
 
 @contextmanager
 def watch_with(judges: Sequence[Judge]) -> Iterator[None]:
-    """Have all of them watch."""
+    """Have all these judges watch for the length of the block."""
     with ExitStack() as watching:
         for judge in judges:
             watching.enter_context(judge.watch())
@@ -82,7 +83,7 @@ def watch_with(judges: Sequence[Judge]) -> Iterator[None]:
 
 
 async def ask_judge(judge: Judge, case: Case) -> None:
-    """Ask one judge; its verdict stands, though a cancel comes after it."""
+    """Ask one judge and keep its verdict, even if a cancel comes after it."""
     try:
         await judge.judge(case)
     except CheckpointRejected as bad:

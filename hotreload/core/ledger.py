@@ -1,6 +1,6 @@
-"""Record of what was tried and what came of it.
+"""The record of all attempts and of what came of them.
 
-What of it survives a restart, and how it is written down, is not known here.
+This module does not know what of the record survives a restart, nor how it is written down.
 """
 
 from collections import deque
@@ -26,12 +26,12 @@ KEPT_GENERATIONS = 50
 KEPT_REFUSALS = 500
 KEPT_PINS = 50
 LEFT_BY_HAND = "rolled_back"
-"""The code of a refusal of what an operator rolled back from."""
+"""The code of the refusal of a revision that an operator rolled back from."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastGeneration:
-    """A generation and the place of its files when it went live, to find them again."""
+    """A generation, and where its files were when it went live."""
 
     number: int
     revision: Revision
@@ -40,12 +40,12 @@ class PastGeneration:
     """Empty when the weights were made in memory and have no files."""
     since: float
     version: str = ""
-    """The name that whoever ordered its weights has for them."""
+    """The version that the caller who ordered these weights gave them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """All that answers of weights depend on beside them; with other things they may be others."""
+    """All that answers depend on beside the weights."""
 
     sglang_jax: str
     jax: str
@@ -61,7 +61,7 @@ class ServedBy:
 
 @dataclass(frozen=True, slots=True)
 class Overrule:
-    """An operator made another revision live than the one that the source wishes."""
+    """The fact that an operator made another revision live than the source wishes."""
 
     choice: Revision
     wish: Revision
@@ -83,7 +83,7 @@ class Ledger:
     rest_until: float = 0.0
     pinned: bool = False
     pins: deque[By] = field(default_factory=lambda: deque(maxlen=KEPT_PINS))
-    """People who pinned and unpinned, newest first."""
+    """Who pinned and unpinned, newest first."""
     generations: deque[PastGeneration] = field(
         default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
     )
@@ -96,17 +96,17 @@ class Ledger:
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
     contents: dict[str, str] = field(default_factory=dict)
-    """The content ids of what was named by what a stat says; whoever reads files notes them."""
+    """Content ids by the id that a stat gives; each thread that reads files adds to them."""
     probes: str = ""
     """A digest of the probes that weights are judged by."""
     promised: int = 0
-    """The number that is on the disk for the attempt under way, which may give it; 0 for none."""
+    """The number written to disk for the attempt under way, which may use it; 0 for none."""
     served_by: ServedBy | None = None
-    """Facts that the last weights with files answered with; None when they are not known."""
+    """The engine and model that answered by the last weights with files; None when unknown."""
     missed: PastGeneration | None = None
-    """The generation that was live and cannot be served, while an older one answers for it."""
+    """The last live generation, while it cannot be served and an older one answers instead."""
     damage: str | None = None
-    """Words for what was lost of this ledger; until somebody looks, and pins or unpins."""
+    """What part of this ledger was lost, in words; until an operator pins or unpins."""
 
     @property
     def next_number(self) -> int:
@@ -129,33 +129,34 @@ class Ledger:
 
     @property
     def start_target(self) -> PastGeneration | None:
-        """The generation that a start is to bring back: the last live one, or the missed one."""
+        """The generation that a start brings back: the last live one, or the missed one."""
         missed = self.missed
         is_good = missed is not None and missed.revision.id not in self.refused
         return missed if is_good else self.last_good
 
     @property
     def due(self) -> Revision | None:
-        """The revision that should answer: the wanted one, or the one an older answers for."""
+        """The revision that should answer: the wanted one, or the missed one."""
         is_content = self.live is not None and self.wanted in (None, self.live.revision)
         return self.missed.revision if self.missed and is_content else self.wanted
 
     @property
     def pinned_by(self) -> By | None:
-        """The one who pinned the live generation; None if nobody did or that was not recorded."""
+        """The pin of the live generation; None if there is none, or none was recorded."""
         return self.pins[0] if self.pinned and self.pins else None
 
     @property
     def held_by(self) -> str:
-        """The order that holds the live generation, in words, while it is pinned."""
+        """The kind of order that pins the live generation, in words."""
         by = self.pinned_by
         return "a rollback" if by is not None and by.verb == ROLLBACK else "a pin"
 
     def set_pinned(self, pinned: bool, by: By) -> Callable[[], None]:
-        """Pin or unpin; returns what takes that back.
+        """Pin or unpin, and return a function that undoes it.
 
-        Who pins what answers misses nothing, and who does either has seen to what was lost, unless
-        by a rollback. Who unpins after a rollback wants the source's wish if that was never tried.
+        A pin of an older generation accepts it in the place of the missed one. A pin or unpin, but
+        not a rollback, also acknowledges damage to the ledger. An unpin after a rollback wants the
+        source's wish again, if that was never tried.
         """
         before = self.pinned, self.pins, self.missed, self.damage
         self.pinned, self.pins = pinned, deque((by, *self.pins), maxlen=KEPT_PINS)
@@ -189,14 +190,14 @@ class Ledger:
         return True
 
     def overrule(self, choice: Revision, by: By) -> None:
-        """Keep what an operator made live until the source wishes something new."""
+        """Want the operator's choice until the source wishes something new."""
         wish, self.wanted = self.wished, choice
         self.overruled = Overrule(choice, wish, by) if wish and wish != choice else None
 
     def resume(self, live: Revision) -> None:
-        """After a restart: a choice holds if it is what answers again.
+        """After a restart, keep an operator's choice if it is live again.
 
-        What the source wishes is not known yet. It is what it was, or it is new.
+        The source has not reported its wish yet, which is the same as before, or new.
         """
         if self.overruled is not None and self.overruled.choice == live:
             self.wanted, self.wished = live, self.overruled.wish
@@ -208,7 +209,8 @@ class Ledger:
         return next((place for place in self.generations if place.number == number), None)
 
     def place_of(self, live: Generation) -> PastGeneration:
-        """Find where a live generation came from; one without files if that is forgotten."""
+        """Find where a live generation came from; if that is forgotten, return a place without
+        files."""
         where = (live.number, live.revision, live.fingerprint, "", live.since, live.version)
         return self.past(live.number) or PastGeneration(*where)
 
@@ -217,26 +219,26 @@ class Ledger:
         return next((place for place in self.before(live) if place.path), None)
 
     def before(self, live: Generation | PastGeneration) -> list[PastGeneration]:
-        """List those before this one that have other weights and are not refused, newest first."""
+        """List earlier generations with other weights that are not refused, newest first."""
         older = (p for p in reversed(self.generations) if p.number < live.number)
         others = (p for p in older if p.fingerprint != live.fingerprint)
         return [p for p in others if p.revision.id not in self.refused]
 
     def past_of(self, revision: Revision) -> PastGeneration | None:
-        """Find where a revision that was live came from."""
+        """Find the last generation that had this revision."""
         return next((p for p in reversed(self.generations) if p.revision == revision), None)
 
     def was_live_as(self, revision: Revision, fingerprint: str) -> PastGeneration | None:
-        """The last generation that had this very name and these very weights."""
+        """Find the last generation that had both this revision and these weights."""
         name = (revision, fingerprint)
         same = (p for p in reversed(self.generations) if (p.revision, p.fingerprint) == name)
         return next(same, None)
 
     @property
     def worth_keeping(self) -> set[str]:
-        """The revisions whose files may be needed again: live, before it, wanted, missed.
+        """The ids of revisions whose files may be needed again: live, before it, wanted, missed.
 
-        At a start nothing is live; the last good generation is about to be.
+        At a start none is live, and the last good generation stands in its place.
         """
         live = self.live or self.last_good
         before = self.past_before(live) if live else None
@@ -250,7 +252,7 @@ class Ledger:
         return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
-        """Record what answers from now on; it is no longer refused."""
+        """Record the generation that answers from now on; it is no longer refused."""
         self.live = generation
         if not generation.revision.is_noise:
             self.missed = None
@@ -263,21 +265,21 @@ class Ledger:
         self.name_live(generation)
 
     def name_live(self, live: Generation) -> None:
-        """Know what is live by its version from now on, and when it answers again."""
+        """Give the live generation another version, which holds again after a rollback to it."""
         self.live = live
         if (known := self.past(live.number)) is not None:
             at = self.generations.index(known)
             self.generations[at] = replace(known, version=live.version)
 
     def forget_others(self, generation: Generation) -> None:
-        """Remember no other weights under its number: another host's ledger gave it to these."""
+        """Forget other weights recorded under this number, which another host gave to these."""
         name = (generation.revision, generation.fingerprint)
         other = self.past(generation.number)
         if other is not None and (other.revision, other.fingerprint) != name:
             self.generations.remove(other)
 
     def begin(self, revision: Revision) -> None:
-        """An attempt starts; if the process dies in it, the next start will know."""
+        """Record that an attempt starts; if the process dies, the next start knows it."""
         self.under_way = revision
 
     def finish(
@@ -289,9 +291,10 @@ class Ledger:
         rest: float,
         refuse: bool = True,
     ) -> None:
-        """Record how an attempt ended, and with that what may be tried when.
+        """Record how an attempt ended, and when another may be tried.
 
-        What answers now is not refused, whatever came of trying it again: a start goes back to it.
+        The live revision is never refused, even if a second attempt at it failed: a start goes back
+        to it.
         """
         key = attempt.revision.id
         is_live = self.live is not None and self.live.revision == attempt.revision
@@ -313,24 +316,25 @@ class Ledger:
             self.rest_until = now + rest
 
     def note_evidence(self, generation: int, evidence: Evidence) -> None:
-        """Record evidence on a generation with the attempt that made it live."""
+        """Add evidence to the attempt that made this generation live."""
         for place, attempt in enumerate(self.history):
             if attempt.generation == generation:
                 self.history[place] = attempt.with_evidence(evidence)
                 return
 
     def abandon(self) -> None:
-        """The attempt under way was cancelled by us: it says nothing about the checkpoint."""
+        """Forget the attempt under way: we cancelled it, so its end says nothing about the
+        checkpoint."""
         self.under_way = None
 
     def judge_by(self, probes: str) -> None:
-        """Judge by other probes from now on: what failed those of before may be tried again."""
+        """Judge by these probes from now on; what failed other probes may be tried again."""
         self.probes = probes
         still = [each for each in self.refused.values() if each.probes in ("", probes)]
         self.refused = {each.revision.id: each for each in still}
 
     def refuse(self, revision: Revision, reason: Reason, at: float) -> None:
-        """Never try this again until its bytes, or the probes it failed, change, or by force."""
+        """Refuse a revision until its bytes or the failed probes change, or an order forces it."""
         self.refused.pop(revision.id, None)
         probes = self.probes if reason.code == ProbeFailed.code else ""
         self.refused[revision.id] = Refusal(revision, reason, at, probes)
@@ -338,7 +342,7 @@ class Ledger:
             del self.refused[next(iter(self.refused))]
 
     def count_crash(self, at: float) -> None:
-        """After a restart: blame a death on the attempt it ended; the second one refuses it."""
+        """After a restart, count the process's death against the attempt it ended; two refuse."""
         died_on, self.under_way = self.under_way, None
         if died_on is None:
             return

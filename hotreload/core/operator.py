@@ -1,6 +1,6 @@
-"""Orders of an operator, and a trace of who gave them.
+"""Takes the orders of an operator, and publishes each with the name of its caller.
 
-Looks whether an order makes sense now; the reconciler carries it out when its turn comes.
+An order that makes no sense now is refused here; the reconciler carries out the others in turn.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from hotreload.types import Attempt, By, Generation, Noise, Reason, Revision
 
 
 class Operator:
-    """Behind the routes of administrators: reload, rollback, perturb, name, pin, unpin."""
+    """Carries out the administrators' routes: reload, rollback, perturb, name, pin, unpin."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Operator:
     async def reload(
         self, name: str | None, *, by: By, force: bool = False, version: str = ""
     ) -> asyncio.Future[Attempt]:
-        """Order a revision (None: the newest); the future tells how the attempt ended.
+        """Order a revision (None: the newest); the future holds how the attempt ended.
 
-        `version` is what the caller calls these weights.
+        `version` is the caller's name for these weights.
         """
         with self._publish_order(by, name):
             if name is None and self._ledger.pinned and not force:
@@ -69,7 +69,7 @@ class Operator:
             return order.done
 
     async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
-        """Order a dry run of a revision (None: the newest); also one that is refused, or live."""
+        """Order a dry run of a revision (None: the newest), even of a refused or live one."""
         with self._publish_order(by, name):
             return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
 
@@ -82,12 +82,12 @@ class Operator:
         leaving: Generation | None = None,
         holds: bool = False,
     ) -> asyncio.Future[Attempt]:
-        """Order the generation before this one, or a named one, again.
+        """Order the generation before the live one, or a named one, again.
 
-        While another one is tried on some engines, that is the one to leave: it is refused, and
-        the one before it is what is live. Where it is for `leaving` one generation, and another one
-        is live when its turn comes, there is nothing to do. With `holds` the source is not followed
-        from then on, as after a pin; but to take noise off is no choice of weights.
+        While an attempt has changed only some engines, that attempt's revision is refused, and they
+        return to the live generation. With `leaving`, the order does nothing if another generation
+        is live when its turn comes. With `holds` the source is not followed afterwards, as after a
+        pin; but taking noise off is no choice of weights, and holds nothing.
         """
         with self._publish_order(by, None if number is None else str(number)):
             spared = self._live_beside_a_trial
@@ -100,9 +100,9 @@ class Operator:
             return done
 
     async def leave(self, reason: Reason, left: Generation, *, by: By) -> None:
-        """Roll back from it without an operator's word; Busy while a pin holds what is live.
+        """Roll back from generation `left` without an operator's order; Busy while a pin holds it.
 
-        One that is tried on some engines is refused, and they go back to what is live.
+        If only some engines have it yet, it is refused, and they return to the live generation.
         """
         trial = self._replicas.trial
         if trial is not None and trial.generation == left:
@@ -116,7 +116,7 @@ class Operator:
         await self.rollback(by=by, reason=reason, leaving=left)
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
-        """Order noise on what is live: a swap whose checksums must differ."""
+        """Order noise on the live weights: a swap whose checksums must differ."""
         with self._publish_order(by, str(noise)):
             live = self._replicas.live
             if noise.num_leaves > len(live.leaves):
@@ -124,15 +124,15 @@ class Operator:
             return self._reconciler.take(NoiseOrder(live, by, noise))
 
     async def name_live(self, version: str, *, by: By) -> Generation:
-        """Have what is live known by this version, and told so by every answer from now on."""
+        """Give the live generation this version, which every later answer carries."""
         with self._publish_order(by, version):
             return await self._reconciler.name_live(version)
 
     async def pin(self, *, by: By) -> Generation:
         """Hold the live generation against the source, across restarts too.
 
-        What was ordered before is waited for; what the source wished ends. NotSaved when a
-        restart would forget it: then nothing is held.
+        Earlier orders are carried out first; an attempt that the source wished ends. Raises
+        NotSaved, and holds nothing, when a restart would forget the pin.
         """
         with self._publish_order(by):
             if self._replicas.live.revision.is_noise:
@@ -143,13 +143,13 @@ class Operator:
             return await self._reconciler.set_pinned(True, by)
 
     async def unpin(self, *, by: By) -> Generation:
-        """Follow the source again; NotSaved when a restart would pin it again."""
+        """Follow the source again; NotSaved when a restart would pin the generation again."""
         with self._publish_order(by):
             return await self._reconciler.set_pinned(False, by)
 
     @contextmanager
     def _publish_order(self, by: By, wish: str | None = None) -> Iterator[None]:
-        """Leave a trace of who ordered what, also where it is not even tried."""
+        """Publish the order and its caller, also when the order is refused."""
         wish = wish and cut(wish, MOST_WORDS)
         try:
             yield
@@ -159,7 +159,7 @@ class Operator:
         self._publish(OperatorAsked(by, wish))
 
     async def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        """The place of the generation; BadRequest says which others can be had, and how."""
+        """Find the generation to roll back to; BadRequest lists the others that can be loaded."""
         live, ledger = self._replicas.live, self._ledger
         if self._replicas.trial is not None and number in (None, live.number):
             return ledger.place_of(live)
@@ -184,16 +184,16 @@ class Operator:
             there = await self._source.resolve(place.path)
         except (BadRequest, SourceUnavailable) as gone:
             return f"its files are gone from {place.path}: {gone}"
-        if there.is_unread:  # whoever fetches it finds out
+        if there.is_unread:  # fetching it will show
             return None
         return None if there == place.revision else f"{place.path} holds other bytes now"
 
     async def list_rollback_targets(self) -> list[str]:
-        """The generations that a rollback finds, the newest first, by what the source saw last.
+        """List the generations that a rollback can load, newest first, as the source saw them last.
 
-        Each with where its weights come from, and the command.
+        Each comes with where its weights are, and the command.
         """
-        listed = await in_thread(lambda cancel: self._source.listed(), is_read=False)
+        listed = await in_thread(lambda cancel: self._source.list_seen(), is_read=False)
         paths, revisions = {each.path for each in listed}, {each.revision for each in listed}
         live, newest = self._replicas.live.revision, dict[Revision, str]()
         for place in reversed(self._ledger.generations):
@@ -207,7 +207,7 @@ class Operator:
 
     @property
     def _live_beside_a_trial(self) -> Revision | None:
-        """The live revision, while another is tried on some engines: that one is to blame."""
+        """The live revision, while an attempt has changed some engines: the attempt is to blame."""
         return self._replicas.live.revision if self._replicas.trial is not None else None
 
 

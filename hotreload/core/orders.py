@@ -1,4 +1,4 @@
-"""Orders of an operator: how each kind is carried out, what stays of it, which comes first."""
+"""The orders of an operator: how each is carried out, its lasting effects, and the queue."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,65 +15,65 @@ ROLLED_BACK = Reason(LEFT_BY_HAND, "an operator rolled back from this revision")
 
 
 class Order(ABC):
-    """An order to make a revision live, and the promise to tell how that ended."""
+    """An order to make a revision live, with a future that holds how the attempt ended."""
 
     overrules: ClassVar[bool] = False
-    """True if it comes before its turn when the order before it may be overruled."""
+    """True if this order may end the order before it, when that allows it."""
     may_be_overruled: ClassVar[bool] = False
     is_dry_run: ClassVar[bool] = False
-    """True if nothing goes live by it, whatever comes of it."""
+    """True if this order never makes anything live."""
     holds: bool = False
-    """True if what it makes live is held against the source, as by a pin."""
+    """True if this order also pins what it makes live."""
 
     def __init__(self, revision: Revision, by: By, version: str = "") -> None:
         self.revision = revision
         self.by = by
         self.version = version
-        """The name that whoever gives the order has for the weights; empty for none."""
+        """The caller's name for the weights; empty for none."""
         self.done: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
         self.is_overruled = False
-        """True once a later order overrules this one: a rollback does not wait for a download."""
+        """True once a rollback overrules this order: a rollback does not wait for a download."""
 
     @abstractmethod
     async def run(self, attempt: AttemptUnderWay) -> None:
-        """Carry it out by this attempt."""
+        """Carry out the order by this attempt."""
 
     def revision_on(self, live: Generation) -> Revision:
-        """The revision to make live, given what is live when its turn comes."""
+        """Return the revision to make live, given the live generation when its turn comes."""
         return self.revision
 
     def is_fulfilled(self, live: Generation) -> bool:
-        """True if there is nothing to do because this generation is live."""
+        """Return True if there is nothing to do because this generation is live."""
         return self.revision == live.revision
 
     def is_for(self, revision: Revision, version: str) -> bool:
-        """True if it is to make this live too, and by no other name."""
+        """Return True if this order also makes this revision live, by this version or any."""
         is_reload = self.revision == revision and not self.is_dry_run
         return is_reload and version in ("", self.version)
 
     def choose(self, ledger: Ledger, left: Revision) -> bool:
-        """Have the ledger want what is live now instead of `left`; returns whether it does."""
+        """Have the ledger want this order's revision instead of `left`; return whether it does."""
         ledger.overrule(self.revision, self.by)
         return True
 
     def refusal_of(self, left: Revision) -> Reason | None:
-        """The reason to refuse the revision that was live before; None if it is not refused."""
+        """Return the reason to refuse the revision that was live before; None to refuse nothing."""
         return None
 
     def settle(self, attempt: Attempt) -> None:
-        """Tell all that wait for it how it ended."""
+        """Give all waiters the ended attempt."""
         if not self.done.done():
             self.done.set_result(attempt)
 
     def fail(self, error: Exception) -> None:
-        """Tell all that wait for it which error ended it."""
+        """Raise this error in all waiters."""
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # nobody may be waiting for it any more
+            self.done.exception()  # there may be no waiter any more
 
 
 class ReloadOrder(Order):
-    """Load a revision; `force` loads it also when it is live or was refused."""
+    """Loads a revision; `force` loads it even if it is live or was refused."""
 
     may_be_overruled = True
 
@@ -93,7 +93,7 @@ class ReloadOrder(Order):
 
 
 class DryRunOrder(Order):
-    """Find out whether a revision would go live; nothing does, and nothing is refused for it."""
+    """Finds out whether a revision would go live; makes nothing live and refuses nothing."""
 
     may_be_overruled = True
     is_dry_run = True
@@ -108,7 +108,7 @@ class DryRunOrder(Order):
 
 
 class RollbackOrder(Order):
-    """Go back to a generation, from memory if it is kept there when the turn comes."""
+    """Goes back to a generation, from memory if it is kept there when the turn comes."""
 
     overrules = True
 
@@ -122,9 +122,9 @@ class RollbackOrder(Order):
         leaving: Generation | None = None,
         holds: bool = False,
     ) -> None:
-        """`spared` is not left for being bad, though it may be live when the turn comes.
+        """`spared` is never refused, although it may be live when the turn comes.
 
-        Where `leaving` is given, nothing else is left: another one may be live by then. With
+        With `leaving` the order leaves that generation only: another may be live by then. With
         `holds` the source is not followed afterwards, as after a pin.
         """
         super().__init__(to.revision, by)
@@ -156,7 +156,7 @@ class RollbackOrder(Order):
 
 
 class NoiseOrder(Order):
-    """Put noise on what is live when the turn comes."""
+    """Puts noise on the weights that are live when the turn comes."""
 
     def __init__(self, live: Generation, by: By, noise: Noise) -> None:
         super().__init__(_with_noise(live, noise), by)
@@ -173,13 +173,13 @@ class NoiseOrder(Order):
     @override
     def choose(self, ledger: Ledger, left: Revision) -> bool:
         if ledger.wanted not in (None, left):
-            return False  # noise is no choice of weights: what the source wishes comes after it
-        ledger.wanted = self.revision  # it is gone with the process: it overrules nothing for good
+            return False  # noise is no choice of weights: the source's wish comes after it
+        ledger.wanted = self.revision  # noise ends with the process, and overrules no wish
         return True
 
 
 class OrderQueue:
-    """One order at a time; one that overrules it may be given before it is done."""
+    """Holds one order at a time, and one rollback that overrules it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -189,20 +189,20 @@ class OrderQueue:
 
     @property
     def first(self) -> Order | None:
-        """The order that is not done yet, by what is known of its revision now."""
+        """The order that is not done yet; its revision is named by content once that is known."""
         if self._first is not None:
             self._first.revision = learn(self._ledger, self._first.revision)
         return self._first
 
     @property
     def promises(self) -> list[asyncio.Future[Attempt]]:
-        """The futures of the orders that are not done yet."""
+        """The futures of all orders that are not done yet."""
         return [order.done for order in (self.first, self._overruling) if order is not None]
 
     def take(self, order: Order, under_way: AttemptUnderWay | None) -> None:
-        """Take an operator's order; Busy while another is not done.
+        """Take an order; Busy while another is not done.
 
-        A rollback overrules what can still be given up.
+        A rollback is taken beside an order that can still be given up, and ends it.
         """
         if self._is_over:
             raise NotServing("hotreload is stopping", code="stopping")
@@ -221,12 +221,12 @@ class OrderQueue:
         return under_way.wanted.may_give_up
 
     def drop(self, order: Order) -> None:
-        """End the turn of the first order; all that still wait for it are told."""
+        """End the first order's turn, and cancel its future for any waiter that is left."""
         self._first, self._overruling = self._overruling, None
         order.done.cancel()
 
     def end(self) -> None:
-        """Cancel all orders: none will be carried out any more."""
+        """Cancel all orders and take no more."""
         self._is_over = True
         for promise in self.promises:
             promise.cancel()
@@ -234,7 +234,7 @@ class OrderQueue:
 
 
 def _with_noise(live: Generation, noise: Noise) -> Revision:
-    """The name of the noisy weights: the same for the same weights and noise."""
+    """Make the revision of noisy weights: the same for the same weights and noise."""
     how = f"{noise.seed}-{noise.scale!r}-{noise.num_leaves}"
     label = live.revision.label.removesuffix(NOISE)
     return Revision(f"{NOISY}{how}-{live.fingerprint}", label + NOISE)

@@ -1,7 +1,8 @@
-"""The way nobody waits for: stage and prove beside those that answer, flip, let the old ones end.
+"""Swaps weights while requests are answered: stage and prove the new ones, flip, let the old end.
 
-Until the flip nothing that serves is touched, and no gate closes for it: those who come after it
-are answered by the new weights, those who came before by the old ones, to their end (`fading`).
+Before the flip nothing that serves is touched, and no gate closes. Requests that come after it are
+answered by the new weights; those that came before are answered by the old ones to their end
+(`fading`).
 """
 
 import asyncio
@@ -23,16 +24,16 @@ from hotreload.types import Generation, Phase, Staged
 log = logging.getLogger("hotreload.sessions")
 
 LOOK_AGAIN = 5.0
-"""Time between two looks at memory that others may give back, while a checkpoint waits for it."""
+"""Seconds between two looks at memory that others may free, while a checkpoint waits for it."""
 
 
 class OverlappingSwitch(Switch):
-    """Makes other weights answer new requests, while the old ones answer those inside."""
+    """Makes other weights answer new requests, while the old ones answer those under way."""
 
     @override
     @asynccontextmanager
     async def hold_new(self, make: MakeWeights) -> AsyncIterator[Staged]:
-        """Hold new weights beside those that answer; they are freed unless they go live."""
+        """Hold new weights beside the live ones, and free them unless they go live."""
         await self._make_room()
         staged = await self._stage(make)
         try:
@@ -41,7 +42,7 @@ class OverlappingSwitch(Switch):
                 yield staged
         finally:
             self.replica.staged = None
-            # A lost engine is closed with all it holds; nobody knows by which weights it answers.
+            # A lost engine is closed with all it holds: which weights it answers by is unknown.
             if self.serves and self._engine.live is not staged:
                 await uninterrupted(self._engine.release(staged))
 
@@ -53,14 +54,14 @@ class OverlappingSwitch(Switch):
     @override
     @asynccontextmanager
     async def lock_engine(self) -> AsyncIterator[None]:
-        async with self.replica.alone:
+        async with self.replica.lock:
             self._wanted.check()  # the last exit
             self._wanted.may_give_up = False
             yield
 
     @override
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
-        """Flip to weights that were proven before, or are flipped to whatever they answer."""
+        """Flip to weights that were proven before, or that need no proof."""
         with self.replica.seal_when_lost():
             async with self._progress.phase(Phase.SWAPPING):
                 old = await self._engine.flip(staged)
@@ -80,7 +81,7 @@ class OverlappingSwitch(Switch):
         await self._progress.reach("committed")
 
     async def _flip_back(self, old: Staged, fresh: Staged) -> None:
-        """Have the old weights answer again: nobody was told yet of the new ones."""
+        """Flip back to the old weights: the gate has not let any request to the new ones yet."""
         try:
             await self._engine.flip(old)
             if not any(each.weights is fresh for each in self.replica.fading):
@@ -93,11 +94,11 @@ class OverlappingSwitch(Switch):
     @override
     @asynccontextmanager
     async def hold_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
-        """Alone from the beginning on: what fades might be put away meanwhile.
+        """Lock the engine first, as older weights might be put away meanwhile.
 
-        It waits for no room: an operator's way back does not wait for old answers.
+        A rollback does not wait for room: it does not wait for older requests to end.
         """
-        async with self.replica.alone:
+        async with self.replica.lock:
             kept = self.replica.find_kept(place)
             if kept is None:
                 yield None
@@ -107,7 +108,7 @@ class OverlappingSwitch(Switch):
 
     @asynccontextmanager
     async def _hold_kept(self, kept: Staged) -> AsyncIterator[Staged]:
-        """Have weights on the device that were live; kept as before unless they go live."""
+        """Bring kept weights to the device, and keep them as before unless they go live."""
         async with self._progress.phase(Phase.STAGING):
             fresh = await self._engine.unstow(kept)
         was_waiting = self.replica.previous is kept
@@ -126,19 +127,20 @@ class OverlappingSwitch(Switch):
     # --- room for one more set of weights --------------------------------------------------
 
     async def _make_room(self) -> None:
-        """Wait until one more set of weights may be on the device."""
+        """Wait until the device may hold one more set of weights."""
         while (why := await self._why_no_room()) is not None:
             if self._previous_on_device is not None:
-                async with self.replica.alone:
+                async with self.replica.lock:
                     await self.replica.forget_previous()
-            elif self.replica.fading:  # else the last one has ended while memory was looked at
+            elif self.replica.fading:  # else the last set has ended while memory was looked at
                 self._turn_out_kept()
                 await self._wait_until_fewer_fade(why)
 
     async def _why_no_room(self) -> str | None:
-        """Say why no more sets of weights may be on the device now; None when one more may.
+        """Return why the device may hold no more sets of weights now; None when it may.
 
-        For one beside the live one nobody asks here: the staging of it says what is missing.
+        A second set beside the live one is not checked here: staging it says what memory is
+        missing.
         """
         there, most = self._sets_on_device, self._rules.most_sets
         if there >= most:
@@ -159,16 +161,16 @@ class OverlappingSwitch(Switch):
         return self.replica.previous if is_there else None
 
     def _turn_out_kept(self) -> None:
-        """Keep the oldest weights for no conversation: new ones need their room."""
+        """Drop conversations' claims on the oldest weights: new weights need their room."""
         oldest = self.replica.fading[0]
         if turned_out := self.replica.gate.turn_out(oldest.weights):
-            oldest.since = time.monotonic()  # until now somebody wanted them to answer
+            oldest.since = time.monotonic()  # until now a conversation wanted them
             number = oldest.generations[-1].number
             log.info("sessions.turned_out", extra={"generation": number, "sessions": turned_out})
 
     async def _wait_until_fewer_fade(self, why: str) -> None:
-        """Wait until all who began under some older weights are answered, and say for whom."""
-        # Counted here: what waits is a task of its own, and begins when they may have ended.
+        """Wait until a set of older weights has ended, and publish how many requests it answers."""
+        # Counted before the wait: its task may begin only after some have ended.
         oldest, now = self.replica.fading[0], len(self.replica.fading)
         self._progress.waits_for_room = True
         async with self._progress.phase(Phase.DRAINING):
@@ -180,7 +182,8 @@ class OverlappingSwitch(Switch):
         self._progress.waits_for_room = False
 
     async def _abort_if_too_late(self, oldest: FadingWeights, now: int) -> None:
-        """Abort those who are not answered within finish_timeout of the flip, or let them win."""
+        """Wait for room; requests still under way finish_timeout after the flip are aborted, or
+        win."""
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:
@@ -196,7 +199,7 @@ class OverlappingSwitch(Switch):
                 raise self._timeout_error(oldest) from None
 
     async def _wait_for_room(self, now: int) -> None:
-        """Wait until fewer fade, or until others have given back the memory that is missing."""
+        """Wait until fewer sets answer older requests, or others have freed the missing memory."""
         look_again = LOOK_AGAIN if self._rules.sets == BY_MEMORY else None
         while True:
             try:

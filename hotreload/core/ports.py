@@ -1,4 +1,4 @@
-"""Source and Engine: all the core needs of the world."""
+"""Protocols of Source and Engine: all that the core needs of the world."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,12 +13,12 @@ from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 class Source(Protocol):
     """A place that checkpoints come from."""
 
-    def wanted(self) -> AsyncIterator[Revision]:
-        """Yield the newest complete revision, now and whenever it becomes another one."""
+    def follow_newest(self) -> AsyncIterator[Revision]:
+        """Yield the newest complete revision, now and whenever another one becomes the newest."""
         ...
 
     async def fetch(self, revision: Revision) -> Path:
-        """Return a local folder that holds the revision; SourceUnavailable when it cannot be."""
+        """Return a local folder that holds the revision; SourceUnavailable when there is none."""
         ...
 
     async def resolve(self, name: str | None) -> Revision:
@@ -29,31 +29,32 @@ class Source(Protocol):
         ...
 
     def content_of(self, revision: Revision) -> str:
-        """The content id that the files of a revision must have to be it; for any thread."""
+        """Return the content id that the revision's files must have; for any thread."""
         ...
 
     def wake(self, cause: str) -> None:
-        """Look now, whenever the next look is due; for any thread."""
+        """Look now, without waiting for the next look; for any thread."""
         ...
 
-    def listed(self) -> Sequence[Listed]:
-        """List what its last look saw, the newest first; for any thread, and reads nothing."""
+    def list_seen(self) -> Sequence[Listed]:
+        """List the checkpoints that the last look saw, newest first, without reading; for any
+        thread."""
         ...
 
-    def named(self) -> Sequence[str]:
-        """List the ids of revisions of its last look, the newest first; for any thread."""
+    def list_ids(self) -> Sequence[str]:
+        """List the ids of the revisions that the last look saw, newest first; for any thread."""
         ...
 
     async def close(self) -> None:
-        """Stop looking, which ends `wanted`; twice is once."""
+        """Stop looking, which ends `follow_newest`; a second call does nothing."""
         ...
 
 
 class Engine(Protocol):
     """A model that answers requests, and whose weights can be exchanged.
 
-    Engines that overlap serve several sets at once: `flip` says which one answers new requests.
-    In any other, `exchange` puts one set in the place of the only one.
+    An engine that overlaps answers by several sets at once, and `flip` chooses the one for new
+    requests. In any other engine `exchange` puts one set in the place of the only one.
     """
 
     @property
@@ -68,135 +69,137 @@ class Engine(Protocol):
 
     @property
     def spares_wait_on_host(self) -> bool:
-        """True if one set of weights at a time is on the device, and all that is spare on the host.
+        """True if the device holds one set of weights at a time, and the host holds all spare sets.
 
         Such an engine cannot overlap.
         """
         ...
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load a checkpoint where spare weights wait, complete and of the live ones' signature.
+        """Load a checkpoint where spare weights wait, complete and of the live weights' signature.
 
         Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
         """
         ...
 
     async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
-        """Say what memory is missing for one more set of weights; None when it is there.
+        """Return what memory is missing for one more set of weights; None when there is enough.
 
-        Some is kept free for the answering itself. Of a checkpoint only those leaves count that no
-        set holds already; None stands for a set that shares none.
+        Some memory is kept free for answering. Only leaves of the checkpoint that no set holds
+        already count; None stands for a set that shares no leaf.
         """
         ...
 
     async def twin(self, staged: Staged) -> Staged:
-        """Stage the weights that another engine of the same model holds as `staged`.
+        """Stage a copy of the weights that another engine of the same model holds as `staged`.
 
-        They are copied from its devices to this one's, bit for bit; complete and of the live
-        ones' signature. Answers under way stay bit-identical. A cancelled or failed call leaves
-        nothing behind. TryAgain when the copy is not the same, or they are not held any more.
+        The copy is bit for bit, from device to device, complete and of the live weights' signature.
+        Answers under way stay bit-identical. A cancelled or failed call leaves nothing behind.
+        TryAgain when the copy differs, or the other engine holds them no more.
         """
         ...
 
     @property
     def staging(self) -> HowFar | None:
-        """Progress of `stage` with a checkpoint; None while it has none. For any thread."""
+        """Progress of `stage`; None when no checkpoint is being staged. For any thread."""
         ...
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
-        """Stage a copy of the live weights with noise on some leaves, under this name.
+        """Stage a copy of the live weights with noise on some leaves, under this revision.
 
-        CheckpointRejected when that is no other, finite set of weights. Else as `stage`.
+        CheckpointRejected when the result is not finite, or equals the live weights. Else as
+        `stage`.
         """
         ...
 
     async def exchange(self, staged: Staged) -> Staged:
-        """Make `staged` live and return what was live: its own inverse.
+        """Make `staged` live and return the old live weights; a second call reverses the first.
 
-        Only while drained, and no other set answers. Whatever the old weights left in caches is
-        forgotten. Raises EngineLost when nobody can say which weights are live; after any other
-        error the old ones are.
+        Called only while no request is under way. The caches forget the old weights. Raises
+        EngineLost when it is unknown which weights are live; after any other error the old ones
+        are.
         """
         ...
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights the canary prompts; ProbeFailed when an answer is bad.
 
-        What they compute reaches nobody who is served. A cancelled call leaves nothing behind.
+        Their results never reach a client's answer. A cancelled call leaves nothing behind.
         """
         ...
 
     @property
     def cannot_compare(self) -> str | None:
-        """The reason why weights that answer nobody cannot be asked questions; None if they can."""
+        """The reason why staged weights cannot be asked questions; None if they can."""
         ...
 
     async def answer_unseen(
         self, staged: Staged, questions: Sequence[Question]
     ) -> Sequence[Answered]:
-        """Ask weights questions, as `prove` does, and say what they answered and expected.
+        """Ask weights questions, as `prove` does, and return their answers and expectations.
 
-        AnswerNonfinite when they make no numbers of one. A cancelled call leaves nothing behind.
+        AnswerNonfinite when the logits of one are not finite. A cancelled call leaves nothing
+        behind.
         """
         ...
 
     def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
-        """Have staged weights answer whoever holds a lease on them, as long as the block lasts.
+        """Let requests with a lease on staged weights be answered while the block lasts.
 
-        What they compute reaches nobody who is served, and no client ends it or is counted by it.
-        At the end what is under way is ended. Only where two sets can answer side by side.
+        Their results never reach a client's answer; no client can end them, and metrics do not
+        count them. At the end requests under way are ended. Only for engines that overlap.
         """
         ...
 
     async def flip(self, staged: Staged) -> Staged:
-        """Have `staged` answer new requests from now on; return what answered them before.
+        """Answer new requests by `staged` from now on; return the weights that answered before.
 
-        That goes on for those who began under it, until `retire`. `staged` may be spare, or
-        answer older requests still. Raises EngineLost when nobody can say which weights answer.
+        Those go on answering older requests until `retire`. `staged` may be spare, or answer older
+        requests still. Raises EngineLost when it is unknown which weights answer.
         """
         ...
 
     async def retire(self, staged: Staged) -> None:
-        """Wait until nothing is under way under weights that nobody holds a lease on any more.
+        """Wait until nothing is under way under weights on which no request holds a lease.
 
-        Then the engine has forgotten what they cached, and they are spare.
+        Then the engine has dropped their cache, and they are spare.
         """
         ...
 
     async def scrub(self) -> None:
-        """Overwrite all that failed weights computed (the KV pool), so none of it can answer."""
+        """Overwrite the KV pool, so that no answer can read what failed weights computed."""
         ...
 
     async def probe(self, *, briefly: bool = False) -> None:
         """Ask the live weights the canary prompts; ProbeFailed when an answer is bad.
 
-        `briefly` asks only how each answer begins: that it does, and by numbers.
+        `briefly` asks for the beginning of each answer alone.
         """
         ...
 
-    async def withheld(self, beyond: int) -> int:
-        """Wait until more answers than these were withheld, all told, as no numbers; how many.
+    async def wait_for_withheld(self, beyond: int) -> int:
+        """Wait until more than `beyond` answers were withheld as not finite; return the total.
 
-        What made them so may have spoiled the caches for everybody, until a scrub.
+        The cause may have spoiled the caches for every request, until a scrub.
         """
         ...
 
     async def abort(self, staged: Staged | None = None) -> None:
-        """End every answer under way (under these weights), with the finish reason `abort`."""
+        """End every answer under way, or those by these weights, with finish reason `abort`."""
         ...
 
     async def stow(self, staged: Staged) -> Staged:
-        """Have spare weights in host memory, not on the device; `staged` is spent."""
+        """Move spare weights to host memory; `staged` cannot be used afterwards."""
         ...
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back to where spare ones wait; what is there already stays."""
+        """Bring stowed weights back to where spare weights wait; weights already there stay."""
         ...
 
     async def release(self, staged: Staged) -> None:
-        """Free spare weights; `staged` is spent."""
+        """Free spare weights; `staged` cannot be used afterwards."""
         ...
 
     def lose(self, why: str) -> None:
-        """Count it as lost, if it is not yet: all that wait for it hear EngineLost."""
+        """Mark the engine as lost, if it is not yet: every caller that waits gets EngineLost."""
         ...

@@ -1,4 +1,4 @@
-"""Asks the probes within a time, and says what the answers are worth."""
+"""Asks the probes within a time, and judges the answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,24 +17,24 @@ ASKED, PASSED = "asked", "passed"
 
 
 class NoAnswer(ProbeFailed):
-    """Nothing was answered in time, which accuses the engine before anything else."""
+    """The probes got no answer in time; first suspect the engine, not the weights."""
 
 
 def probe_evidence(outcome: str) -> Evidence:
-    """The evidence of probes that were asked."""
+    """Make the evidence of probes that were asked."""
     return Evidence(PROBE, outcome, facts={"unproven": None})
 
 
 def unproven_evidence(why: str) -> Evidence:
-    """The evidence of probes that could not be asked."""
+    """Make the evidence of probes that could not be asked."""
     return Evidence(PROBE, "unproven", why, {"unproven": why})
 
 
 @asynccontextmanager
 async def limit_probes(seconds: float, setting: str = "") -> AsyncIterator[None]:
-    """Have the probes of this block answered in time: no answer is a bad one.
+    """Give the probes of this block so long; no answer in time is a bad answer.
 
-    `setting` is what would give them longer.
+    `setting` names the setting that gives them longer.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -47,9 +47,9 @@ async def limit_probes(seconds: float, setting: str = "") -> AsyncIterator[None]
 async def ask_probes(
     engine: Engine, within: float, setting: str = "", *, briefly: bool = False
 ) -> CheckpointRejected | None:
-    """Ask the live weights the probes; return what is wrong with the answers, or None.
+    """Ask the live weights the probes; return the verdict on bad answers, or None.
 
-    `briefly` asks only how the answers begin.
+    `briefly` asks for the beginning of each answer alone.
     """
     try:
         async with limit_probes(within, setting):
@@ -62,7 +62,7 @@ async def ask_probes(
 
 
 def as_verdict(bad: Exception) -> CheckpointRejected:
-    """Return why the weights are rejected; a probe that breaks in any way is a bad answer."""
+    """Return why the weights are rejected; any error of a probe counts as a bad answer."""
     if isinstance(bad, CheckpointRejected):
         return bad
     return ProbeFailed(f"the probe broke: {type(bad).__name__}: {bad}")

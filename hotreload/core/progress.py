@@ -1,4 +1,4 @@
-"""Progress of an attempt: its id, its phases, what has come of it, and if it is still wanted."""
+"""The progress of an attempt: its id, its phases, its findings, and whether it is still wanted."""
 
 import asyncio
 import secrets
@@ -25,17 +25,17 @@ from hotreload.types import (
 )
 
 Reach = Callable[[str], Awaitable[None]]
-"""Called at each point where a test may make an attempt fail."""
+"""Await at each point where a test may make an attempt fail."""
 
 PUBLISH_SECONDS = 0.25
-"""Time between two looks at how far it is; what is as it was is not told again."""
+"""Seconds between two looks at the progress; an unchanged figure is not published again."""
 
 _CURRENT: ContextVar[str | None] = ContextVar("attempt", default=None)
 
 
 @contextmanager
 def new_attempt() -> Iterator[str]:
-    """Give the attempt made in this block an id; threads started by `threads.py` inherit it."""
+    """Give the attempt in this block an id; threads that `threads.py` starts inherit it."""
     id = secrets.token_hex(4)
     token = _CURRENT.set(id)
     try:
@@ -45,12 +45,12 @@ def new_attempt() -> Iterator[str]:
 
 
 def current_attempt() -> str | None:
-    """The id of the attempt this code runs for; None outside of attempts."""
+    """Return the id of the attempt that this code runs for; None outside of attempts."""
     return _CURRENT.get()
 
 
 class AttemptProgress:
-    """One attempt at one revision: where it stands, and what came of it."""
+    """The state and the findings of one attempt at one revision."""
 
     def __init__(
         self,
@@ -66,30 +66,30 @@ class AttemptProgress:
         self.checkpoint: Checkpoint | None = None
         """The checked files, once the attempt has prepared them."""
         self.is_staged = False
-        """True once little is left to do, so that a newer wish waits."""
+        """True once little is left to do: a newer wish waits for its end."""
         self.waits_for_room = False
-        """True from when it waits for older weights to end until they have: it does nothing then,
-        so a newer wish may take its place each time."""
+        """True while the attempt waits for older weights to end: no work is lost if a newer wish
+        takes its place, each time."""
         self.generation: Generation | None = None
         """The generation that the revision became, once it is live."""
         self.replica = 0
-        """On which of the daemon's engines it is to be live."""
+        """Index of the engine that the attempt works on."""
         self.phases: dict[Phase, float] = {}
         self.pause_seconds = 0.0
         self.rolled_back = False
         self.verdict: CheckpointRejected | None = None
-        """The verdict of the probe on the weights; a cancel that comes later does not undo it."""
+        """The verdict of the probes or of a judge; a later cancel does not undo it."""
         self.evidence = blank
         """The findings of each judge so far."""
         self.fingerprints: tuple[str, str] | None = None
         self.loading: Loading | None = None
         """Facts of the staging of its weights, once they are staged."""
         self.version = ""
-        """The name that whoever ordered its weights has for them."""
+        """The version that the caller who ordered these weights gave them."""
         self.reach = reach
         self._clock = clock
         self.ended: Attempt
-        """The record of its end; there is nothing here before."""
+        """The record of the attempt's end; not set before."""
 
     def note(self, evidence: Evidence) -> None:
         """Keep what a judge found, in the place of what it found before."""
@@ -99,7 +99,7 @@ class AttemptProgress:
     async def phase(
         self, phase: Phase, within: float | None = None, setting: str = ""
     ) -> AsyncIterator[None]:
-        """Publish and time a phase; one that takes too long puts the attempt off."""
+        """Publish and time a phase; one that takes too long postpones the attempt."""
         self.publish(PhaseEntered(self.revision, phase, self.replica))
         started = self._clock()
         try:
@@ -111,7 +111,7 @@ class AttemptProgress:
 
 
 class WantedCheck:
-    """Asks, as long as an attempt may be given up, whether its revision is still wanted."""
+    """Checks whether an attempt's revision is still wanted, as long as it may be given up."""
 
     def __init__(self, progress: AttemptProgress, news: asyncio.Event) -> None:
         """`news` is set whenever the answer may have changed."""
@@ -119,25 +119,25 @@ class WantedCheck:
         self._news = news
         self._is_wanted: Callable[[], bool] = lambda: True
         self.may_give_up = False
-        """True while the attempt can be given up, and what was live be had again."""
+        """True while the attempt can be given up without changing the live weights."""
         self._refusal: CheckpointRejected | None = None
 
     def ask(self, is_wanted: Callable[[], bool]) -> None:
-        """From now on, give the attempt up when `is_wanted` says no, and for no other reason."""
+        """From now on give the attempt up once `is_wanted` is False, and for no other reason."""
         self._is_wanted, self.may_give_up, self._refusal = is_wanted, True, None
 
     def refuse(self, why: CheckpointRejected) -> None:
-        """Have the attempt end for this reason: its weights answer somewhere, and badly."""
+        """End the attempt for this reason: its weights answer on an engine, and badly."""
         self._refusal = why
         self._news.set()
 
     def check_refused(self) -> None:
-        """Raise why its weights were refused, if they were."""
+        """Raise the reason for which its weights were refused, if they were."""
         if self._refusal is not None:
             raise self._refusal
 
     def check(self) -> None:
-        """Raise Superseded when something else is wanted, or why its weights were refused."""
+        """Raise Superseded when the revision is not wanted any more, or why it was refused."""
         self.check_refused()
         if not self._is_wanted():
             why = "another is wanted now, or a pin holds what is live"
@@ -146,7 +146,7 @@ class WantedCheck:
     async def run_while_wanted[T](
         self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
     ) -> T:
-        """Do long work, but give it up when something else is wanted."""
+        """Do long work, and cancel it when the revision is not wanted any more."""
         return await checked_at(self._news, self.check, work, discard)
 
 
@@ -157,22 +157,22 @@ async def publish_progress(
     publish: Publish,
     phase: Phase = Phase.STAGING,
 ) -> AsyncIterator[None]:
-    """Publish what `look` returns a few times a second, until the end of the block."""
+    """Publish the progress that `look` returns a few times a second, until the block ends."""
     going_on = _publish_for_ever(look, revision, publish, phase)
-    telling = asyncio.create_task(going_on, name=f"tell how far {phase} is")
+    publishing = asyncio.create_task(going_on, name=f"publish the progress of {phase}")
     try:
         yield
     finally:
-        telling.cancel()
+        publishing.cancel()
 
 
 async def _publish_for_ever(
     look: Callable[[], HowFar | None], revision: Revision, publish: Publish, phase: Phase
 ) -> None:
-    told: HowFar | None = None
+    last: HowFar | None = None
     while True:
         now = look()
-        if now is not None and now != told:
+        if now is not None and now != last:
             publish(Progress(revision, phase, now.done, now.of))
-        told = now
+        last = now
         await asyncio.sleep(PUBLISH_SECONDS)

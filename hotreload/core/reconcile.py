@@ -1,8 +1,8 @@
-"""Wanted against live: what to try, and when.
+"""Compares the wanted revision with the live one, and decides what to try, and when.
 
-One change at a time: what an operator orders comes first, then the source's newest wish. While the
-gate is open only its attempts and orders change the ledger; before and after, the start and the
-daemon do.
+One change at a time: an operator's order comes first, then the source's newest wish. While the gate
+is open only these attempts and orders change the ledger; before and after, the start and the daemon
+do.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger("hotreload.reconcile")
 
 
 class Reconciler:
-    """Brings what is live to what is wanted, one attempt after the other."""
+    """Makes the wanted revision live, one attempt after the other."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Reconciler:
         self._validate = validate
         self._judges = judges
         self.rules = rules
-        """Rules for each attempt from its beginning; others may be set at any time."""
+        """Rules that an attempt takes when it begins; they may be replaced at any time."""
         self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
@@ -64,7 +64,7 @@ class Reconciler:
         self._waiting: str | None = None
 
     async def run(self) -> None:
-        """Follow the source and work off its wishes, for ever; EngineLost ends it."""
+        """Follow the source and carry out its wishes, for ever; EngineLost ends this."""
         self.ledger.resume(self._replicas.live.revision)
         self._publish_due()
         try:
@@ -78,7 +78,7 @@ class Reconciler:
     # --- what an operator orders ---------------------------------------------------------
 
     def take(self, order: Order) -> asyncio.Future[Attempt]:
-        """Take an operator's order, or raise why not now; the future tells how it ended."""
+        """Take an order, or raise why not now; the future holds how the attempt ended."""
         self.orders.take(order, self._under_way)
         if order.version and self._under_way is not None:
             self._under_way.name(order.revision, order.version)
@@ -86,7 +86,7 @@ class Reconciler:
         return order.done
 
     async def name_live(self, version: str) -> Generation:
-        """Know what is live by this version; those who are inside keep the one they came for."""
+        """Call the live generation by this version; requests inside keep the former one."""
         live = replace(self._replicas.live, version=version)
         self.ledger.name_live(live)
         self._replicas.name_live(live)
@@ -95,7 +95,7 @@ class Reconciler:
         return live
 
     async def answer_decided(self, order: Order) -> Attempt:
-        """Answer an order for what was refused before, or is live: it may name that otherwise."""
+        """Answer an order for a revision that was refused, or is live; it may rename the latter."""
         refusal = self.ledger.refused.get(order.revision.id)
         if refusal is not None and not order.is_fulfilled(self._replicas.live):
             again = f"{refusal.reason.message} (refused before; --force tries it again)"
@@ -106,10 +106,10 @@ class Reconciler:
         return self.answer_unattempted(order, Outcome.LIVE, None)
 
     async def set_pinned(self, pinned: bool, by: By) -> Generation:
-        """Hold the live generation against the source, or follow it again; survives a restart.
+        """Pin the live generation against the source, or unpin it; a restart keeps that.
 
-        Returns what is live once all that came before is settled: what the source wished ends
-        without going live, or was beyond that already; what was ordered takes its turn.
+        Returns the live generation once everything that came before has ended: attempts of the
+        source end without going live, unless they were past that; orders take their turn.
         """
         async with self._pinning:
             due, take_back = self.ledger.due, self.ledger.set_pinned(pinned, by)
@@ -126,13 +126,13 @@ class Reconciler:
         return self._replicas.live
 
     async def _wait_until_settled(self) -> None:
-        """Wait for the end of all that was ordered or begun before now."""
+        """Wait until all that was ordered or begun before now has ended."""
         if self.orders.promises:
             await asyncio.wait(self.orders.promises)
         await self._idle.wait()
 
     def answer_unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
-        """The answer to an order that needs no attempt; it is not part of the history."""
+        """Answer an order that needs no attempt; the answer is no part of the history."""
         live = self._replicas.live if outcome is Outcome.LIVE else None
         number = live.number if live is not None else None
         version = live.weight_version if live is not None else order.version
@@ -142,7 +142,7 @@ class Reconciler:
         return replace(ended, dry_run=order.is_dry_run, version=version, evidence=blank)
 
     def judge_by(self, probes: str) -> None:
-        """Try what is wanted once more if it failed other probes than these."""
+        """Judge by these probes; a wanted revision that failed others is tried once more."""
         self.ledger.judge_by(probes)
         self._wake.set()
 
@@ -151,12 +151,12 @@ class Reconciler:
     async def _follow(self) -> None:
         for failures in count(1):
             try:
-                async for revision in self._source.wanted():
+                async for revision in self._source.follow_newest():
                     if self.ledger.wish(revision):
                         self._publish_due()
                         self._wake.set()
                 return
-            except Exception:  # a fault of ours must not stop the old weights from serving
+            except Exception:  # our own fault must not stop the old weights from serving
                 log.exception("source.internal_error")
             await asyncio.sleep(self._attempts.backoff(failures))
 
@@ -202,7 +202,7 @@ class Reconciler:
             self.orders.drop(order)
 
     async def _attempt_ordered(self, order: Order) -> Attempt:
-        """Carry out an order and say how it ended; make an attempt only if one is needed."""
+        """Carry out an order and return how it ended; make an attempt only if one is needed."""
         if order.is_overruled:
             words = "a rollback was asked for before its turn came"
             return self.answer_unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
@@ -215,8 +215,8 @@ class Reconciler:
         return await self.answer_decided(order)
 
     async def _obey(self, order: Order, left: Revision, wanted: Revision | None) -> None:
-        """Note that what an operator made live overrules the source until its next wish."""
-        is_same_wish = self.ledger.wanted == wanted  # else it wished while this was made live
+        """Record that the operator's choice overrules the source until its next wish."""
+        is_same_wish = self.ledger.wanted == wanted  # else a new wish came meanwhile
         if is_same_wish and order.choose(self.ledger, left):
             self._publish(RevisionWanted(order.revision))
         if (reason := order.refusal_of(left)) is not None:
@@ -236,11 +236,11 @@ class Reconciler:
             self._publish(Waiting(why, "reconciler"))
 
     def _make_is_wanted(self, revision: Revision) -> Callable[[], bool]:
-        """A newer wish supersedes once; twice in a row, and nothing would ever go live.
+        """Make the check whether an attempt at this revision is still wanted.
 
-        What only waits for room gives way each time: no work is lost by that.
-        What an operator orders always does: a rollback must not wait for a download. So does a
-        pin, until the exchange.
+        A newer wish ends an attempt once; twice in a row, and nothing would ever go live. An
+        attempt that only waits for room is ended each time: no work is lost. An order ends it each
+        time, as a rollback must not wait for a download; until the flip a pin does, too.
         """
         once_already = self.ledger.superseded_last
 
@@ -299,7 +299,7 @@ class Reconciler:
         )
 
     def _rules_for(self, revision: Revision) -> Rules:
-        """Each postponement doubles the wait for a drain: long requests cannot starve it."""
+        """Double the time for a drain with each postponement: long requests cannot starve it."""
         failures = self.ledger.in_a_row(revision, DrainTimedOut.code)
         patience = self.rules.drain_timeout * 2 ** min(failures, 16)
         longest = max(self.rules.longest_drain, self.rules.drain_timeout)

@@ -1,4 +1,4 @@
-"""The place a rollback goes back to: the generation of a number, or the one before the live one."""
+"""Finds the generation to roll back to: the one of a number, or the one before the live one."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,11 +7,11 @@ from hotreload.errors import BadRequest, NothingOfThatName
 from hotreload.types import Generation
 
 WhereToFind = Callable[[PastGeneration], str | None]
-"""Say where the weights of a generation can be had from; None when they cannot."""
+"""Return where a generation's weights can be loaded from; None if from nowhere."""
 
 
 def find_numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:
-    """The generation of this number; BadRequest when it is live, or not remembered."""
+    """Find the generation of this number; BadRequest when it is live, or forgotten."""
     if number == live.number:
         raise BadRequest(f"generation {number} is live already")
     place = ledger.past(number)
@@ -23,7 +23,7 @@ def find_numbered(ledger: Ledger, live: Generation, number: int) -> PastGenerati
 
 
 def find_last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
-    """The one before among those that have files; BadRequest without any."""
+    """Find the newest earlier generation that has files; BadRequest without any."""
     place = ledger.past_before(live)
     if place is None:
         raise BadRequest(f"no generation before {live.number} is left to go back to")
@@ -31,7 +31,7 @@ def find_last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
 
 
 def find_last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration:
-    """The very one before; BadRequest when it cannot be had: none is jumped over."""
+    """Find the generation just before; BadRequest when its weights are gone: none is skipped."""
     older = ledger.before(live)
     if not older:
         raise BadRequest(f"there is nothing before generation {live.number} to go back to")

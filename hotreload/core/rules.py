@@ -1,17 +1,17 @@
-"""The operator's decisions about attempts."""
+"""The operator's settings for attempts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
 BY_MEMORY: Final = "auto"
-"""In the place of a number of sets of weights: as many as memory holds, within `MOST_SETS`."""
+"""Value of `sets` for as many sets of weights as memory holds, up to `MOST_SETS`."""
 MOST_SETS = 6
-"""The most sets of weights where memory decides: each lane has its turn, so tokens come slower."""
+"""The most sets of weights where memory decides: each lane takes turns and slows tokens."""
 
 
 class KeepPrevious(StrEnum):
-    """The place where the generation before waits for a rollback."""
+    """Where the previous generation's weights are kept for a rollback."""
 
     DEVICE = "device"
     HOST = "host"
@@ -20,25 +20,25 @@ class KeepPrevious(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Limits for each step of an attempt, and what is kept after it."""
+    """Limits of each step of an attempt, and the rules for keeping weights after it."""
 
     fetch_timeout: float = 3600.0
     validate_timeout: float = 1800.0
     stage_timeout: float = 1800.0
     drain_timeout: float = 30.0
     longest_drain: float = 600.0
-    """The longest a request may run: a drain that waits this long has seen every one end."""
+    """The longest time a request may run: after it a drain has seen every request end."""
     abort_on_drain_timeout: bool = False
     sets: int | Literal["auto"] = 2
-    """The most sets of weights on the device, those that still answer older requests among them."""
+    """The most sets of weights on the device, counting those that answer older requests."""
     finish_timeout: float = 600.0
-    """Time for answers by weights that are not live any more, if room is short."""
+    """Seconds that older requests may take when new weights need their room."""
     together: bool = False
-    """True to have several engines all ready before any goes live."""
+    """True to have all engines ready before any of them goes live."""
     probe_timeout: float = 30.0
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
     times_beside_clients: float = 2 + 5 / 30
-    """Factor by which the probes may take longer where clients are answered meanwhile."""
+    """Factor by which the probes may take longer while clients are answered."""
 
     @property
     def most_sets(self) -> int:
@@ -47,5 +47,5 @@ class Rules:
 
     @property
     def proving_timeout(self) -> float:
-        """Time for the probes where clients are answered meanwhile."""
+        """Seconds for the probes while clients are answered."""
         return self.probe_timeout * self.times_beside_clients

@@ -1,7 +1,7 @@
-"""The steps of an attempt on one engine: stage weights, prove them, flip, put the spare away.
+"""The steps of an attempt on one engine: stage weights, prove them, flip, keep or free the spare.
 
-There are two ways, of one shape. `overlap` proves new weights beside those that answer, and flips:
-nobody waits. `drain` empties the engine first, for one that answers by one set of weights alone.
+There are two orders. `overlap` proves new weights beside the live ones, and flips: no request
+waits. `drain` empties the engine first, for engines that answer by one set of weights alone.
 """
 
 import logging
@@ -26,16 +26,16 @@ ABORT_GRACE = 5.0
 """Time in which aborted generations must leave; one decode step is plenty."""
 
 MakeWeights = Callable[[Engine], Awaitable[Staged]]
-"""Have an engine make new weights beside the live ones."""
+"""Make new weights on an engine beside the live ones."""
 Remember = Callable[[], Awaitable[str | None]]
-"""Make what is recorded survive a restart, or say why it does not."""
+"""Save the ledger for a restart, or return why that failed."""
 
 
 class Switch(ABC):
-    """Makes other weights live on one engine, or leaves it as it was; made anew for each attempt.
+    """Makes other weights live on one engine, or leaves it as it was; one for each attempt.
 
-    Within `staged` comes `prove`, and then, within `alone`, `flip` and `answer_as`, which no cancel
-    may part. On the way back `taken_back` stands in the place of both `staged` and `alone`.
+    Call `prove` within `hold_new`, and then, within `lock_engine`, `flip` and `answer_as` with no
+    cancel between. A rollback uses `hold_earlier` in the place of `hold_new` and `lock_engine`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Switch(ABC):
 
     @property
     def serves(self) -> bool:
-        """True while the engine is there; one that is lost answers nobody."""
+        """True while the engine is not lost."""
         return not self.replica.gate.is_lost
 
     @property
@@ -65,7 +65,7 @@ class Switch(ABC):
         return self._engine.live
 
     def drain_as_long_as_requests_may_run(self) -> None:
-        """From now on wait as long as any request may run, and abort what runs longer."""
+        """Wait from now on as long as any request may run, and abort those that run longer."""
         patience = max(self._rules.drain_timeout, self._rules.longest_drain)
         self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
 
@@ -73,55 +73,55 @@ class Switch(ABC):
 
     @abstractmethod
     def hold_new(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
-        """Hold new weights beside the live ones; what is spare at the end is put away."""
+        """Hold new weights beside the live ones; at the end keep or free the spare set."""
 
     @abstractmethod
     async def prove(self, staged: Staged) -> None:
-        """Ask the probes, where that disturbs nobody; bad answers raise why."""
+        """Ask the probes where no request is disturbed; bad answers raise why."""
 
     @abstractmethod
     def lock_engine(self) -> AbstractAsyncContextManager[None]:
-        """Be the only one who changes the engine; from here on the attempt is not given up."""
+        """Lock the engine against other changes; from here on the attempt is not given up."""
 
     @abstractmethod
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
-        """Have the engine answer by these weights; return what answered before.
+        """Have the engine answer by these weights; return the weights that answered before.
 
-        What fails here is undone here. Where only live weights can be proven they are, unless
-        `probe` is false.
+        A failure in here is undone in here. An engine that can probe live weights only does so,
+        unless `probe` is false.
         """
 
     @abstractmethod
     async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
-        """Have the gate say so: `fresh` answers as this generation, in the place of `old`."""
+        """Have the gate let requests in to `fresh`, as this generation, in the place of `old`."""
 
     @abstractmethod
     def hold_earlier(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
-        """Hold the weights of an earlier generation, alone, ready to be flipped to.
+        """Hold the weights of an earlier generation, engine locked, ready for a flip.
 
         None when they are not in memory any more.
         """
 
     async def prove_unseen(self, staged: Staged) -> None:
-        """Ask the probes where nobody sees the answers, for as long as the weights are wanted."""
+        """Ask the probes in a lane without clients, as long as the weights are wanted."""
         with self.replica.seal_when_lost():
             await self._wanted.run_while_wanted(self._ask_probes(staged))
 
     def case_of(self, staged: Staged, *, is_dry_run: bool) -> Case:
-        """Lay new weights before judges."""
+        """Make the case that judges judge."""
         can_follow = self.replica.mode is Mode.OVERLAP and not is_dry_run
         once_live: list[OnceLive] | None = [] if can_follow else None
         return Case(self.replica, self.live, staged, self._progress, is_dry_run, once_live)
 
     async def judge(self, judge: Judge, case: Case) -> None:
-        """Ask a judge where no client sees it, for as long as the weights are wanted."""
+        """Ask a judge, as long as the weights are wanted; no client sees the answers."""
         with self.replica.seal_when_lost():
             await self._wanted.run_while_wanted(ask_judge(judge, case))
 
     # --- what both ways do -----------------------------------------------------------------
 
     async def _stage(self, make: MakeWeights) -> Staged:
-        """Make new weights beside the live ones, for as long as they are wanted."""
+        """Make new weights beside the live ones, as long as they are wanted."""
         async with (
             self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
             publish_progress(self._how_far, self._progress.revision, self._progress.publish),
@@ -129,7 +129,7 @@ class Switch(ABC):
             staged = await self._wanted.run_while_wanted(make(self._engine), self._engine.release)
         self._progress.loading = staged.loading or self._progress.loading  # a copy was not loaded
         self.replica.staged = staged
-        # What is not made of a checkpoint is copied whole.
+        # Weights that are not loaded from a checkpoint are copied whole.
         self.replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
 
@@ -137,7 +137,7 @@ class Switch(ABC):
         return self._engine.staging
 
     async def _ask_probes(self, staged: Staged) -> None:
-        """Ask the probes; bad answers cost nobody anything."""
+        """Ask the probes; bad answers reach no client."""
         try:
             within = self._rules.proving_timeout
             async with self._time_probes(within, "[reload] probe_timeout beside clients"):

@@ -226,7 +226,7 @@ class SglangEngine(ProvingEngine):
         """Raise EngineLost a moment after the engine died, or was found to hang."""
         await self._watch.until_lost()
 
-    async def withheld(self, beyond: int) -> int:
+    async def wait_for_withheld(self, beyond: int) -> int:
         """Wait until more than `beyond` answers were withheld for NaN; return how many were."""
         return await self._withheld.more_than(beyond)
 

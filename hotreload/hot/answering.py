@@ -109,7 +109,7 @@ class AnsweringHalf:
         self._released.check_answers()
         check_whole_number("at_least", at_least)
         request = request_for(prompt, sampling, more)
-        prepared = await self._gate.preparer().prepare(request)
+        prepared = await self._gate.get_preparer().prepare(request)
         async with (
             self._inside(at_least) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
@@ -131,13 +131,13 @@ class AnsweringHalf:
         self._check()
         if rid is not None:
             check_text("rid", rid)
-        return await self._gate.preparer().abort_asked(rid)
+        return await self._gate.get_preparer().abort_asked(rid)
 
     def _check(self) -> None:
         """EngineLost when it is lost, NotServing when it is closed, BadRequest after a fork."""
         self._home.check()
         try:
-            self._gate.preparer()
+            self._gate.get_preparer()
         except NotServing as refusal:
             if self._gate.is_lost:
                 raise EngineLost(f"{refusal}: close it, and start another") from refusal

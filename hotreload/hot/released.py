@@ -96,7 +96,7 @@ class Releasing:
 
     async def _freed(self, *, kv: bool, weights: bool) -> int:
         replica, freed = self._replica, 0
-        async with replica.alone:
+        async with replica.lock:
             with replica.seal_when_lost():
                 if weights:
                     freed += await self._without_spares() + await replica.engine.release_weights()
@@ -151,7 +151,7 @@ class Releasing:
 
     async def _taken(self) -> None:
         engine = self._replica.engine
-        async with self._replica.alone:
+        async with self._replica.lock:
             with self._replica.seal_when_lost():
                 await engine.take_pool()
                 await engine.take_room_for_weights()

@@ -56,15 +56,15 @@ class Observers:
             ),
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
-                answering=slot.entrance.answering,
+                answering=slot.entrance.list_answering,
                 heard=heard,
             ),
             reports=reports,
             word=word,
         )
-        self.status = Status(self.picture, named=source.named)
+        self.status = Status(self.picture, named=source.list_ids)
         self.documents = Documents(
-            self.status, self.picture.history, Checkpoints(self.picture, source.listed)
+            self.status, self.picture.history, Checkpoints(self.picture, source.list_seen)
         )
         self.metrics = Metrics(
             self.picture,

@@ -91,7 +91,7 @@ def _reading(
     gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
 ) -> ReplicaReading:
     """Read one engine; of one that does not serve who is at its gate."""
-    at_gate = ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.answering())
+    at_gate = ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.list_answering())
     if replica is None:
         return at_gate
     return replace(

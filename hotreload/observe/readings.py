@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from hotreload.core.ledger import Ledger
 from hotreload.observe.labels import KV_USES, WEIGHT_PLACES
 from hotreload.picture.picture import Picture, ReplicaReading
-from hotreload.types import Answering, Generation
+from hotreload.types import AnsweringGeneration, Generation
 
 
 class LiveMetrics(Collector):
@@ -184,7 +184,7 @@ def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
     return held
 
 
-def _answering(answering: Sequence[Answering]) -> Iterator[Metric]:
+def _answering(answering: Sequence[AnsweringGeneration]) -> Iterator[Metric]:
     """Count the generations that answer, and the requests that older ones still have to end."""
     yield GaugeMetricFamily(
         "hotreload_generations_answering",

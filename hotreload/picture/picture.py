@@ -24,7 +24,7 @@ from hotreload.picture.surroundings import (
 )
 from hotreload.picture.under_way import Booting, Pace, UnderWay
 from hotreload.picture.words import WordAttempt
-from hotreload.types import Answering, EngineLoad, Generation
+from hotreload.types import AnsweringGeneration, EngineLoad, Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ReplicaReading:
 
     inside: int = 0
     held: int = 0
-    answering: Sequence[Answering] = ()
+    answering: Sequence[AnsweringGeneration] = ()
     """Generations that answer requests in it, and how many: the live one first."""
     load: EngineLoad = field(default_factory=EngineLoad)
     recompiles: int = 0
@@ -79,7 +79,7 @@ class Readings:
 
     replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
     """Each engine that the daemon is to have, by its index."""
-    answering: Callable[[], Sequence[Answering]] = tuple
+    answering: Callable[[], Sequence[AnsweringGeneration]] = tuple
     """Generations that answer requests in any engine, and how many: the live one first."""
     heard: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""

@@ -24,7 +24,7 @@ from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
 from hotreload.picture.verdict import verdict_fields
 from hotreload.picture.words import OfFeatures
 from hotreload.types import (
-    Answering,
+    AnsweringGeneration,
     Attempt,
     Generation,
     Loading,
@@ -258,7 +258,7 @@ def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
     return next((each.loading for each in made), None)
 
 
-def answering_fields(answering: Sequence[Answering]) -> list[Fields]:
+def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[Fields]:
     """Return how many requests each generation answers."""
     return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
 

@@ -74,7 +74,7 @@ class DirectorySource:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm = Alarm(self._path, self._ring)
 
-    async def wanted(self) -> AsyncIterator[Revision]:
+    async def follow_newest(self) -> AsyncIterator[Revision]:
         """Yield the newest complete revision, now and whenever it becomes another one."""
         self._loop = asyncio.get_running_loop()
         while not self._closed:
@@ -142,11 +142,11 @@ class DirectorySource:
         """The revision's own id: this source names revisions by their content, or a stat's."""
         return revision.id
 
-    def listed(self) -> list[Listed]:
+    def list_seen(self) -> list[Listed]:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
         return [self._seen.told_by_content(each) for each in self._tree.listed()]
 
-    def named(self) -> Sequence[str]:
+    def list_ids(self) -> Sequence[str]:
         """The ids of revisions that the last look saw, the newest first; for any thread."""
         return [self._seen.by_content(id) for id in self._tree.named]
 
@@ -155,7 +155,7 @@ class DirectorySource:
         self._ring(cause, None)
 
     async def close(self) -> None:
-        """End `wanted` and every thread of ours."""
+        """End `follow_newest` and every thread of ours."""
         self._closed = True
         self._woken.set()
         async with self._looking:  # a look under way would arm the alarm again

@@ -73,7 +73,7 @@ class HuggingFaceSource:
         self._wished: str | None = None
         self._here: list[tuple[Snapshot, float]] = []
 
-    async def wanted(self) -> AsyncIterator[Revision]:
+    async def follow_newest(self) -> AsyncIterator[Revision]:
         """Yield the commit the name means, now and whenever it becomes another one.
 
         While the hub has not answered yet, the commit it named last is wanted, if that lies here.
@@ -126,13 +126,13 @@ class HuggingFaceSource:
         """The content id of the revision's files; what a stat says, if nobody has read them yet."""
         return self._snapshots.content_of(revision.id) or revision.id
 
-    def listed(self) -> list[Listed]:
+    def list_seen(self) -> list[Listed]:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
         return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
-    def named(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """The ids of the commit that is wished, and of those that lie here; for any thread."""
-        return [each.revision.id for each in self.listed() if each.revision is not None]
+        return [each.revision.id for each in self.list_seen() if each.revision is not None]
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it is rate-limiting us."""
@@ -141,7 +141,7 @@ class HuggingFaceSource:
         self._woken.set()
 
     async def close(self) -> None:
-        """End `wanted`."""
+        """End `follow_newest`."""
         self._closed.set()
         self._woken.set()
 

@@ -137,7 +137,7 @@ async def test_how_soon_new_weights_answer_does_not_depend_on_how_long_answers_a
                 attempt = await running.attempted(running.drop(next(number)))
                 took[seconds].append(time.monotonic() - dropped)
                 assert (attempt.outcome, attempt.pause_seconds) == (Outcome.LIVE, 0.0)
-            await running.until(lambda: len(running.daemon.entrance.answering()) == 1)
+            await running.until(lambda: len(running.daemon.entrance.list_answering()) == 1)
     print(f"\n{rate:.0f} tokens a second for each of 4 clients")
     for seconds, values in took.items():
         print(f"answers of {seconds:2} s: live {figures(values)} after the checkpoint was there")

@@ -25,7 +25,7 @@ from hotreload.events import (
 )
 from hotreload.types import (
     NOISY,
-    Answering,
+    AnsweringGeneration,
     By,
     Generation,
     Mode,
@@ -78,7 +78,7 @@ async def test_status_shows_the_old_generation_fading_out_and_the_mode(
     said = (await hotreload("status")).out
     assert row(said, "answering") == "0 requests by generation 2"
     assert "mode" not in said
-    world.view.older = [Answering(FIRST, 3)]
+    world.view.older = [AnsweringGeneration(FIRST, 3)]
     world.events.publish(ModeChosen(Mode.OVERLAP))
     said = (await hotreload("status")).out
     assert row(said, "answering") == "0 requests by generation 2, 3 requests still by 1"

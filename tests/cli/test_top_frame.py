@@ -27,7 +27,7 @@ from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
 from hotreload.types import (
     NOISY,
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     GateState,
@@ -69,7 +69,7 @@ def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
 
 
 def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line() -> None:
-    three = [Answering(generation(number), requests) for number, requests in FADING]
+    three = [AnsweringGeneration(generation(number), requests) for number, requests in FADING]
     status = after(*BOOTED, ModeChosen(Mode.OVERLAP), answering=three).snapshot()
     lines = frame(status, (), width=80, height=24, now=LATER)
     _, _, second, third, fourth, *_ = (written(line, colour=False) for line in lines)

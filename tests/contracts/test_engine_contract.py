@@ -729,14 +729,14 @@ async def test_answers_that_are_no_numbers_are_withheld_and_counted(
     good = await engine_case.answer()
     old = await engine.exchange(await engine.stage(engine_case.overflowing_checkpoint()))
     await engine.probe()
-    first = asyncio.create_task(engine.withheld(beyond=0))
+    first = asyncio.create_task(engine.wait_for_withheld(beyond=0))
     assert ended((await answers(engine, ASK))[0])["type"] != "abort"
     assert not first.done()
     for _ in range(2):
         with pytest.raises(AnswerNonfinite):
             await answers(engine, ASK | {"text": f"Who{OVERFLOWS_ON}serves?"})
     assert await first >= 1
-    assert await engine.withheld(beyond=1) == 2
+    assert await engine.wait_for_withheld(beyond=1) == 2
     bad = await engine.exchange(old)
     await engine.scrub()
     assert await engine_case.answer() == good
@@ -1039,7 +1039,7 @@ async def test_what_a_candidate_has_under_way_is_none_of_clients_and_ends_with_i
     assert len(last["text"]) >= len(first["text"])
     assert ended(last)["type"] == "abort"
     engine.count_anew()
-    counted = asyncio.create_task(engine.withheld(0))
+    counted = asyncio.create_task(engine.wait_for_withheld(0))
     async with engine.as_candidate(staged):
         overflows = ASK | {"text": f"How much {OVERFLOWS_ON} is it?"}
         with pytest.raises(AnswerNonfinite):

@@ -95,7 +95,7 @@ def weights(folder: Path) -> bytes:
 
 
 async def test_the_newest_is_wished_and_each_newer_one(world: Published) -> None:
-    wishes = world.source.wanted()
+    wishes = world.source.follow_newest()
     seen = []
     for content in ("one", "two", "three"):
         world.publish(content)
@@ -121,7 +121,7 @@ async def test_each_revision_has_a_content_of_its_own_whichever_thread_asks(
 
 async def test_a_source_that_is_closed_wishes_nothing_more(world: Published) -> None:
     world.publish("one")
-    wishes = world.source.wanted()
+    wishes = world.source.follow_newest()
     await next_wish(wishes)
     await world.source.close()
     await world.source.close()
@@ -131,7 +131,7 @@ async def test_a_source_that_is_closed_wishes_nothing_more(world: Published) -> 
 
 async def test_what_is_there_at_the_start_is_wished_at_once(world: Published) -> None:
     world.publish("one")
-    wish = await next_wish(world.source.wanted())
+    wish = await next_wish(world.source.follow_newest())
     assert weights(await world.source.fetch(wish)) == shard("one", "model.safetensors")
 
 
@@ -165,6 +165,6 @@ async def test_what_cannot_be_had_any_more_is_unavailable_and_no_other(world: Pu
 
 async def test_what_is_wished_is_held_and_listed(world: Published) -> None:
     world.publish("one")
-    wish = await next_wish(world.source.wanted())
-    assert [*world.source.named()] == [wish.id]
-    assert len(world.source.listed()) == 1
+    wish = await next_wish(world.source.follow_newest())
+    assert [*world.source.list_ids()] == [wish.id]
+    assert len(world.source.list_seen()) == 1

@@ -82,7 +82,7 @@ class Overlapping(World):
     @property
     def answering(self) -> dict[int, int]:
         """How many requests each generation answers, newest first."""
-        return {each.generation.number: each.requests for each in self.gate.answering()}
+        return {each.generation.number: each.requests for each in self.gate.list_answering()}
 
     def was_held(self) -> bool:
         """Whether the gate ever closed for anybody."""

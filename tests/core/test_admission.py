@@ -164,7 +164,7 @@ async def test_weights_that_it_keeps_answer_until_it_lets_them_go() -> None:
     gate.change(lease(TWO, 0))
     simple.named, simple.preferred = [ExactWeights(number=1)], 0
     assert await who_answers(entrance) == "1 on engine 0"
-    gate.let_go(first, simple)
+    gate.unkeep(first, simple)
     assert not gate.is_needed(first.weights)
     assert await who_answers(entrance) == "1 on engine 1"
 

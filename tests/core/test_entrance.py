@@ -10,7 +10,7 @@ from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import DrainTimedOut, EngineLost, NotNewEnough, NotServing
-from hotreload.types import Answering, Generation, Lease, Revision
+from hotreload.types import AnsweringGeneration, Generation, Lease, Revision
 from tests.waiting import turn_until
 
 ONE = Generation(1, Revision("a"), "f1", 0.0)
@@ -176,7 +176,7 @@ async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
     entrance = Entrance[str](print, replicas=2)
     with pytest.raises(NotServing) as told:
         await who_answers(entrance)
-    assert (told.value.code, entrance.answering(), entrance.is_lost) == ("booting", [], False)
+    assert (told.value.code, entrance.list_answering(), entrance.is_lost) == ("booting", [], False)
     entrance.gates[0].open(lease(ONE, 0))
     assert await who_answers(entrance) == "1 on engine 0"
     with entrance.lend_preparer() as preparer:
@@ -188,7 +188,10 @@ async def test_who_answers_is_counted_over_all_the_live_ones_first(
 ) -> None:
     async with busy(entrance.gates[0], 1), busy(entrance.gates[1], 2):
         entrance.gates[0].change(lease(TWO, 0))
-        assert entrance.answering() == [Answering(TWO, 0), Answering(ONE, 3)]
+        assert entrance.list_answering() == [
+            AnsweringGeneration(TWO, 0),
+            AnsweringGeneration(ONE, 3),
+        ]
         with pytest.raises(DrainTimedOut):
             await entrance.wait_until_empty(0.0)
     await entrance.wait_until_empty(0.0)
@@ -201,11 +204,14 @@ async def test_what_was_live_on_a_lost_engine_counts_for_those_inside_alone(
         entrance.gates[1].seal("it died", code=EngineLost.code)
         for index in (0, 2):
             entrance.gates[index].change(lease(TWO, index))
-        assert entrance.answering() == [Answering(TWO, 0), Answering(ONE, 2)]
-    assert entrance.answering() == [Answering(TWO, 0)]
+        assert entrance.list_answering() == [
+            AnsweringGeneration(TWO, 0),
+            AnsweringGeneration(ONE, 2),
+        ]
+    assert entrance.list_answering() == [AnsweringGeneration(TWO, 0)]
     for gate in entrance.gates:
         gate.seal("it died too", code=EngineLost.code)
-    assert entrance.answering()[0] == Answering(TWO, 0)
+    assert entrance.list_answering()[0] == AnsweringGeneration(TWO, 0)
 
 
 async def test_who_hears_of_a_loss_seals_the_gate_so_that_the_next_goes_to_another(

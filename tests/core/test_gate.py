@@ -7,7 +7,7 @@ import pytest
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import DrainTimedOut, NotServing
 from hotreload.events import Event, GateChanged
-from hotreload.types import Answering, GateState, Generation, Lease, Revision, Staged
+from hotreload.types import AnsweringGeneration, GateState, Generation, Lease, Revision, Staged
 
 ONE = Lease(Generation(1, Revision("a"), "f1", 0.0), "one engine")
 TWO = Lease(Generation(2, Revision("b"), "f2", 0.0), "another engine")
@@ -155,15 +155,15 @@ async def test_a_lease_says_who_answers_until_its_request_ends_whatever_comes(
 async def test_whoever_prepares_a_request_needs_no_lease_but_a_gate_that_lets_in() -> None:
     gate = Gate[str](publish=lambda event: None)
     with pytest.raises(NotServing) as refused:
-        gate.preparer()
+        gate.get_preparer()
     assert refused.value.code == "booting"
     gate.open(ONE)
     gate.hold()
-    assert gate.preparer() == "one engine"
+    assert gate.get_preparer() == "one engine"
     assert gate.inside == gate.held == 0
     gate.seal("the engine died", code="engine_lost")
     with pytest.raises(NotServing, match="the engine died"):
-        gate.preparer()
+        gate.get_preparer()
 
 
 # --- a change of lease -----------------------------------------------------------------------
@@ -190,16 +190,19 @@ async def test_a_change_of_lease_holds_nobody_and_is_no_move(gate: Gate[str]) ->
 
 
 async def test_it_knows_how_many_each_generation_answers(gate: Gate[str]) -> None:
-    assert Gate[str](publish=lambda event: None).answering() == []
+    assert Gate[str](publish=lambda event: None).list_answering() == []
     gate.open(OLD)
     async with gate.admit(), gate.admit():
         gate.change(YOUNG)
-        assert gate.answering() == [Answering(YOUNG.generation, 0), Answering(OLD.generation, 2)]
+        assert gate.list_answering() == [
+            AnsweringGeneration(YOUNG.generation, 0),
+            AnsweringGeneration(OLD.generation, 2),
+        ]
         async with gate.admit():
-            assert gate.answering()[0].requests == 1
+            assert gate.list_answering()[0].requests == 1
             assert OLD.weights is not None
             assert gate.requests_on(OLD.weights) == 2
-    assert gate.answering() == [Answering(YOUNG.generation, 0)]
+    assert gate.list_answering() == [AnsweringGeneration(YOUNG.generation, 0)]
 
 
 async def test_a_rollback_to_weights_that_answer_counts_both_of_their_generations(
@@ -213,7 +216,7 @@ async def test_a_rollback_to_weights_that_answer_counts_both_of_their_generation
         async with gate.admit():
             assert OLD.weights is not None
             assert gate.requests_on(OLD.weights) == 2
-            assert [each.generation.number for each in gate.answering()] == [3, 1]
+            assert [each.generation.number for each in gate.list_answering()] == [3, 1]
 
 
 async def test_a_drain_waits_for_everybody_under_whatever_lease(gate: Gate[str]) -> None:
@@ -242,4 +245,4 @@ def test_a_sealed_gate_tells_what_went_live_after_it() -> None:
     gate.seal("stopping", code="stopping")
     gate.open(TWO)
     assert gate.state is GateState.SEALED
-    assert [each.generation for each in gate.answering()] == [TWO.generation]
+    assert [each.generation for each in gate.list_answering()] == [TWO.generation]

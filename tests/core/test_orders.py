@@ -182,16 +182,16 @@ async def test_an_engine_that_dies_while_a_revision_is_staged_counts_as_a_death_
 
 
 async def test_a_fault_in_the_source_is_tried_again_and_ends_nothing(world: World) -> None:
-    real, calls = world.source.wanted, 0
+    real, calls = world.source.follow_newest, 0
 
-    def wanted():  # type: ignore[no-untyped-def]
+    def follow_newest():  # type: ignore[no-untyped-def]
         nonlocal calls
         calls += 1
         if calls == 1:
             raise RuntimeError("a bug in the source")
         return real()
 
-    world.source.wanted = wanted  # type: ignore[method-assign]
+    world.source.follow_newest = follow_newest  # type: ignore[method-assign]
     world.reconciler._attempts.backoff = lambda failures: 0.0
     async with world.running():
         await goes_live(world, ONE)

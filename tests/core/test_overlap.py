@@ -92,7 +92,7 @@ async def test_it_is_told_when_the_gate_knows_it(world: Overlapping) -> None:
 
     def listen(event: object) -> None:
         if isinstance(event, GenerationLive):
-            told.append((event.generation.number, world.gate.answering()[0].generation.number))
+            told.append((event.generation.number, world.gate.list_answering()[0].generation.number))
 
     world.subscribe(listen)
     async with world.running():

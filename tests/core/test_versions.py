@@ -89,7 +89,7 @@ async def test_weights_are_named_without_being_touched(tmp_path: Path, engines: 
         assert (named, versions(world)) == (world.replicas.live, {"seven"})
         after = world.replica.gate.lease
         assert (after, after and after.weights) == (before, before.weights)
-        assert [each.requests for each in world.entrance.answering()] == [1]
+        assert [each.requests for each in world.entrance.list_answering()] == [1]
     assert world.replica.gate.inside == 0
     assert not [each for each in world.happened if isinstance(each, GateChanged | GenerationLive)]
     (event,) = [each for each in world.happened if isinstance(each, GenerationNamed)]

@@ -39,7 +39,7 @@ class Told:
 
     async def more(self, engine: Engine, within: float = 5) -> int:
         before = self.seen
-        self.seen = await asyncio.wait_for(engine.withheld(beyond=before), within)
+        self.seen = await asyncio.wait_for(engine.wait_for_withheld(beyond=before), within)
         return self.seen - before
 
 

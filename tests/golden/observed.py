@@ -26,7 +26,7 @@ from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
-from hotreload.types import Answering, EngineLoad, Outcome
+from hotreload.types import AnsweringGeneration, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.evidence import REASONS, WORD
 from tests.observe.things import NOON, reports
@@ -41,9 +41,9 @@ class AtGate:
 
     inside: int = 0
     held: int = 0
-    now: Sequence[Answering] = ()
+    now: Sequence[AnsweringGeneration] = ()
 
-    def answering(self) -> Sequence[Answering]:
+    def list_answering(self) -> Sequence[AnsweringGeneration]:
         return self.now
 
 
@@ -53,8 +53,8 @@ class Gates:
 
     gates: list[AtGate]
 
-    def answering(self) -> Sequence[Answering]:
-        return self.gates[0].answering()
+    def list_answering(self) -> Sequence[AnsweringGeneration]:
+        return self.gates[0].list_answering()
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Observed:
                 ReplicaReading(
                     inside=gate.inside,
                     held=gate.held,
-                    answering=gate.answering(),
+                    answering=gate.list_answering(),
                     load=load,
                     recompiles=3,
                     staged_bytes=600,
@@ -137,7 +137,7 @@ class Observed:
                 )
                 for gate in self.gates.gates
             ],
-            answering=self.gates.answering,
+            answering=self.gates.list_answering,
             heard=lambda: {1: 0.5},
         )
 

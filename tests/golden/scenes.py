@@ -14,7 +14,7 @@ from hotreload.features.compare.hearing import HearingNow
 from hotreload.types import (
     NOISY,
     START,
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     GateState,
@@ -104,7 +104,7 @@ def answering(*pairs: tuple[Generation, int]) -> Callable[[Observed], None]:
 
     def turn(observed: Observed) -> None:
         gate = observed.gates.gates[0]
-        gate.now = [Answering(generation, requests) for generation, requests in pairs]
+        gate.now = [AnsweringGeneration(generation, requests) for generation, requests in pairs]
         gate.inside = sum(requests for _, requests in pairs)
 
     return turn

@@ -31,7 +31,9 @@ async def assert_whole(long: LongAnswer, generation: int, step: int) -> None:
 
 def answering(running: Running) -> list[tuple[int, int]]:
     """Which generations answer, newest first, and how many requests each."""
-    return [(each.generation.number, each.requests) for each in running.daemon.entrance.answering()]
+    return [
+        (each.generation.number, each.requests) for each in running.daemon.entrance.list_answering()
+    ]
 
 
 def ended(running: Running) -> list[int]:

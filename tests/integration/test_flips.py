@@ -52,7 +52,7 @@ async def ended(running: Running) -> None:
     """Until one set of weights answers: every older one has ended."""
 
     def is_alone() -> bool:
-        return len(running.daemon.entrance.answering()) == 1
+        return len(running.daemon.entrance.list_answering()) == 1
 
     await running.until(is_alone)
     replica = running.daemon.slot.replicas().first

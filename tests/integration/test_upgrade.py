@@ -67,7 +67,7 @@ async def test_a_restart_knows_what_was_read_before_and_reads_none_of_it(
     running.happened.clear()
     async with running.serving():
         await running.until(lambda: any(isinstance(e, RevisionWanted) for e in running.happened))
-        (newest,) = running.daemon.source.named()[:1]
+        (newest,) = running.daemon.source.list_ids()[:1]
         assert (newest, running.reloads) == (refused.revision.id, [])
         assert (await running.ask())["text"] == words(2)
     assert read[refused.revision.label] < MOST_ITEMS_CHECKED < read["step_2"]

@@ -17,7 +17,7 @@ from hotreload.picture.picture import Picture, ReplicaReading
 from hotreload.picture.status import Status
 from hotreload.types import (
     NOISY,
-    Answering,
+    AnsweringGeneration,
     Attempt,
     Generation,
     Lease,
@@ -40,7 +40,7 @@ def test_what_is_asked_before_the_boot_is_over_is_told_so() -> None:
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     slot = ServingSlot(entrance(1))
     assert slot.read(previous_is_on_device=True) == [ReplicaReading(answering=[])]
-    assert slot.entrance.answering() == []
+    assert slot.entrance.list_answering() == []
     assert slot.is_turning(0.0)
 
 
@@ -78,9 +78,9 @@ def test_a_rollback_a_restart_and_noise_are_nothing_new() -> None:
 async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
     gate = Gate[str](publish=Events().publish)
     gate.open(Lease(live := Generation(1, Revision("one"), "fp", 0.0), "an engine"))
-    assert gate.answering() == [Answering(live, 0)]
+    assert gate.list_answering() == [AnsweringGeneration(live, 0)]
     async with gate.admit():
-        assert gate.answering() == [Answering(live, 1)]
+        assert gate.list_answering() == [AnsweringGeneration(live, 1)]
 
 
 def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:

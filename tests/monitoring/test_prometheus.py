@@ -36,7 +36,7 @@ from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Readings, ReplicaReading, Setup
 from hotreload.types import (
     NOISY,
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     GateState,
@@ -232,7 +232,7 @@ def go_badly(process: Process, story: Story) -> None:
 
 def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
-    both = (Answering(NINTH, 0), Answering(EIGHTH, 1))
+    both = (AnsweringGeneration(NINTH, 0), AnsweringGeneration(EIGHTH, 1))
     told = Readings(
         replicas=lambda: (ReplicaReading(held=1), *[ReplicaReading()] * 2),
         answering=lambda: both,

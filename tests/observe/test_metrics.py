@@ -42,7 +42,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, S
 from hotreload.types import (
     NOISY,
     START,
-    Answering,
+    AnsweringGeneration,
     By,
     EngineLoad,
     GateState,
@@ -413,12 +413,14 @@ def test_a_swap_that_held_nobody_counts_with_a_pause_of_exactly_0() -> None:
 
 
 def test_the_older_generations_that_answer_are_told_with_their_requests() -> None:
-    def told(*answering: Answering) -> tuple[float | None, float | None]:
+    def told(*answering: AnsweringGeneration) -> tuple[float | None, float | None]:
         metrics = after(readings=Readings(answering=lambda: answering))
         names = ("generations_answering", "requests_on_previous")
         return value(metrics, names[0]), value(metrics, names[1])
 
-    live, *older = (Answering(generation(number), requests) for number, requests in FADING)
+    live, *older = (
+        AnsweringGeneration(generation(number), requests) for number, requests in FADING
+    )
     assert told() == (0, 0)
     assert told(live) == (1, 0)
     assert told(live, *older) == (3, 4)

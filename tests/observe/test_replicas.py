@@ -20,7 +20,7 @@ from hotreload.events import (
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import ReplicaReading, Setup
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.types import Answering, GateState, Mode, Outcome, Phase, ReplicaState
+from hotreload.types import AnsweringGeneration, GateState, Mode, Outcome, Phase, ReplicaState
 from tests.clock import Clock
 from tests.observe.test_log import logged
 from tests.observe.test_metrics import value
@@ -39,7 +39,7 @@ from tests.observe.things import (
 
 OLD, NEW = generation(3), generation(4, STEP_8)
 LOST, STARTING, SERVING = ReplicaState.LOST, ReplicaState.STARTING, ReplicaState.SERVING
-BUSY = ReplicaReading(inside=3, held=1, answering=[Answering(OLD, 3)])
+BUSY = ReplicaReading(inside=3, held=1, answering=[AnsweringGeneration(OLD, 3)])
 IDLE = ReplicaReading()
 
 

@@ -34,7 +34,16 @@ from hotreload.picture.history import History
 from hotreload.picture.picture import State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.words import TONES
-from hotreload.types import Answering, By, GateState, Mode, Outcome, Phase, Reason, Revision
+from hotreload.types import (
+    AnsweringGeneration,
+    By,
+    GateState,
+    Mode,
+    Outcome,
+    Phase,
+    Reason,
+    Revision,
+)
 from tests.evidence import WORD, judged
 from tests.observe.test_status import BOOTED, Pages, after
 from tests.observe.things import NOON, OWN, STEP_8, generation, refusal, rejected, went_live
@@ -63,7 +72,7 @@ HELD = Pages(
 
 
 def everything() -> dict[str, Any]:
-    fading = [Answering(generation(4), 12), Answering(generation(3), 1)]
+    fading = [AnsweringGeneration(generation(4), 12), AnsweringGeneration(generation(3), 1)]
     return after(*ALL, pages=HELD, answering=fading).snapshot()
 
 

@@ -29,7 +29,7 @@ from hotreload.picture.picture import Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import SHOWN_SECONDS, refusals_shown
 from hotreload.types import (
     NOISY,
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     GateState,
@@ -82,7 +82,7 @@ class Pages(Ledger):
 def after(
     *events: Event,
     pages: Pages | None = None,
-    answering: Sequence[Answering] = (),
+    answering: Sequence[AnsweringGeneration] = (),
     others: Sequence[ReplicaReading] = (),
     rank: Rank | None = None,
 ) -> Told:
@@ -219,7 +219,7 @@ def test_the_mode_is_told_with_why_it_drains_when_that_was_not_asked_for() -> No
 
 
 def test_who_answers_is_asked_at_the_moment_somebody_looks() -> None:
-    now = [Answering(generation(8, STEP_8), 12), Answering(generation(7), 3)]
+    now = [AnsweringGeneration(generation(8, STEP_8), 12), AnsweringGeneration(generation(7), 3)]
     status = after(*BOOTED, answering=now)
     both = [{"generation": 8, "requests": 12}, {"generation": 7, "requests": 3}]
     assert status.snapshot()["answering"] == both

@@ -37,7 +37,7 @@ from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.status_page import FOLDER
 from hotreload.server_limits import Limits
 from hotreload.types import (
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     Generation,
@@ -357,7 +357,7 @@ async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
     world: World, tab: Tab
 ) -> None:
     world.events.publish(ModeChosen(Mode.OVERLAP))
-    world.view.older = [Answering(FIRST, 3)]
+    world.view.older = [AnsweringGeneration(FIRST, 3)]
     world.go_live(SECOND)
     held_nobody = replace(attempt(), pause_seconds=0.0)
     world.events.publish(AttemptFinished(held_nobody, SECOND))

@@ -27,14 +27,14 @@ async def test_a_stream_that_began_before_a_flip_ends_as_it_began(tmp_path: Path
     async with serving(tmp_path) as world, world.client() as client:
         engine = world.engine
         engine.speaks_for_itself()
-        first = world.gate.answering()[0].generation
+        first = world.gate.list_answering()[0].generation
         world.gate.change(Lease(first, engine, engine.live))
         engine.may_answer.clear()
         async with client.stream("POST", "/generate", json=STREAM) as old:
             lines = old.aiter_lines()
             said = [await anext(lines)]
             await flip(world, "new", 2)
-            assert [each.requests for each in world.gate.answering()] == [0, 1]
+            assert [each.requests for each in world.gate.list_answering()] == [0, 1]
             engine.may_answer.set()
             said += [line async for line in lines]
             young = (await client.post("/generate", json={"text": "hi"})).json()
@@ -64,7 +64,7 @@ async def test_the_generation_it_was_let_in_under_answers_whenever_the_engine_is
     async with serving(tmp_path) as world, world.client() as client:
         engine = world.engine
         engine.speaks_for_itself()
-        first = world.gate.answering()[0].generation
+        first = world.gate.list_answering()[0].generation
         world.gate.change(Lease(first, engine, engine.live))
         engine.steps.faults["generate"] = HANG
         asking = asyncio.create_task(client.post("/generate", json={"text": "hi"}))

@@ -34,7 +34,7 @@ from hotreload.server.http.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.types import (
-    Answering,
+    AnsweringGeneration,
     Attempt,
     By,
     EngineLoad,
@@ -173,7 +173,7 @@ class View:
 
     def __init__(self, events: Events, gate: Gate[FakeEngine]) -> None:
         self.ledger = Ledger()
-        self.older: list[Answering] = []
+        self.older: list[AnsweringGeneration] = []
         """Generations from before the live one that still answer."""
         picture = picture_of(
             self.ledger,
@@ -182,11 +182,11 @@ class View:
                     ReplicaReading(
                         inside=gate.inside,
                         held=gate.held,
-                        answering=gate.answering(),
+                        answering=gate.list_answering(),
                         load=gate.lease.engine.load if gate.lease else EngineLoad(),
                     )
                 ],
-                answering=lambda: [*gate.answering(), *self.older],
+                answering=lambda: [*gate.list_answering(), *self.older],
             ),
         )
         self.listed: list[Listed] = []

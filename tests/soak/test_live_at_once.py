@@ -84,7 +84,7 @@ async def test_the_newest_is_live_at_once_while_there_is_room_for_six(tmp_path: 
             attempt = await running.attempted(folder)
             took.append(live_at[folder.name] - dropped)
             waited.append(attempt.phases.get(Phase.DRAINING, 0.0))
-            most = max(most, len(running.daemon.entrance.answering()))
+            most = max(most, len(running.daemon.entrance.list_answering()))
             await rest
         for client in clients:
             await client.leaves()

@@ -54,7 +54,7 @@ async def test_whoever_follows_later_starts_with_what_is_wanted_now(
     sha = hub.push(checkpoint("one"))
     source = hub_source(hub, tmp_path)
     for _ in range(2):  # the boot does, and then the reconciler
-        async for revision in source.wanted():
+        async for revision in source.follow_newest():
             assert revision.id == sha
             break
 

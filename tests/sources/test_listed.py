@@ -21,11 +21,11 @@ NEWEST, WAITING, OLDER, ODD = Standing
 
 
 def standings(watch: Watching) -> dict[str, Standing]:
-    return {each.name: each.standing for each in watch.source.listed()}
+    return {each.name: each.standing for each in watch.source.list_seen()}
 
 
 def why(watch: Watching, name: str) -> str:
-    return next(each.why for each in watch.source.listed() if each.name == name)
+    return next(each.why for each in watch.source.list_seen() if each.name == name)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def test_folders_are_listed_newest_first_with_step_size_and_time(root: Pat
         write(root / name, shards=2)
     async with watching(root) as watch:
         await watch.wished("epoch_1-step_10")
-        newest, *older = watch.source.listed()
+        newest, *older = watch.source.list_seen()
     assert [each.name for each in older] == ["step_2", "step_1"]
     assert [each.step for each in (newest, *older)] == [(1, 10), (0, 2), (0, 1)]
     assert newest.revision == watch.wishes[0]
@@ -145,7 +145,7 @@ async def test_listing_reads_nothing_of_the_disk(
 
         for name in ("stat", "scandir", "open", "listdir"):
             monkeypatch.setattr(os, name, never)
-        listed = watch.source.listed()
+        listed = watch.source.list_seen()
         monkeypatch.undo()
     assert [each.name for each in listed] == ["step_1"]
 
@@ -156,16 +156,16 @@ async def test_of_a_hub_the_wished_commit_is_listed_and_those_that_lie_here(
     first = hub.push(checkpoint("one"))
     async with following(hub, tmp_path, poll=LONG) as follow:
         await follow.wished_shas(first)
-        (absent,) = follow.source.listed()
+        (absent,) = follow.source.list_seen()
         assert (absent.standing, absent.why, absent.path) == (NEWEST, "not downloaded yet", "")
         folder = await follow.source.fetch(follow.wishes[0])
-        (here,) = follow.source.listed()
+        (here,) = follow.source.list_seen()
         assert (here.standing, here.path) == (NEWEST, str(folder))
         assert here.bytes == (folder / "model.safetensors").stat().st_size
         second = hub.push(checkpoint("two"))
         follow.source.wake()
         await follow.wished_shas(first, second)
-        newest, older = follow.source.listed()
+        newest, older = follow.source.list_seen()
         assert (newest.revision.id, newest.standing) == (second, NEWEST)
         assert (older.revision.id, older.standing) == (first, OLDER)
         assert older.why == "the hub names another commit now"

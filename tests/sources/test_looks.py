@@ -119,9 +119,9 @@ async def test_a_fault_of_ours_is_raised_and_the_watch_can_go_on(
     write(root / "step_1")
     source = directory(root)
     with pytest.raises(RuntimeError, match="a fault of ours"):
-        await anext(source.wanted())
+        await anext(source.follow_newest())
     wishes = []
-    async for revision in source.wanted():
+    async for revision in source.follow_newest():
         wishes.append(revision.label)
         await source.close()
     assert wishes == ["step_1"]

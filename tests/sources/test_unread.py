@@ -44,8 +44,8 @@ async def test_what_came_by_a_rename_is_wished_unread_and_known_by_its_content_o
         for look in (False, True):  # at once, and as its next look says
             if look:
                 await watch.look()
-            assert watch.source.named() == [content.id]
-            assert [each.revision for each in watch.source.listed()] == [content]
+            assert watch.source.list_ids() == [content.id]
+            assert [each.revision for each in watch.source.list_seen()] == [content]
         assert watch.wishes == [wish], "the same wish came again"
         assert await watch.source.fetch(content) == folder
         assert await watch.source.resolve("step_1") == content

@@ -33,7 +33,7 @@ class Watching(Witness):
 
     async def run(self) -> None:
         try:
-            async for revision in self.source.wanted():
+            async for revision in self.source.follow_newest():
                 self.wishes.append(revision)
                 self.look_again()
         finally:

@@ -1,11 +1,10 @@
-"""Work that lasts as long as an engine serves: weights end, are verified, and leave after NaN.
+"""Background tasks of an engine, as long as it serves.
 
 `close_drained_generations` ends weights that answer no request any more: then they are spare.
-`react_to_nonfinite_answers` tells of answers that are withheld because their logits were NaN or
-infinite, has the caches scrubbed, and the weights left if the operator decided so: a probe asks a
-few prompts, and finite weights that passed it may still overflow on another. `verify_live` and
-`tell_of_distrust` look after the integrity of what is live: memory fails, a fault may write where
-it should not, and a loader of ours may err.
+`react_to_nonfinite_answers` reports answers withheld because their logits were NaN or infinite,
+scrubs the caches, and leaves the weights if the settings say so: finite weights that passed a few
+prompts of a probe may overflow on another. `verify_live` and `report_distrust` check the integrity
+of the live weights, as memory fails, a fault may overwrite them, and our loader may err.
 """
 
 import asyncio
@@ -43,11 +42,11 @@ async def close_drained_generations(
 ) -> NoReturn:
     """End each set of weights that answers no request any more, for ever.
 
-    EngineLost ends it, with the gate sealed.
+    EngineLost ends the task, with the gate sealed.
     """
     while True:
         await replica.gate.until(lambda: replica.drained_weights is not None)
-        async with replica.alone:
+        async with replica.lock:
             # A rollback may have come first, and have made these weights live again.
             if (over := replica.drained_weights) is not None:
                 with replica.seal_when_lost():
@@ -67,7 +66,8 @@ async def _retire(replica: Replica[Engine], over: FadingWeights, publish: Publis
 async def _put_away(
     replica: Replica[Engine], over: FadingWeights, keep: KeepPrevious, reach: Reach
 ) -> None:
-    """Keep them for a rollback, as the operator decided; never instead of younger ones."""
+    """Keep ended weights for a rollback, if the settings say so; never in the place of younger
+    ones."""
     place = replica.fading.index(over)
     for older in replica.fading[:place]:
         older.is_outlived = True
@@ -86,7 +86,7 @@ async def _put_away(
 nonfinite_log = logging.getLogger("hotreload.nonfinite")
 
 Leave = Callable[[Reason, Generation], Awaitable[None]]
-"""Leave the generation that made them, and refuse it for this reason."""
+"""Roll back from the generation that made them, and refuse it for this reason."""
 
 NONFINITE_ANSWERS = Reason(
     "nonfinite_answers", "the weights passed the probe, and made NaN of clients' prompts"
@@ -100,20 +100,20 @@ async def react_to_nonfinite_answers(
     drain_timeout: Callable[[], float],
     leave: Leave | None,
 ) -> NoReturn:
-    """Act each time answers were withheld, for ever; EngineLost ends it."""
+    """Act each time answers were withheld, for ever; EngineLost ends the task."""
     seen = 0
     while True:
-        first = await replica.engine.withheld(beyond=seen)
+        first = await replica.engine.wait_for_withheld(beyond=seen)
         live = replica.live
-        is_to_blame = not replica.fading  # else nobody knows which weights made them
+        is_to_blame = not replica.fading  # else it is unknown which weights made them
         publish(AnswersWithheld(live, first - seen))
-        async with replica.alone:
+        async with replica.lock:
             is_live = replica.live is live
             # A swap that came first has drained and scrubbed already; a flip has not.
             if is_live or replica.mode is Mode.OVERLAP:
                 await _clean(replica, drain_timeout())
-            # Nobody is inside, so all answers withheld meanwhile came from the same weights.
-            seen = await replica.engine.withheld(beyond=first - 1)
+            # No request is inside: all answers withheld meanwhile came from the same weights.
+            seen = await replica.engine.wait_for_withheld(beyond=first - 1)
         if seen > first:
             publish(AnswersWithheld(live, seen - first))
         if is_live and is_to_blame and leave is not None:
@@ -121,9 +121,9 @@ async def react_to_nonfinite_answers(
 
 
 async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
-    """Overwrite what these weights left in the caches, while nobody is inside to read it.
+    """Overwrite what these weights left in the caches, while no request is inside to read it.
 
-    Who stays too long is aborted: from now on any answer may be spoiled.
+    A request that stays too long is aborted: from now on any answer may be spoiled.
     """
     replica.gate.hold()
     try:
@@ -151,7 +151,7 @@ verify_log = logging.getLogger("hotreload.verify")
 Checksums = Callable[[], Awaitable[Mapping[str, int]]]
 """Compute the checksum of each live leaf now."""
 Distrusted = Callable[[], Awaitable[str]]
-"""Wait until our own loader was found to make other weights, and say which."""
+"""Wait until our own loader is found to make other weights, and return which."""
 
 
 async def verify_live(
@@ -162,21 +162,21 @@ async def verify_live(
     publish: Publish,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
-    """Compare the live leaves with what went live, for ever; EngineLost ends it.
+    """Compare the live leaves with their checksums of the flip, for ever; EngineLost ends this.
 
-    It waits `every` seconds between two looks, and then as long again for an idle moment.
+    The task waits `every` seconds between two looks, and then up to as long for an idle moment.
     """
     while True:
         await sleep(every)
         await _until_idle(replica, every)
-        # So that what is computed is what is live to its end: a swap waits for it.
-        async with replica.alone:
+        # A swap waits for the lock: the checksums are those of the live weights to the end.
+        async with replica.lock:
             with replica.seal_when_lost():
                 await _verify(replica, checksums, publish)
 
 
 async def _until_idle(replica: Replica[Engine], within: float) -> None:
-    """Wait until nobody is answered, but not for ever: an engine may never be idle."""
+    """Wait until no request is inside, but at most so long: an engine may never be idle."""
     try:
         await replica.gate.wait_until_empty(within)
     except DrainTimedOut:
@@ -203,7 +203,7 @@ async def _verify(replica: Replica[Engine], checksums: Checksums, publish: Publi
 async def report_distrust(
     replica: Replica[Engine], *, distrusted: Distrusted, publish: Publish
 ) -> NoReturn:
-    """Tell once, as it stays so, that our loader makes other weights here than upstream's."""
+    """Publish once that our loader makes other weights than upstream's; that stays so."""
     publish(LoaderDistrusted(await distrusted(), replica.index))
     await asyncio.Future()
-    raise AssertionError("nobody ends what waits for ever")
+    raise AssertionError("a future that is never set has ended")

@@ -1,6 +1,6 @@
-"""The same change on all engines of an attempt: one after the other, all at once, or back.
+"""The same change on all engines of an attempt: in turn, together, or back.
 
-What the change is on one engine, the attempt says.
+The attempt says what the change is on one engine.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from hotreload.types import Staged
 
 
 class GoLive(Protocol):
-    """Has weights answer on one engine."""
+    """Makes weights live on one engine."""
 
     def __call__(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
     ) -> Coroutine[Any, Any, None]:
-        """Prove them then, where only live weights can be proven, unless `probe` is false."""
+        """Probe the weights where only live weights can be probed, unless `probe` is false."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChange:
-    """The change on one engine, in its two halves."""
+    """The two halves of the change on one engine."""
 
     held: Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
     """Hold new weights beside the live ones, ready to answer."""
@@ -36,7 +36,7 @@ class EngineChange:
 
 
 async def change_in_turn(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
-    """Have other weights answer on one engine after the other: the first makes them."""
+    """Change one engine after the other; the first makes the weights, and the others copy them."""
     for switch in rollout.each():
         with rollout.work_on(switch):  # the others go on without one that is lost
             async with change.held(switch, rollout.new_weights(make)) as staged:
@@ -45,7 +45,7 @@ async def change_in_turn(rollout: Rollout, make: MakeWeights, change: EngineChan
 
 
 async def change_together(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
-    """Do the same with all engines ready before any of them goes live."""
+    """Change all engines, with all of them ready before any goes live."""
     async with AsyncExitStack() as all_held:
         for switch in rollout.each():
             with rollout.work_on(switch):
@@ -58,7 +58,7 @@ async def change_together(rollout: Rollout, make: MakeWeights, change: EngineCha
 
 
 async def _all_go_live(rollout: Rollout, change: EngineChange) -> None:
-    """Each to its end: one that fails must not leave another in between."""
+    """Make all ready engines live; each ends its flip, even if another fails."""
 
     async def go_live(switch: Switch, staged: Staged) -> None:
         with rollout.work_on(switch):
@@ -71,7 +71,7 @@ async def _all_go_live(rollout: Rollout, change: EngineChange) -> None:
 
 
 async def take_back(rollout: Rollout, place: PastGeneration, flip: GoLive, go_live: GoLive) -> bool:
-    """Have each engine answer by what it keeps, or by a copy; False when none keeps it."""
+    """Make kept weights, or a copy, live on each engine; return False when no engine keeps them."""
     rollout.begin_with_those_that_keep(place)
     for switch in rollout.each():
         with rollout.work_on(switch):

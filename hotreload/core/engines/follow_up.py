@@ -1,7 +1,7 @@
-"""Work that judges put off until new weights are live: nothing waits for it.
+"""Does the work that judges put off until new weights are live; nothing waits for it.
 
-It is done beside those that answer. The weights of before are held for it, so that both can be
-asked; the next attempt ends it before that changes any weights.
+The work runs beside requests, and holds the weights of before, so that both sets can be asked. The
+next attempt ends it before that attempt changes any weights.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger("hotreload.follow_up")
 
 
 class FollowUp:
-    """The work that is left of one attempt, on the engine whose weights were judged."""
+    """The work left of one attempt, on the engine whose weights were judged."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -27,29 +27,29 @@ class FollowUp:
 
     @property
     def replica(self) -> Replica[Any]:
-        """The engine that it is done on."""
+        """The engine that the work runs on."""
         return self._case.replica
 
     @property
     def is_held(self) -> bool:
-        """True while the weights of before are held for it."""
+        """True while this holds the weights of before."""
         return self._held is not None
 
     def hold(self) -> None:
-        """Hold the weights that answer now, which others are about to take the place of."""
+        """Hold the weights that are live now, just before the flip."""
         if self._case.once_live and self._held is None:
             self._held = self.replica.gate.lease
             assert self._held is not None, "what answers has a lease"
             self.replica.gate.keep(self._held, self)
 
     def release(self) -> None:
-        """Hold them no longer."""
+        """Release the weights of before."""
         held, self._held = self._held, None
         if held is not None:
-            self.replica.gate.let_go(held, self)
+            self.replica.gate.unkeep(held, self)
 
     async def run(self) -> None:
-        """Do it; what fails in it fails nothing else."""
+        """Do the work; its faults are logged and change nothing else."""
         try:
             for work in self._case.once_live or ():
                 with self.replica.seal_when_lost():
@@ -63,16 +63,16 @@ class FollowUp:
 
 
 class FollowUps:
-    """Does the work that is left of attempts, that of one at a time."""
+    """Does the work left of attempts, for one attempt at a time."""
 
     def __init__(self, save: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """`save` writes what was found to disk."""
+        """`save` writes the findings to disk."""
         self._save = save
         self._under_way: FollowUp | None = None
         self._task: asyncio.Task[None] | None = None
 
     def go_on_with(self, follow_up: FollowUp, *, is_live: bool) -> None:
-        """Do what is left of the attempt that has ended, if its weights are live."""
+        """Start the work left of an ended attempt, if its weights are live."""
         if not is_live or not follow_up.is_held:
             follow_up.release()
             return
@@ -86,13 +86,13 @@ class FollowUps:
             await uninterrupted(self._save())
 
     async def make_way(self) -> None:
-        """End what is under way, and wait until the weights that it held are put away."""
+        """End the work under way, and wait until the weights that it held are put away."""
         if (ended := await self.stop()) is not None:
             while ended.replica.drained_weights is not None:
                 await ended.replica.fewer_fade(len(ended.replica.fading))
 
     async def stop(self) -> FollowUp | None:
-        """End what is under way, and return it."""
+        """End the work under way, and return it."""
         if self._task is None or self._task.done():
             return None
         self._task.cancel()

@@ -17,49 +17,49 @@ from hotreload.types import Generation, Lease, Mode, Reason, Staged
 
 
 def choose_mode(wished: Mode, engine: Engine) -> ModeChosen:
-    """Choose how weights are exchanged in this life: as the operator wishes, if the engine can."""
+    """Choose how this life swaps weights: as the settings say, if the engine can."""
     why_not = engine.cannot_overlap if wished is Mode.OVERLAP else None
     return ModeChosen(Mode.DRAIN if why_not else wished, why_not)
 
 
 @dataclass(eq=False, slots=True)
 class FadingWeights:
-    """Weights that were live, and still answer those who began under them."""
+    """Weights that were live, and still answer the requests that began under them."""
 
     weights: Staged
     generations: tuple[Generation, ...]
     """Their generations, oldest first; a rollback to them while they fade adds one."""
     since: float
-    """When others went live, by the monotonic clock."""
+    """Monotonic time when other weights went live."""
     is_outlived: bool = False
-    """True when younger ones ended before them: a rollback would go to those."""
+    """True when younger weights ended before them: a rollback goes to those."""
 
 
 class Replica[E: Engine]:
-    """One engine, the gate before it, what answers, what answered before, what is to answer.
+    """One engine, its gate, and its weights: live, older ones that answer, and staged ones.
 
-    Of the engine the core uses its port alone, so it takes a replica of any engine.
+    The core uses the engine's port alone, and takes a replica of any engine.
     """
 
     def __init__(self, engine: E, gate: Gate[E], live: Generation, mode: Mode = Mode.DRAIN) -> None:
         # Read through a property: could it be set, a Replica[E] would be no Replica[Engine].
         self._engine = engine
         self.gate: Gate[Any] = gate
-        """Closed by any work on the engine; the replica alone opens it again."""
+        """Any work on the engine closes it; only the replica opens it again."""
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
-        """The way new weights take over from those that are live."""
+        """How new weights take over from the live ones."""
         self.live = live
         self.fading: list[FadingWeights] = []
-        """Weights that answer too, oldest first; never any where a swap drains."""
+        """Older weights that still answer, oldest first; always empty where a swap drains."""
         self.previous: Staged | None = None
-        """Weights that wait in memory for a rollback; no request is answered by them."""
+        """Weights kept in memory for a rollback; they answer no request."""
         self.staged: Staged | None = None
         self.staged_bytes = 0
-        """All bytes that were ever read (or copied) for weights staged here."""
-        self.alone = asyncio.Lock()
-        """Held while weights that answer or are kept change, or are cleaned up after."""
+        """Count of all bytes ever read (or copied) for weights staged here."""
+        self.lock = asyncio.Lock()
+        """Held while weights that answer or are kept change, or caches are cleaned after them."""
         self._ended = asyncio.Event()
         self._loss: EngineLost | None = None
         self._is_lost = asyncio.Event()
@@ -72,7 +72,7 @@ class Replica[E: Engine]:
         return self._engine
 
     def open(self) -> float:
-        """Let requests in, to what is live on this engine; return how long arrivals were held."""
+        """Let requests in to the live weights; return for how long arrivals were held."""
         return self.gate.open(self._lease())
 
     def _lease(self) -> Lease[E]:
@@ -80,9 +80,9 @@ class Replica[E: Engine]:
         return Lease(self.live, self._engine, weights)
 
     def switch_to(self, live: Generation, previous: Staged) -> None:
-        """Have those who come from now on answered by this generation: the engine flipped to it.
+        """Answer new requests by this generation, after the engine's flip to it.
 
-        Those who are inside go on under the old weights, which fade.
+        Requests inside go on under the old weights, which fade.
         """
         again = next((each for each in self.fading if each.weights is self._engine.live), None)
         faded = FadingWeights(previous, (*self._was_live_as, self.live), time.monotonic())
@@ -94,30 +94,30 @@ class Replica[E: Engine]:
         self.gate.change(self._lease())
 
     def rename_live(self, live: Generation) -> None:
-        """Call the daemon's live generation so: this engine may be about to answer by others."""
+        """Give the daemon's live generation a new version, even if this engine is changing."""
         if self.live == live:
             self.live = live
-        self.gate.name(live)
+        self.gate.rename(live)
 
     @property
     def drained_weights(self) -> FadingWeights | None:
-        """A set of weights that fades no longer: nobody is answered by it, or needs it still."""
+        """A fading set of weights that no request or conversation needs any more; None without."""
         unneeded = (each for each in self.fading if not self.gate.is_needed(each.weights))
         return next(unneeded, None)
 
     def end(self, over: FadingWeights) -> None:
-        """Count weights no longer among those that fade: they are spare, or gone."""
+        """Drop weights from the fading ones: they are spare, or freed."""
         self.fading.remove(over)
         self._ended.set()
         self._ended = asyncio.Event()
 
     async def fewer_fade(self, than: int) -> None:
-        """Wait until fewer sets than that still answer older requests."""
+        """Wait until fewer than this number of sets answer older requests."""
         while len(self.fading) >= than:
             await self._ended.wait()
 
     def find_kept(self, place: PastGeneration) -> Staged | None:
-        """The weights of this generation, if they wait in memory, or answer still.
+        """Find this generation's weights, if they are kept in memory or answer still.
 
         Equal weights of another revision do not count: its name would be shown as live.
         """
@@ -127,11 +127,11 @@ class Replica[E: Engine]:
         return next(of_it, None)
 
     def keeps(self, place: PastGeneration) -> bool:
-        """True if a rollback to this generation needs no loading now."""
+        """Return True if a rollback to this generation needs no loading now."""
         return self.find_kept(place) is not None
 
     async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
-        """Keep weights that were live for a rollback, as the operator decided, or free them."""
+        """Keep weights that were live for a rollback, if the settings say so, or free them."""
         if keep is KeepPrevious.NONE:
             await self._engine.release(spare)
             return
@@ -139,15 +139,15 @@ class Replica[E: Engine]:
         self.previous = await self._engine.stow(spare) if keep is KeepPrevious.HOST else spare
 
     async def forget_previous(self) -> None:
-        """Free the weights that wait for a rollback."""
+        """Free the weights kept for a rollback."""
         previous, self.previous = self.previous, None
         if previous is not None:
             await self._engine.release(previous)
 
     def drop_spares(self) -> None:
-        """Hold no weights any more but the live ones, which end with the engine.
+        """Drop all weights but the live ones, which end with the engine.
 
-        The engine is not asked: it may be lost, or be closed already.
+        The engine is not called: it may be lost, or closed already.
         """
         spare = [self.previous, self.staged, *(each.weights for each in self.fading)]
         self.previous = self.staged = None
@@ -158,9 +158,9 @@ class Replica[E: Engine]:
                 each.weights.drop()
 
     def lose(self, why: EngineLost) -> None:
-        """Let nobody in any more, and have who is inside hear of it.
+        """Seal the gate, and raise EngineLost in every request inside.
 
-        Nobody knows by which weights they would be answered.
+        Which weights would answer them is unknown.
         """
         self.gate.seal(str(why), code=why.code)
         # Not the error itself: its frames would hold the engine's weights.
@@ -169,16 +169,16 @@ class Replica[E: Engine]:
         self._engine.lose(str(why))
 
     async def wait_until_lost(self) -> EngineLost:
-        """Wait until it is lost, and say why."""
+        """Wait until the engine is lost, and return why."""
         await self._is_lost.wait()
         assert self._loss is not None
         return self._loss
 
     @contextmanager
     def seal_when_lost(self) -> Iterator[None]:
-        """Seal the gate before anybody hears that the engine is lost.
+        """Seal the gate before EngineLost leaves the block.
 
-        First, or requests would run on who knows which weights.
+        A later seal would let requests run on unknown weights.
         """
         try:
             yield
@@ -189,28 +189,28 @@ class Replica[E: Engine]:
 
 @dataclass(frozen=True, slots=True)
 class GenerationOnTrial:
-    """A generation on some engines, which is live for the daemon once every one has it."""
+    """A generation that some engines have; it is live for the daemon once all have it."""
 
     generation: Generation
     reject: Callable[[Reason], None]
-    """Have it refused for this reason; the engines that have it go back to what is live."""
+    """Refuse the generation for this reason; the engines that have it return to the live one."""
 
 
 class Replicas[E: Engine]:
-    """The engines that serve: lost ones are not among them until they are started again."""
+    """The engines that serve, without lost ones until they are started again."""
 
     def __init__(self, by_index: Mapping[int, Replica[E]]) -> None:
-        """Its owner puts them in and takes them out; one must be there from the beginning."""
+        """The owner adds and removes engines in `by_index`, which is never empty at first."""
         self._by_index = by_index
         self.live = self.first.live
-        """The daemon's live generation; while an attempt is carried out some hold another."""
+        """The daemon's live generation; during an attempt some engines have another."""
         self.trial: GenerationOnTrial | None = None
-        """The generation that an attempt carries on, once the first engine has it."""
+        """The generation of the attempt under way, once the first engine has it."""
         self.changing = asyncio.Lock()
-        """Held while an attempt is carried out, and while an engine that was started joins."""
+        """Held during an attempt, and while a started engine joins."""
 
     def __iter__(self) -> Iterator[Replica[E]]:
-        """Go through those that serve, in their order."""
+        """Iterate over the engines that serve, by index."""
         serving = (each for _, each in sorted(self._by_index.items()) if not each.gate.is_lost)
         return iter(tuple(serving))
 
@@ -219,7 +219,7 @@ class Replicas[E: Engine]:
 
     @property
     def first(self) -> Replica[E]:
-        """The one that new weights are tried on before the others."""
+        """The engine that new weights are tried on first."""
         serving = next(iter(self), None)
         if serving is None:
             raise EngineLost("no engine serves any more")
@@ -227,17 +227,17 @@ class Replicas[E: Engine]:
 
     @property
     def mode(self) -> Mode:
-        """The way new weights take over: engines of one model do it alike."""
+        """How new weights take over, the same for all engines of one model."""
         return self.first.mode
 
     def name_live(self, live: Generation) -> None:
-        """Call the live generation so, wherever it answers."""
+        """Give the live generation a new version on every engine."""
         self.live = live
         for replica in self:
             replica.rename_live(live)
 
     def keeps(self, place: PastGeneration) -> bool:
-        """True if a rollback to this generation needs no loading now: others copy what one has."""
+        """Return True if a rollback needs no loading now: other engines copy from one."""
         is_live = place.number == self.live.number  # here and there, while others are tried
         return is_live or any(replica.keeps(place) for replica in self)
 

@@ -1,7 +1,7 @@
-"""All engines of one attempt: they change, all or none, in their order; some are lost by it.
+"""Changes all engines of one attempt, or none, in their order; engines may be lost on the way.
 
 The first engine is tried alone: it makes the new weights, proves them and goes live. The others
-copy what it has. Where it cannot live with them no other one gets them.
+copy its weights. If the first engine fails with them, no other one gets them.
 """
 
 import logging
@@ -25,7 +25,7 @@ from hotreload.types import Generation, Mode, Reason, Staged
 log = logging.getLogger("hotreload.rollout")
 
 LOST_CODE = "replica_lost"
-"""The reason of an attempt that cost an engine while others serve."""
+"""The reason code of an attempt that cost an engine while others serve."""
 
 SWITCHES: dict[Mode, type[Switch]] = {
     Mode.OVERLAP: OverlappingSwitch,
@@ -34,7 +34,7 @@ SWITCHES: dict[Mode, type[Switch]] = {
 
 
 class Rollout:
-    """Each engine has a `Switch`; made anew for each attempt."""
+    """The switches of all engines; one rollout for each attempt."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class Rollout:
         self.changed: list[Switch] = []
         """Engines that answer by the new weights, or did until they were lost."""
         self._trial: Generation | None = None
-        """The name of the new weights; live for the daemon once every engine has them."""
+        """The new weights' generation; live for the daemon once every engine has it."""
 
     @asynccontextmanager
     async def all_or_none(self) -> AsyncIterator[None]:
-        """Have the engines that serve now to oneself: none joins, and none is closed meanwhile.
+        """Hold the engines that serve now: no engine joins or is closed meanwhile.
 
-        What breaks off before all of them have changed puts back those that have.
+        If the block fails before all engines have changed, those that have are put back.
         """
         try:
             yield
@@ -81,7 +81,7 @@ class Rollout:
         self._conclude()
 
     async def _put_back(self) -> None:
-        """Have those that changed answer by what is live again; no wish ends that."""
+        """Flip the changed engines back to the live generation; no newer wish stops this."""
         self._replicas.trial = None
         self._wanted.ask(lambda: True)
         self._progress.rolled_back = True
@@ -89,16 +89,16 @@ class Rollout:
         await put_back(self.changed, unchanged, self._replicas.live, self._progress)
 
     def begin_with_those_that_keep(self, place: PastGeneration) -> None:
-        """Put those first that have this generation in memory."""
+        """Take the engines first that have this generation in memory."""
         self._switches.sort(key=lambda switch: not switch.replica.keeps(place))
 
     @property
     def first(self) -> Switch:
-        """The one that new weights are tried on."""
+        """The engine that new weights are tried on."""
         return next(self.each())
 
     def each(self) -> Iterator[Switch]:
-        """Go through the engines that serve, each when its turn comes."""
+        """Iterate over the engines that serve, each checked when its turn comes."""
         serving = [switch for switch in self._switches if switch.serves]
         if not serving:
             raise EngineLost("no engine serves any more")
@@ -107,12 +107,12 @@ class Rollout:
     # --- the name of the new weights ---------------------------------------------------------
 
     async def secure_number(self, *, at_any_rate: bool) -> None:
-        """Before the first engine answers by new weights, have their number survive a death."""
+        """Reserve the new weights' number before the first engine answers by them."""
         if self._trial is None:
             await self._attempts.secure_number(at_any_rate=at_any_rate)
 
     def commit(self, switch: Switch, staged: Staged) -> Generation:
-        """Note that an engine answers by new weights; with the last of them the daemon does."""
+        """Record that an engine answers by new weights; after the last engine the daemon does."""
         version = self._progress.version
         self._trial = self._trial or self._attempts.mint(staged, version=version)
         self.changed.append(switch)
@@ -123,7 +123,7 @@ class Rollout:
         return self._trial
 
     def end(self) -> None:
-        """All have gone live; one may have been lost after the last that went."""
+        """End the change after all have gone live, and check that none was refused."""
         self._wanted.check_refused()
         self._conclude()
 
@@ -137,7 +137,7 @@ class Rollout:
 
     @property
     def _is_everywhere(self) -> bool:
-        """True once all that serve answer by the new weights."""
+        """True once all engines that serve answer by the new weights."""
         return all(each in self.changed for each in self._switches if each.serves)
 
     def _reject(self, reason: Reason) -> None:
@@ -147,23 +147,23 @@ class Rollout:
 
     @property
     def _original(self) -> Switch | None:
-        """One that has the new weights already, and lives with them."""
+        """An engine that serves and has the new weights already; None without."""
         return next((each for each in (*self.changed, *self.ready) if each.serves), None)
 
     def new_weights(self, make: MakeWeights) -> MakeWeights:
-        """Have an engine copy what another one has, or make them where none has."""
+        """Return how an engine gets the new weights: a copy from another, or `make`."""
         self.check_original()
         return self.copy() or make
 
     def copy(self) -> MakeWeights | None:
-        """Have an engine copy what another one has; None where none has it."""
+        """Return how to copy the new weights from another engine; None if no other has them."""
         if (original := self._original) is None:
             return None
         staged = self.ready.get(original) or original.live
         return lambda engine: engine.twin(staged)
 
     def check_original(self) -> None:
-        """TryAgain when all engines that had the new weights are lost: no other one gets them."""
+        """Raise TryAgain when all engines that had the new weights are lost."""
         if self._is_orphaned:
             raise TryAgain("no engine that has the new weights serves", code="original_gone")
 
@@ -175,9 +175,9 @@ class Rollout:
 
     @contextmanager
     def work_on(self, switch: Switch) -> Iterator[None]:
-        """Work on this engine; where it is lost by that, the others go on without it.
+        """Work on this engine in the block; if it is lost, the others go on without it.
 
-        Where no other one has the new weights either, nobody knows that one can live with them.
+        If no other engine has the new weights, the loss counts against the weights.
         """
         self._progress.replica = switch.replica.index
         try:
@@ -187,13 +187,13 @@ class Rollout:
         except Exception as fault:
             if not self._is_lost(switch, fault) and not self._is_orphaned:
                 raise
-            self._progress.verdict = None  # what breaks in a dying engine says nothing of weights
+            self._progress.verdict = None  # a fault in a dying engine says nothing of the weights
             if self._original is None:
                 raise self._verdict(fault) from fault
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
 
     async def put_away(self, switch: Switch, held: AsyncExitStack) -> None:
-        """Have it keep or free what is spare now; nothing is, where it is lost."""
+        """Keep or free the engine's spare weights; a lost engine has none."""
         del self.ready[switch]
         try:
             await held.aclose()
@@ -203,7 +203,7 @@ class Rollout:
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
 
     def _is_lost(self, switch: Switch, fault: Exception) -> bool:
-        """True when the engine that this broke in is lost; EngineLost when it was the last one."""
+        """Return True when this fault's engine is lost; EngineLost when it was the last one."""
         if isinstance(fault, EngineLost):
             switch.replica.lose(fault)
         if len(self._replicas) == 0:
@@ -211,7 +211,7 @@ class Rollout:
         return not switch.serves
 
     def _verdict(self, lost: Exception) -> CheckpointRejected | TryAgain:
-        """Judge a checkpoint by the loss of the engine that it was tried on: twice refuses it."""
+        """Judge a checkpoint by the loss of its first engine: a second loss refuses it."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
         if self._attempts.ledger.in_a_row(self._progress.revision, LOST_CODE):
             return Misbehaved(f"{words}, for the second time", code="crashed")

@@ -1,4 +1,4 @@
-"""The way back of engines that changed, where not all of them could."""
+"""Puts back the engines that changed, where not all of them could change."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ async def put_back(
     live: Generation,
     progress: AttemptProgress,
 ) -> None:
-    """Have them answer by what is live, the last one first, unproven; or count them as lost."""
+    """Flip the changed engines back to the live generation, the last one first; or lose them."""
     tried_on = progress.replica
     for switch in reversed(changed):
         progress.replica = switch.replica.index
@@ -36,7 +36,7 @@ async def put_back(
 async def _put_back_in_the_end(
     switch: Switch, live: Generation, unchanged: Sequence[Switch]
 ) -> None:
-    """A request that runs long is no reason to lose an engine: it is waited for again."""
+    """Put an engine back, and wait again for long requests: they are no reason to lose it."""
     while switch.serves:
         try:
             return await _put_one_back(switch, live, unchanged)

@@ -1,1 +1,1 @@
-"""The way in: every request passes it, and is told which weights answer."""
+"""The way in of every request: it waits here, and gets a lease on the weights that answer."""

@@ -1,6 +1,6 @@
-"""The door for features that have a say in when a request is let in, and in which weights answer.
+"""The interface of features that decide when a request is admitted, and which weights answer it.
 
-The entrance asks each of them, in their order, each time it looks for the engine that answers.
+The entrance asks each feature, in their order, each time it looks for an engine.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,16 +15,16 @@ from hotreload.types import Lease
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The wishes of a request about the weights that are to answer it."""
+    """A request's conditions on the weights that answer it."""
 
     at_least: int = 0
-    """The number of the oldest generation that may."""
+    """The number of the oldest generation that may answer."""
     within: float = 0.0
-    """Seconds for which it waits for a generation that is new enough."""
+    """Seconds to wait for a generation that is new enough."""
     exactly: ExactWeights | None = None
-    """The weights that it names; None where any will do."""
+    """The weights that the request names; None where any will do."""
     session: Hashable | None = None
-    """The conversation that it belongs to; None where it names none."""
+    """The request's conversation; None where it names none."""
 
 
 UNCONDITIONAL = Conditions()
@@ -32,32 +32,32 @@ UNCONDITIONAL = Conditions()
 
 
 class Admission:
-    """Has a say in each request that comes; what it leaves out it leaves as it is."""
+    """Takes part in the admission of each request; each method is optional."""
 
     def holds(self, asked: Conditions) -> bool:
-        """Return True while the request has to wait; `Entrance.look_again` when that changes."""
+        """Return True while the request must wait; call `Entrance.look_again` when that changes."""
         return False
 
     def count_waiting(self, asked: Conditions) -> AbstractContextManager[None]:
-        """Count the request while it waits for this; NotServing if it may not wait."""
+        """Count the request while it waits for this feature; NotServing if it may not wait."""
         return nullcontext()
 
     def weights_for(self, asked: Conditions) -> Sequence[ExactWeights]:
-        """Return the weights that are to answer it; none where any will do."""
+        """Return the weights that must answer the request; none where any will do."""
         return ()
 
     def engine_for(self, asked: Conditions) -> int | None:
-        """Return the index of the engine that is to answer it if that can; None for any."""
+        """Return the index of the preferred engine, used if it can answer; None for any."""
         return None
 
     def track(
         self, asked: Conditions, gate: Gate[Any], lease: Lease[Any]
     ) -> AbstractContextManager[None] | None:
-        """Be with the request from when it is let in until it leaves; None where that is nothing.
+        """Track the request from its admission to its end; None if there is nothing to do.
 
-        `Gate.keep` keeps the weights of the lease for longer than that.
+        `Gate.keep` keeps the lease's weights for longer than that.
         """
         return None
 
     def engine_lost(self, gate: Gate[Any]) -> None:
-        """Keep nothing at the gate of an engine that was lost: a new gate takes its place."""
+        """Drop all claims at the gate of a lost engine: a new gate takes its place."""

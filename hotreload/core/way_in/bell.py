@@ -1,19 +1,19 @@
-"""A bell, which wakes those that wait."""
+"""A bell that wakes waiting tasks."""
 
 import asyncio
 
 
 class Bell:
-    """Wakes all who wait for it; each looks again at what he waits for."""
+    """Wakes every waiter; each re-checks its condition."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
 
     def ring(self) -> None:
-        """Wake all that wait now."""
+        """Wake every task that waits now."""
         self._rung.set()
         self._rung = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until it rings."""
+        """Wait until the bell rings."""
         await self._rung.wait()

@@ -1,7 +1,7 @@
-"""Every request comes in here, and is let in to one of the engines: the least busy one.
+"""Admits every request to the least busy engine.
 
-Behind it stands one gate before each engine. It knows who is inside and who waits; nothing of
-HTTP, weights or what an engine is.
+The entrance has one gate before each engine. It knows the requests inside and those that wait, but
+nothing of HTTP, weights or engines.
 """
 
 import asyncio
@@ -19,28 +19,28 @@ from typing import Any
 from hotreload.core.way_in.admission import UNCONDITIONAL, Admission, Conditions
 from hotreload.core.way_in.bell import Bell
 from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import AnsweredElsewhere, Gate
+from hotreload.core.way_in.gate import Gate, OpenElsewhere
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
-from hotreload.types import Answering, GateState, Generation, Lease
+from hotreload.types import AnsweringGeneration, GateState, Generation, Lease
 
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """The conditions of one request, and the admissions that have a say in it."""
+    """The conditions of one request, and the features that decide on its admission."""
 
     asked: Conditions
     admissions: Sequence[Admission]
 
     def holder(self) -> Admission | None:
-        """The first admission for which it has to wait."""
+        """Return the first feature that makes the request wait; None if it need not wait."""
         for each in self.admissions:
             if each.holds(self.asked):
                 return each
         return None
 
     def weights(self) -> Sequence[ExactWeights]:
-        """The weights it is to be answered by; asked anew each time, as a session may begin."""
+        """Return the weights that must answer, asked anew each time, as a session may begin."""
         wanted: Sequence[ExactWeights] = (self.asked.exactly,) if self.asked.exactly else ()
         for each in self.admissions:
             if named := each.weights_for(self.asked):
@@ -48,7 +48,7 @@ class _Wish:
         return wanted
 
     def engine(self) -> int | None:
-        """The index of the engine that the first admission prefers that prefers any."""
+        """Return the index of the engine that the first feature with a preference prefers."""
         for each in self.admissions:
             if (index := each.engine_for(self.asked)) is not None:
                 return index
@@ -56,7 +56,7 @@ class _Wish:
 
 
 class Entrance[E]:
-    """One way in for all who ask; where there is one engine alone, its gate is all there is."""
+    """Admits requests to the engines; with a single engine this is its gate."""
 
     def __init__(
         self,
@@ -67,22 +67,22 @@ class Entrance[E]:
         hold_arrivals: bool = True,
         admissions: Sequence[Admission] = (),
     ) -> None:
-        """Make a gate before each of so many engines; each is closed until weights are live there.
+        """Make a gate before each engine; each is closed until weights are live there.
 
-        `hold_arrivals` is for while it is closed: those who come wait, at most `max_held` of them,
-        or are refused.
+        With `hold_arrivals` a request at a closed gate waits, `max_held` of them at most; else it
+        is refused.
         """
         self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
         self._moved = Bell()
         self.gates = [self._gate(index, max_held) for index in range(replicas)]
-        """By the replica's index."""
+        """The gates, by the replica's index."""
         self.admissions = admissions
-        """They have a say in each request, in this order."""
+        """Features that decide on each admission, in this order."""
         self._turn = 0
         self._ending: tuple[str, str] | None = None
 
     def renew(self, index: int) -> Gate[E]:
-        """Put a new gate in the place of one that was sealed because its engine was lost."""
+        """Replace the sealed gate of a lost engine by a new one."""
         for each in self.admissions:
             each.engine_lost(self.gates[index])
         gate = self._gate(index, self.gates[index].max_held)
@@ -94,44 +94,41 @@ class Entrance[E]:
 
     def _gate(self, index: int, max_held: int) -> Gate[E]:
         gate = self._new_gate(replica=index, max_held=max_held)
-        gate.moved = self._moved  # who waits at one gate may go in at another that moved
+        gate.moved = self._moved  # a request that waits at one gate may enter another
         return gate
 
     def look_again(self) -> None:
-        """Have all that wait here ask the admissions anew."""
+        """Have every waiting request ask the features again."""
         self._moved.ring()
 
     def check_answers_here(self) -> None:
-        """Raise nothing: this host lets requests in."""
+        """Raise nothing: this host admits requests."""
 
     @contextmanager
     def lend_preparer(self) -> Iterator[E]:
-        """An engine that makes a request ready before it is let in; NotServing when none will be.
+        """Lend an engine to encode and validate a request before admission; NotServing when sealed.
 
-        Every engine checks and encodes alike. Which one answers, the lease alone says.
+        Every engine checks and encodes alike; the lease says which one answers.
         """
-        gate = self._best(0)
-        with _sealed_when_lost(gate):
-            yield gate.preparer()
+        gate = self._choose_gate(0)
+        with _seal_when_lost(gate):
+            yield gate.get_preparer()
 
     def engines(self) -> list[E]:
-        """List the engines that answer, also those whose gates let nobody in just now.
-
-        NotServing when there is none.
-        """
+        """List the engines that answer, even behind closed gates; NotServing when there is none."""
         leases = [gate.lease for gate in self.gates if gate.lease and not gate.is_lost]
-        return [lease.engine for lease in leases] or [self.gates[0].preparer()]
+        return [lease.engine for lease in leases] or [self.gates[0].get_preparer()]
 
     def admit(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
-        """Let one request through; the lease it yields says who answers, from start to end.
+        """Admit one request; the lease it yields says which weights answer, from start to end.
 
-        An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
-        GenerationGone when the weights that it or an admission names answer no more.
+        While only an older generation than `at_least` answers, the request waits so long; then
+        NotNewEnough. GenerationGone when the weights that it or a feature names answer no more.
         """
         return self._inside(_Wish(asked, self.admissions))
 
     def inspect(self) -> AbstractAsyncContextManager[Lease[E]]:
-        """Let in one who looks at the engine or its weights: a swap holds it, no admission."""
+        """Lease an engine to read from it: a swap makes the reader wait, a feature does not."""
         return self._inside(_Wish(UNCONDITIONAL, ()))
 
     @asynccontextmanager
@@ -141,7 +138,7 @@ class Entrance[E]:
             for each in wish.admissions:
                 if (answering := each.track(wish.asked, gate, lease)) is not None:
                     inside.enter_context(answering)
-            with _sealed_when_lost(gate):
+            with _seal_when_lost(gate):
                 yield lease
 
     async def _let_in(self, inside: AsyncExitStack, wish: _Wish) -> tuple[Gate[E], Lease[E]]:
@@ -149,7 +146,7 @@ class Entrance[E]:
         until, at_least = now() + wish.asked.within, wish.asked.at_least
         while True:
             came = now()
-            await self._held(wish)
+            await self._wait_while_held(wish)
             until += now() - came
             gate = self._gate_for(wish)
             left = max(0.0, until - now())
@@ -159,64 +156,64 @@ class Entrance[E]:
                 lease = await inside.enter_async_context(passing)
                 if self._holder(wish) is None:
                     return gate, lease
-                await inside.aclose()  # it has to wait since just before the gate let it in
-            except AnsweredElsewhere:
+                await inside.aclose()  # a feature made it wait just before the gate let it in
+            except OpenElsewhere:
                 continue
             except GenerationGone:
-                # Gone while it waited there, for a swap: another engine may have it still.
+                # The weights ended while it waited for a swap: another engine may have them still.
                 if gate.lease_of(wish.weights()) or not self._gates_with(wish.weights()):
                     raise
             except NotServing:
-                # Its engine was lost while it waited there: another one may answer.
+                # The engine was lost while the request waited there: another one may answer.
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
 
-    async def _held(self, wish: _Wish) -> None:
-        """Have it wait as long as an admission holds it."""
+    async def _wait_while_held(self, wish: _Wish) -> None:
+        """Wait as long as a feature makes the request wait."""
         while (holder := self._holder(wish)) is not None:
             with holder.count_waiting(wish.asked):
                 while self._holder(wish) is holder:
                     await self._moved.wait()
 
     def _holder(self, wish: _Wish) -> Admission | None:
-        """The admission for which it has to wait; what is refused need not."""
+        """Return the feature that makes the request wait; none does once the gates are sealed."""
         holder = wish.holder()
         return holder if holder is not None and self.lets_in else None
 
     def _gates_with(self, wanted: Sequence[ExactWeights]) -> list[Gate[E]]:
-        """List the gates behind which these weights answer: those that are open, if any is."""
+        """List the gates behind which these weights answer: only the open ones, if any is open."""
         unsealed = (gate for gate in self.gates if gate.state is not GateState.SEALED)
         having = [gate for gate in unsealed if gate.lease_of(wanted)]
         return [gate for gate in having if gate.state is GateState.OPEN] or having
 
     def _gate_for(self, wish: _Wish) -> Gate[E]:
-        """The gate of an engine that can answer it, the preferred one if that can."""
+        """Choose the gate of an engine that can answer the request, the preferred one if it can."""
         wanted, at_least = wish.weights(), wish.asked.at_least
-        having = self._gates_with(wanted) if wanted else self._open(at_least)
+        having = self._gates_with(wanted) if wanted else self._list_open(at_least)
         if not having:
-            return self._best(0 if wanted else at_least)
+            return self._choose_gate(0 if wanted else at_least)
         preferred = wish.engine()
         return next((gate for gate in having if gate.replica == preferred), None) or (
             self._least_busy(having)
         )
 
-    def _open(self, at_least: int) -> list[Gate[E]]:
-        """List the gates that let in now, where a generation answers that is new enough."""
+    def _list_open(self, at_least: int) -> list[Gate[E]]:
+        """List the open gates with a generation that is new enough."""
         is_open = (gate for gate in self.gates if gate.state is GateState.OPEN)
         return [gate for gate in is_open if not gate.is_before(at_least)]
 
-    def _best(self, at_least: int) -> Gate[E]:
-        """The gate of the least busy engine among those that answer now, else one to wait at."""
-        if new_enough := self._open(at_least):
+    def _choose_gate(self, at_least: int) -> Gate[E]:
+        """Choose the gate of the least busy engine that answers now, else one to wait at."""
+        if new_enough := self._list_open(at_least):
             return self._least_busy(new_enough)
         unsealed = [gate for gate in self.gates if gate.state is not GateState.SEALED]
         if not unsealed:
             return self.gates[0]
-        is_open = self._open(0)
+        is_open = self._list_open(0)
         return is_open[0] if is_open else self._least_busy(unsealed)
 
     def _lets_in_elsewhere(self, gate: Gate[E], wish: _Wish) -> bool:
-        """True when a request is to leave this gate: to wait for an admission, or to be let in."""
+        """Return True when a request must leave this gate: for a feature, or for an open gate."""
         if self._holder(wish) is not None:
             return True
         others = (each for each in self.gates if each is not gate)
@@ -226,7 +223,7 @@ class Entrance[E]:
         return any(not each.is_before(wish.asked.at_least) for each in is_open)
 
     def _least_busy(self, gates: Sequence[Gate[E]]) -> Gate[E]:
-        """Choose the gate with the fewest inside; those that are equally busy take turns."""
+        """Choose the gate with the fewest requests inside; equally busy gates take turns."""
         self._turn += 1
         places = len(self.gates)
         return min(gates, key=lambda gate: (gate.inside, (gate.replica - self._turn) % places))
@@ -246,48 +243,48 @@ class Entrance[E]:
         """Count the requests that wait at closed gates; for any thread."""
         return sum(gate.held for gate in tuple(self.gates))
 
-    def answering(self) -> list[Answering]:
-        """List who answers requests, those that are live first; for any thread.
+    def list_answering(self) -> list[AnsweringGeneration]:
+        """List the generations that answer, live ones first, each with its requests; for any
+        thread.
 
-        What is live on a lost engine answers nobody who comes: it counts for those inside alone.
+        The live generation of a lost engine counts only for the requests still inside.
         """
         gates = tuple(self.gates)
         there = [gate for gate in gates if not gate.is_lost] or gates
         gone = [gate for gate in gates if gate not in there]
-        by_gate = [gate.answering() for gate in there]
+        by_gate = [gate.list_answering() for gate in there]
         live = [each for answering in by_gate for each in answering[:1]]
         older = [each for answering in by_gate for each in answering[1:]]
-        older += [each for gate in gone for each in gate.answering() if each.requests]
+        older += [each for gate in gone for each in gate.list_answering() if each.requests]
         counts: dict[Generation, int] = {}
         for each in (*live, *older):
             counts[each.generation] = counts.get(each.generation, 0) + each.requests
-        return [Answering(generation, count) for generation, count in counts.items()]
+        return [AnsweringGeneration(generation, count) for generation, count in counts.items()]
 
     def allow(self, max_held: int) -> None:
-        """Let so many wait at each gate from now on."""
+        """Let so many requests wait at each gate from now on."""
         for gate in self.gates:
             gate.max_held = max_held
 
     def seal(self, reason: str, *, code: str = "not_serving") -> None:
-        """Refuse everybody from now on, whichever engine may come; those inside go on."""
+        """Refuse every request from now on, at later gates, too; requests inside go on."""
         self._ending = self._ending or (reason, code)
         for gate in self.gates:
             gate.seal(reason, code=code)
 
     @property
     def is_lost(self) -> bool:
-        """True when nobody is let in any more because the engines are lost."""
+        """True when no request is admitted any more because the engines are lost."""
         return not self.lets_in and any(gate.is_lost for gate in self.gates)
 
     async def wait_until_empty(self, within: float) -> None:
-        """Wait until nobody is inside; DrainTimedOut names how many still are."""
+        """Wait until no request is inside; DrainTimedOut says how many still are."""
         await asyncio.gather(*(gate.wait_until_empty(within) for gate in self.gates))
 
 
 @contextmanager
-def _sealed_when_lost(gate: Gate[Any]) -> Iterator[None]:
-    """Let nobody in after the first who hears that the engine is lost: who asks again goes on to
-    another one."""
+def _seal_when_lost(gate: Gate[Any]) -> Iterator[None]:
+    """Seal the gate when the block raises EngineLost: later requests go on to another engine."""
     try:
         yield
     except EngineLost as lost:

@@ -1,4 +1,4 @@
-"""The words by which a request names the weights that are to answer it."""
+"""The names by which a request asks for certain weights."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from hotreload.types import Generation
 
 @dataclass(frozen=True, slots=True)
 class ExactWeights:
-    """The weights that a request wants to be answered by, as one of its words for them says."""
+    """The weights that a request asks for, by generation number, fingerprint or version."""
 
     number: int | None = None
     fingerprint: str | None = None
     weight_version: str | None = None
 
     def fits(self, generation: Generation) -> bool:
-        """True if it is this generation."""
+        """Return True if this generation has all the given names."""
         return (
             self.number in (None, generation.number)
             and self.fingerprint in (None, generation.fingerprint)

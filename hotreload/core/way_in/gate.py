@@ -1,6 +1,7 @@
-"""Every request passes it and is told who answers; a swap that needs an empty engine closes it.
+"""Admits requests to one engine, and hands each a lease on the weights that answer it.
 
-It knows who is inside, who waits, and who answers; nothing of HTTP, weights or what an engine is.
+A swap that needs an empty engine closes the gate. The gate knows the requests inside, those that
+wait, and their generations, but nothing of HTTP, weights or engines.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ from hotreload.errors import (
     NotServing,
 )
 from hotreload.events import GateChanged, Publish
-from hotreload.types import Answering, GateState, Generation, Lease, Staged
+from hotreload.types import AnsweringGeneration, GateState, Generation, Lease, Staged
 
 
-class AnsweredElsewhere(Exception):
-    """Somebody waited at this gate, and may go in at another one now."""
+class OpenElsewhere(Exception):
+    """The request waited at this gate, and another gate is open to it now."""
 
 
 def _nowhere() -> bool:
@@ -36,7 +37,7 @@ def _whatever_is_live() -> Sequence[ExactWeights]:
 
 
 class Gate[E]:
-    """Starts sealed (`booting`); the first `open` says who answers."""
+    """The gate of one engine; sealed (`booting`) until the first `open`."""
 
     def __init__(
         self,
@@ -48,37 +49,34 @@ class Gate[E]:
         replica: int = 0,
     ) -> None:
         self.replica = replica
-        """The index of the replica it belongs to, which its events carry."""
+        """The index of the gate's replica, which its events carry."""
         self.state = GateState.SEALED
         self.lease: Lease[E] | None = None
-        """The lease of those who are let in now; None until the boot is over."""
+        """The lease of new requests; None until the start is over."""
         self.held = 0
         self.awaiting = 0
-        """Count of requests that wait for a generation that is not live yet; at most `max_held`."""
+        """Count of requests that wait for a newer generation; at most `max_held`."""
         self._publish = publish
         self.max_held = max_held
-        """Limit for those who wait for a swap, and for those who wait for a generation."""
+        """Limit of requests that wait for a swap, and of those that wait for a generation."""
         self._hold_arrivals = hold_arrivals
         self._clock = clock
         self._sealed_for_good = False
         self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
         self.moved = Bell()
-        """Rings whenever it opens, closes, or another generation answers; gates may share it."""
+        """Rings whenever the gate opens, closes, or changes its lease; gates may share one bell."""
         self._holders: dict[Lease[E], int] = {}
-        """Count of requests inside under each lease; one that nobody holds is not in it."""
+        """Count of requests inside under each lease that any request holds."""
         self._kept: dict[Lease[E], set[Hashable]] = {}
-        """Those for whom a lease's weights are kept, though they may not be inside now."""
+        """The keepers of each lease's weights (conversations, follow-ups)."""
         self._closed: set[int] = set()
-        """Numbers of generations that answer those inside, and nobody else any more."""
+        """Numbers of generations that answer requests inside and no new ones."""
         self._left = Bell()
         self._held_since = 0.0
 
-    def preparer(self) -> E:
-        """An engine that makes a request ready before it is let in; NotServing when none will be.
-
-        Every engine checks and encodes alike. Which one answers, the lease alone says.
-        """
-        self._check()
+    def get_preparer(self) -> E:
+        """Return the engine that encodes and validates requests; NotServing when sealed."""
+        self._check_unsealed()
         assert self.lease is not None, "what was never opened is sealed"
         return self.lease.engine
 
@@ -90,17 +88,17 @@ class Gate[E]:
         elsewhere: Callable[[], bool] = _nowhere,
         wanted: Callable[[], Sequence[ExactWeights]] = _whatever_is_live,
     ) -> AsyncIterator[Lease[E]]:
-        """Let one request through; the lease it yields says who answers, from start to end.
+        """Admit one request; the lease it yields says which weights answer, from start to end.
 
-        An older generation than `at_least` is waited out, within a timeout; then NotNewEnough.
-        Nobody waits here once he may go in `elsewhere`: AnsweredElsewhere. `wanted` is asked last:
-        who wants exactly these weights is answered by them, or hears GenerationGone.
+        While only an older generation than `at_least` answers, the request waits so long; then
+        NotNewEnough. Raises OpenElsewhere as soon as `elsewhere()` is true while it waits.
+        `wanted()` is read last; if none of the named weights still answers: GenerationGone.
         """
-        await self._admission(elsewhere)
+        await self._wait_until_open(elsewhere)
         if self.is_before(at_least) and not wanted():
-            await self._newer(at_least, within, elsewhere)
-        # No await between the admission and this line: a swap cannot come in between.
-        lease = self._chosen(wanted(), at_least)
+            await self._wait_for_newer(at_least, within, elsewhere)
+        # No await between the wait for an open gate and this line: no swap comes in between.
+        lease = self._choose_lease(wanted(), at_least)
         self._holders[lease] = self._holders.get(lease, 0) + 1
         try:
             yield lease
@@ -113,7 +111,7 @@ class Gate[E]:
         return sum(self._holders.copy().values())
 
     def lease_of(self, wanted: Sequence[ExactWeights]) -> Lease[E] | None:
-        """The lease that all of these fit: the live one, or one that others hold still."""
+        """Return the lease that fits all these names: the live one, or one that is still held."""
         held = {**self._holders, **self._kept}
         older = sorted(held, key=lambda lease: -lease.generation.number)
         leases = [each for each in older if each.generation.number not in self._closed]
@@ -121,8 +119,8 @@ class Gate[E]:
         fits = (each for each in leases if all(word.fits(each.generation) for word in wanted))
         return next(fits, None)
 
-    def _chosen(self, wanted: Sequence[ExactWeights], at_least: int) -> Lease[E]:
-        assert self.lease is not None, "who is let in is answered"
+    def _choose_lease(self, wanted: Sequence[ExactWeights], at_least: int) -> Lease[E]:
+        assert self.lease is not None, "an open gate has a lease"
         if not wanted:
             return self.lease
         lease = self.lease_of(wanted)
@@ -135,22 +133,22 @@ class Gate[E]:
             f"{live.number}, fingerprint {live.fingerprint}, weight_version {live.weight_version}"
         )
 
-    def keep(self, lease: Lease[E], who: Hashable) -> None:
-        """Keep a lease's weights for `who`, if they can be kept when others go live."""
+    def keep(self, lease: Lease[E], keeper: Hashable) -> None:
+        """Keep a lease's weights for this keeper, if the engine can keep them beside others."""
         if lease.weights is not None:
-            self._kept.setdefault(lease, set()).add(who)
+            self._kept.setdefault(lease, set()).add(keeper)
 
-    def let_go(self, lease: Lease[E], who: Hashable) -> None:
-        """Keep them for him no longer."""
+    def unkeep(self, lease: Lease[E], keeper: Hashable) -> None:
+        """Drop this keeper's claim on the lease's weights."""
         keepers = self._kept.get(lease, set())
-        keepers.discard(who)
+        keepers.discard(keeper)
         if not keepers and self._kept.pop(lease, None) is not None:
             self._left.ring()
 
     def turn_out(self, weights: Staged) -> int:
-        """Keep these weights for nobody, and let nobody in by them; return for how many they were.
+        """Drop every claim on these weights and admit no request to them; return how many claims.
 
-        Those inside go on.
+        Requests inside go on.
         """
         leases = [each for each in {**self._holders, **self._kept} if each.weights is weights]
         self._closed.update(each.generation.number for each in leases)
@@ -159,31 +157,31 @@ class Gate[E]:
         return turned_out
 
     def is_needed(self, weights: Staged) -> bool:
-        """True while somebody is answered by these weights, or they are kept for somebody."""
+        """Return True while a request holds a lease on these weights, or a keeper keeps them."""
         return any(each.weights is weights for each in (*self._holders, *self._kept))
 
     def requests_on(self, weights: Staged) -> int:
         """Count the requests that hold a lease on these weights."""
         return sum(n for lease, n in self._holders.items() if lease.weights is weights)
 
-    def answering(self) -> list[Answering]:
-        """List who answers requests: the live one first, then the newest first; for any thread."""
+    def list_answering(self) -> list[AnsweringGeneration]:
+        """List the generations that answer, the live one first, then the newest; for any thread."""
         counts: dict[Generation, int] = {self.lease.generation: 0} if self.lease else {}
         for lease, holders in self._holders.copy().items():
             counts[lease.generation] = counts.get(lease.generation, 0) + holders
         live = self.lease.generation if self.lease else None
         order = sorted(counts, key=lambda each: (each is not live, -each.number))
-        return [Answering(generation, counts[generation]) for generation in order]
+        return [AnsweringGeneration(generation, counts[generation]) for generation in order]
 
     def hold(self) -> None:
-        """Make arrivals wait; those inside go on."""
+        """Make new requests wait; requests inside go on."""
         if self.state is not GateState.SEALED:
             self._held_since = self._clock()
             self._move(GateState.HOLDING)
 
     def open(self, lease: Lease[E]) -> float:
-        """Let everybody in, to be answered as `lease` says; return how long arrivals were held."""
-        self.lease = lease  # sealed, it lets nobody in, and tells all the same what is live
+        """Admit requests with this lease; return for how long arrivals were held."""
+        self.lease = lease  # a sealed gate admits none, and still reports what is live
         if self._sealed_for_good:
             return 0.0
         paused = self._clock() - self._held_since if self.state is GateState.HOLDING else 0.0
@@ -191,32 +189,32 @@ class Gate[E]:
         return paused
 
     def change(self, lease: Lease[E]) -> None:
-        """Have those who come from now on answered as `lease` says; those inside go on.
+        """Hand new requests this lease from now on; requests inside go on.
 
-        Nobody is held for it. Who waits for a generation that is new enough looks again.
+        No request waits for the change. Those that wait for a newer generation check again.
         """
         self.lease = lease
         self._closed.discard(lease.generation.number)
         self.moved.ring()
-        self._left.ring()  # what nobody holds may be the lease of before
+        self._left.ring()  # no request may hold the former lease
 
-    def name(self, generation: Generation) -> None:
-        """Call a generation so for those who come from now on: its weights stay what they are.
+    def rename(self, generation: Generation) -> None:
+        """Give a generation a new version for new requests; its weights stay.
 
-        Those inside keep the name they came for. A conversation goes on by the new one.
+        Requests inside keep the version they began with. A conversation continues with the new one.
         """
 
-        def named(lease: Lease[E]) -> Lease[E]:
-            is_it = lease.generation == generation  # its name is no part of that
+        def rename_lease(lease: Lease[E]) -> Lease[E]:
+            is_it = lease.generation == generation  # the version is not compared
             return replace(lease, generation=generation) if is_it else lease
 
         if self.lease is not None:
-            self.lease = named(self.lease)
-        self._holders = {named(lease): count for lease, count in self._holders.items()}
-        self._kept = {named(lease): who for lease, who in self._kept.items()}
+            self.lease = rename_lease(self.lease)
+        self._holders = {rename_lease(lease): count for lease, count in self._holders.items()}
+        self._kept = {rename_lease(lease): keepers for lease, keepers in self._kept.items()}
 
     def seal(self, reason: str, *, code: str = "not_serving") -> None:
-        """Refuse everybody from now on, those who wait too; those inside go on. It is final."""
+        """Refuse every request for good, also those that wait; requests inside go on."""
         if self._sealed_for_good:
             return
         self._sealed_for_good = True
@@ -225,11 +223,11 @@ class Gate[E]:
 
     @property
     def is_lost(self) -> bool:
-        """True if it was sealed because the engine is lost."""
+        """True if the gate was sealed because the engine is lost."""
         return self._sealed_for_good and self._refusal.code == EngineLost.code
 
     async def wait_until_empty(self, within: float) -> None:
-        """Wait until nobody is inside; DrainTimedOut names how many still are."""
+        """Wait until no request is inside; DrainTimedOut says how many still are."""
         try:
             async with asyncio.timeout(within):
                 await self.until(lambda: not self._holders)
@@ -240,7 +238,7 @@ class Gate[E]:
             ) from None
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until this is so: asked each time a lease changes or loses its last holder."""
+        """Wait until `is_so()`: called each time a lease changes or loses its last holder."""
         while not is_so():
             await self._left.wait()
 
@@ -250,22 +248,24 @@ class Gate[E]:
             del self._holders[lease]
             self._left.ring()
 
-    def _check(self) -> None:
-        """Raise NotServing when nobody is let in yet, or any more."""
+    def _check_unsealed(self) -> None:
+        """Raise NotServing when the gate is sealed."""
         if self.state is GateState.SEALED:
-            raise copy.copy(self._refusal)  # one that is raised holds the frames of who was refused
+            raise copy.copy(self._refusal)  # a raised error holds the frames of its request
 
-    async def _admission(self, elsewhere: Callable[[], bool]) -> None:
+    async def _wait_until_open(self, elsewhere: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:
             _check_elsewhere(elsewhere)
-            self._check()
+            self._check_unsealed()
             await self._wait_held()
 
     def is_before(self, at_least: int) -> bool:
-        """True while an older generation than this one answers."""
+        """Return True while an older generation than this one answers."""
         return self.lease is not None and self.lease.generation.number < at_least
 
-    async def _newer(self, at_least: int, within: float, elsewhere: Callable[[], bool]) -> None:
+    async def _wait_for_newer(
+        self, at_least: int, within: float, elsewhere: Callable[[], bool]
+    ) -> None:
         """Wait until a generation that is new enough answers."""
         if self.awaiting >= self.max_held:
             raise NotServing(
@@ -278,7 +278,7 @@ class Gate[E]:
             async with asyncio.timeout(within):
                 while self.state is not GateState.OPEN or self.is_before(at_least):
                     _check_elsewhere(elsewhere)
-                    self._check()
+                    self._check_unsealed()
                     await self.moved.wait()
         except TimeoutError:
             assert self.lease is not None
@@ -313,4 +313,4 @@ class Gate[E]:
 
 def _check_elsewhere(elsewhere: Callable[[], bool]) -> None:
     if elsewhere():
-        raise AnsweredElsewhere
+        raise OpenElsewhere

@@ -131,7 +131,7 @@ def _let_go(session: _Session) -> None:
         session.end.cancel()
     if session.kept is not None:
         gate, lease = session.kept
-        gate.let_go(lease, session)
+        gate.unkeep(lease, session)
     session.end = session.kept = None
 
 

@@ -210,9 +210,9 @@ class OverRanks:
         """Ask the live weights the canary prompts, or only how their answers begin."""
         await self._own.probe(briefly=briefly)
 
-    async def withheld(self, beyond: int) -> int:
+    async def wait_for_withheld(self, beyond: int) -> int:
         """Wait until more answers than these were withheld as no numbers; how many."""
-        return await self._own.withheld(beyond)
+        return await self._own.wait_for_withheld(beyond)
 
     async def abort(self, staged: Staged | None = None) -> None:
         """End every answer under way (under these weights)."""

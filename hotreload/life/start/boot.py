@@ -162,7 +162,7 @@ class Start:
     async def _from_a_wish(self) -> bool:
         """Try the source's wishes; False means that the source must be asked again later."""
         try:
-            async for wish in self._source.wanted():
+            async for wish in self._source.follow_newest():
                 if not self._is_hopeless(wish):
                     try:
                         await self._from(wish)

@@ -124,7 +124,7 @@ async def test_a_conversation_goes_on_by_the_weights_it_began_with() -> None:
         assert await talks.turn("old") == "1 on engine 0"
         assert await talks.turn("young") == "2 on engine 0"
         assert await talks.turn() == "2 on engine 0"
-    assert [(each.generation.number, each.requests) for each in gate.answering()] == [(2, 0)]
+    assert [(each.generation.number, each.requests) for each in gate.list_answering()] == [(2, 0)]
 
 
 async def test_after_its_time_its_weights_end_and_it_hears_so_each_time() -> None:
