@@ -29,7 +29,7 @@ from hotreload.types import Phase, Revision
 DOWNLOAD_TOLD_SECONDS = 0.25
 """Seconds between two reports of how far a download is."""
 LOOKS_APART = 0.5
-"""The fewest seconds between two looks, however often somebody wakes us."""
+"""The fewest seconds between two looks, however often the source is woken."""
 ANSWER_WITHIN = 20.0
 """Seconds a caller waits for an answer in all: in line, and for each of the hub's addresses. The
 client's own timeouts cover one connection and one read, and a hub that drips never reaches them."""
@@ -123,7 +123,7 @@ class HuggingFaceSource:
         return self._named_revision(await self._ask_for_operator(name), name)
 
     def content_of(self, revision: Revision) -> str:
-        """The content id of the revision's files; what a stat says, if nobody has read them yet."""
+        """Return the content id of the revision's files; one made by a stat, if not read yet."""
         return self._snapshots.content_of(revision.id) or revision.id
 
     def list_seen(self) -> list[Listed]:
@@ -182,7 +182,7 @@ class HuggingFaceSource:
         return head.sha
 
     async def _ask(self, revision: str) -> Head:
-        """Ask one question at a time; nobody waits for ever behind one that gets no answer."""
+        """Ask one question at a time; none waits for ever behind one that gets no answer."""
         name = f"{self._repo}@{revision}"
         self._respect_silence(name)
         limit = asyncio.timeout(ANSWER_WITHIN)
@@ -223,7 +223,7 @@ class HuggingFaceSource:
         return await in_thread(run, leave_as=what, is_read=False)
 
     async def _sleep(self, pause: float) -> None:
-        """Sleep until the next look is due or somebody wakes us, and the hub may be asked again."""
+        """Sleep until the next look is due or a wake-up, and the hub may be asked again."""
         least = max(self._patience.silence, min(LOOKS_APART, pause))
         await _set_within(self._closed, least)
         if not self._closed.is_set():

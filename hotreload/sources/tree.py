@@ -141,7 +141,7 @@ class Tree:
         self._doubted.add(folder)
 
     def leave_older(self, look: Look) -> None:
-        """Leave checkpoints older than this last look's best alone until somebody touches them.
+        """Ignore checkpoints older than this look's best until their files change.
 
         Otherwise a best one that is overwritten or deleted would bring back the one before it.
         """

@@ -33,7 +33,7 @@ SHA = re.compile(r"[0-9a-f]{40}")
 PUBLIC_HUB = "https://huggingface.co"
 MOST_MOVES = 5
 TURNED_OFF = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_XET")
-"""Habits of huggingface_hub that are off, unless somebody says otherwise."""
+"""Habits of huggingface_hub that are off, unless an environment variable says otherwise."""
 _COMMIT, _ERROR = "X-Repo-Commit", "X-Error-Code"
 
 

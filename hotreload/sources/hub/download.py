@@ -110,7 +110,7 @@ class Download:
             raise CheckpointCorrupt(f"{self._name}: {INDEX} {words}", code="io")
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
-        """Take over what is here already: an earlier try's, or the same bytes in a snapshot."""
+        """Reuse the files that are here already: from an earlier try, or from a snapshot."""
         # Asked before the first link, which moves times; those of whom a stat tells come first.
         there = {each: self._snapshots.is_untouched(each) for each in self._snapshots.all()}
         snapshots = dict(sorted(there.items(), key=lambda each: not each[1]))

@@ -51,7 +51,7 @@ class FaultKind(Enum):
     PASSING = "source"
     """Ask again soon, then less and less often."""
     DENIED = "denied"
-    """Ask again seldom: somebody must change something first."""
+    """Ask again seldom: an operator must change something first."""
     LIMITED = "rate_limited"
     """Do not ask again before the time that the hub named."""
 

@@ -36,7 +36,7 @@ class Patience:
 
     @property
     def silence(self) -> float:
-        """For how many more seconds nobody here may ask the hub."""
+        """Return for how many more seconds this process must not ask the hub."""
         return max(0.0, self._silent_until - self._clock())
 
     def after_answer(self, limit: float | None) -> float:

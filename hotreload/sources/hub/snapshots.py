@@ -74,7 +74,7 @@ class Snapshots:
         digests: Digests,
         reads_once: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads_once` says if whoever stages a snapshot may be the first to read it."""
+        """`reads_once`: whether staging a snapshot may be the first to read it."""
         self.folder = folder_of(repo, cache)
         self._remedies, self._digests, self._reads_once = remedies, digests, reads_once
 
@@ -119,7 +119,7 @@ class Snapshots:
         return _seen_of(survey(snapshot.folder)) == snapshot.seen
 
     def content_of(self, sha: str) -> str | None:
-        """Return the content id of a snapshot; what a stat says, if nobody has read it yet."""
+        """Return the content id of a snapshot; an id made by a stat, if it was not read yet."""
         if (snapshot := self.find(sha)) is None:
             return None
         return self._digests.contents.get(snapshot.by_stat, snapshot.by_stat)
