@@ -25,118 +25,108 @@ class EngineSettings(SettingsTable):
 
     model: Location | None = Field(
         default=None,
-        description="Folder of the model: its config and tokenizer, and the weights that "
-        "answer until a checkpoint goes live. Needed to serve from a folder; with a hub the first "
-        "commit that is downloaded can be the model.",
+        description="Folder of the model: config, tokenizer, and the first weights. Needed, but "
+        "for a hub, whose first commit can be the model.",
         examples=["/srv/models/qwen3"],
     )
     boot: Literal["last-good", "model", "dummy"] = Field(
         default="last-good",
         description="What to start from: the last generation that went live (else the newest "
-        "good checkpoint; the model, as long as none was live), always the model, or random "
-        "weights of its shape.",
+        "good checkpoint; the model only before any was live), always the model, or random "
+        "weights.",
     )
     when_gone: Literal["older", "wait"] = Field(
         default="older",
-        description="What a start does when the files of what was live last are gone: have an "
-        "older checkpoint answer in its place, which is told, or wait for them. The model itself "
-        "answers only until a checkpoint was live, or with boot = 'model'.",
+        description="If the files of what was live last are gone: serve an older checkpoint and "
+        "report it, or wait for them.",
     )
     device: Literal["auto", "cpu", "tpu", "gpu"] = Field(
         default="auto",
-        description="Where to run the engine; auto takes what JAX_PLATFORMS says, else what JAX "
-        "finds. A device other than the first that JAX_PLATFORMS names is refused.",
+        description="Device of the engine; auto takes JAX_PLATFORMS, else what JAX finds. It "
+        "must be the first that JAX_PLATFORMS names.",
     )
     tp: AtLeastOne = Field(default=1, description="How many devices share one copy of the weights.")
     replicas: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=1,
-        description="How many engines to run, each on devices of its own (tp each). A request goes "
-        "to the least busy one; a checkpoint is read once and goes live on one after the other. "
-        "While one serves, one that is lost is started again beside it.",
+        description="How many engines to run, each on tp devices of its own. A checkpoint goes "
+        "live on one after the other.",
     )
     nnodes: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(
         default=1,
-        description="Over how many hosts the devices of the engine lie, the same number on each; "
-        "each host runs a daemon. The first serves, follows the source and decides; the others "
-        "follow it.",
+        description="How many hosts share one engine; each runs a daemon, and rank 0 serves.",
     )
     node_rank: Annotated[int, Field(strict=True, ge=0, le=63)] = Field(
         default=0,
-        description="Which of them this host is, its rank: 0 is the first, which serves.",
+        description="The rank of this host; 0 serves.",
     )
     dist_init_addr: MeetingPoint | None = Field(
         default=None,
-        description="Where the hosts meet: the address of rank 0 and a port, the same on all of "
-        "them. Rank 0 listens at this address alone, on this port and on the fifth and the sixth "
-        "after it. Needed with several hosts.",
+        description="Address and port of rank 0, the same on all hosts. Rank 0 listens on the "
+        "fifth and sixth port after it, too.",
         examples=["10.0.0.1:29500"],
     )
     join_secret_file: Location | None = Field(
         default=None,
-        description="A file that holds a secret of at least 32 characters, the same on all hosts: "
-        "they believe and serve each other alone. Nobody but its owner may read it; a systemd "
-        "credential of the same name comes first. Needed where dist_init_addr is not on loopback.",
+        description="File of a secret of 32 characters or more, the same on all hosts; only its "
+        "owner may read it. A systemd credential of its name comes first. Needed off loopback.",
         examples=["/etc/hotreload/join-secret"],
     )
     insecure_join: bool = Field(
         default=False,
         strict=True,
-        description="Whether the hosts may meet without a secret: whoever reaches the ports of "
-        "dist_init_addr can then run programs on every host.",
+        description="Let hosts meet without a secret: anyone who reaches the ports can then run "
+        "programs on every host.",
     )
     join_timeout: Deadline = Field(
         default=300.0,
-        description="How long a start waits for the other hosts; after that the daemon ends, to "
-        "be started again.",
+        description="How long a start waits for the other hosts, before it ends to be started "
+        "again.",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto",
-        description="The dtype to compute in; auto takes the one that the model's config names.",
+        description="The dtype to compute in; auto takes that of the model's config.",
     )
     loader: Literal["auto", "upstream"] = Field(
         default="auto",
-        description="What loads checkpoints beside the live weights: auto takes our own loader "
-        "once it has made what the engine's makes, bit by bit, and the engine's for what ours "
-        "does not understand; upstream is always the engine's.",
+        description="What loads checkpoints: auto takes our own loader once its result equals "
+        "the engine's, bit by bit, and the engine's for what ours does not understand; upstream "
+        "is the engine's.",
     )
     staging_threads: ThreadCount = Field(
         default=1,
-        description="How many threads our own loader reads and places tensors in; auto is as many "
-        "as the machine has processors to spare, at most 8.",
+        description="Threads of our own loader; auto is as many as the machine can spare, at "
+        "most 8.",
     )
     staging_priority: Literal["idle", "normal"] = Field(
         default="idle",
-        description="What processor time these threads get, and those that name and check: idle "
-        "is what others leave over, and a tenth of a processor that they want (niceness 10); where "
-        "that is less than a quarter, threads of niceness 5, at last 0, join. normal is a share "
-        "like any other's.",
+        description="Processor time of these threads, and of checks: idle is what others leave "
+        "(niceness 10); if that starves them, threads of niceness 5, then 0, join. normal is an "
+        "equal share.",
     )
     staging_starve: Deadline = Field(
         default=2.0,
-        description="How long threads of priority idle may want a processor, and have less than a "
-        "quarter of one, before others join.",
+        description="How long idle threads may get less than a quarter of a processor before "
+        "others join.",
     )
     warm_batches: Annotated[int, Field(strict=True, ge=0, le=512)] = Field(
         default=32,
-        description="For batches of how many requests is compiled before they come: 1, 2, 4 … up "
-        "to this, and longer prompts; beside those who are served, or before anybody is let in "
-        "where the engine must be asked for it. Meanwhile it takes in what the compiled sizes "
-        "hold. With 0 each first batch of a size waits for the compiler, and all beside it.",
+        description="Compile ahead for batches of 1, 2, 4 … up to this many requests, and for "
+        "longer prompts, beside the requests. Until then the engine takes in what the compiled "
+        "sizes hold. 0: the first batch of each size waits for the compiler.",
     )
     warm_timeout: Deadline = Field(
         default=120.0,
-        description="How long that may take: after this no further size is begun.",
+        description="How long that may take: then no further size is begun.",
     )
     compile_cache: CompileCachePlace = Field(
         default="auto",
-        description="Where compiled programs are kept for the next start: auto is compiled in "
-        "[state] directory, off keeps none, a path is a folder of your own. Who can write there "
-        "runs code in the daemon, so a folder that others may use is refused. Where "
-        "JAX_COMPILATION_CACHE_DIR is set, that decides.",
+        description="Where compiled programs are kept: auto is compiled in [state] directory; "
+        "off; or a folder of your own that only the daemon's user can write, since the daemon "
+        "runs what lies there. JAX_COMPILATION_CACHE_DIR comes first.",
     )
     args: Mapping[str, Any] = Field(
         default_factory=dict,
-        description="sglang-jax's server arguments, handed to the engine as they are.",
+        description="sglang-jax's server arguments, handed on as they are.",
         examples=[{"context_length": 4096, "mem_fraction_static": 0.8}],
     )
 

@@ -22,106 +22,97 @@ class ReloadSettings(SettingsTable):
 
     mode: Literal["overlap", "drain"] = Field(
         default="overlap",
-        description="How new weights take over: with overlap new requests are answered by them at "
-        "once, and those under way end under the old ones; with drain requests wait until those "
-        "under way have ended, so that two generations never answer at the same time. Where the "
-        "engine cannot overlap, it drains and says why.",
+        description="overlap: the new weights answer new requests at once, those under way end "
+        "under the old ones. drain: requests wait until those under way have ended. An engine "
+        "that cannot overlap drains, and says why.",
     )
     rollout: Literal["rolling", "together"] = Field(
         default="rolling",
-        description="In which order several engines (replicas) take a checkpoint: with rolling the "
-        "first proves it and goes live, then the next, and a failure puts all back; with together "
-        "all prove it, then all go live at once, which takes room for one more set on each.",
+        description="How several engines take a checkpoint: one after the other, or all at once "
+        "after all have proven it, which needs room for one more set on each. A failure puts all "
+        "back.",
     )
     sets: Literal[2, 3, "auto"] = Field(
         default=2,
-        description="How many sets of weights may be on the device, the live ones and those that "
-        "still answer older requests included; with auto as many as memory holds, at most 6. A "
-        "checkpoint is loaded when there is room for its set. For mode = 'overlap'.",
+        description="How many sets of weights may be on the device, those that still answer "
+        "older requests included; auto is as many as fit, at most 6. For mode = 'overlap'.",
     )
     finish_timeout: Deadline | None = Field(
         default=None,
-        description="How long old weights may go on answering when a checkpoint waits for their "
-        "room; unset, [server.limits] request_seconds. After that on_drain_timeout decides. For "
-        "mode = 'overlap'.",
+        description="How long old weights may answer while a checkpoint waits for their room; "
+        "unset, [server.limits] request_seconds. Then on_drain_timeout decides. For mode = "
+        "'overlap'.",
         examples=["2m"],
     )
     fetch_timeout: Deadline = Field(
         default=DEFAULT_RULES.fetch_timeout,
-        description="How long the source may take to bring a checkpoint's files to this disk.",
+        description="How long the source may take to bring a checkpoint to this disk.",
     )
     validate_timeout: Deadline = Field(
         default=DEFAULT_RULES.validate_timeout,
-        description="How long the checks of a checkpoint may take; they read each byte that "
-        "was not read for its name.",
+        description="How long the checks of a checkpoint may take.",
     )
     stage_timeout: Deadline = Field(
         default=DEFAULT_RULES.stage_timeout,
-        description="How long copying and loading a checkpoint may take. An attempt that takes "
-        "longer than one of these three timeouts is given up and tried again later.",
+        description="How long loading may take. An attempt beyond one of these three timeouts is "
+        "tried again later.",
     )
     drain_timeout: Deadline = Field(
         default=DEFAULT_RULES.drain_timeout,
-        description="How long requests under way may take to end before a swap, in mode = 'drain'; "
-        "and before the KV pool is cleaned of NaN.",
+        description="How long requests may take to end before a swap with mode = 'drain', and "
+        "before the KV pool is cleaned of NaN.",
     )
     on_drain_timeout: Literal["postpone", "abort", "replay"] = Field(
         default="postpone",
-        description="What to do when requests take longer than drain_timeout (or finish_timeout, "
-        "where a checkpoint waits for room): try the swap later and wait longer each time, abort "
-        "them, or abort them and let those that have sent nothing yet run again on the new "
+        description="If requests take longer than drain_timeout (or finish_timeout): try again "
+        "later, abort them, or abort them and run those that have sent nothing again on the new "
         "weights.",
     )
     while_closed: Literal["hold", "refuse"] = Field(
         default="hold",
-        description="Whether requests that arrive while the gate is closed wait or get 503 at "
-        "once. It is closed for a swap in mode = 'drain', and while the KV pool is cleaned of NaN.",
+        description="Whether new requests wait or get 503 while the gate is closed: for a swap "
+        "with mode = 'drain', a pause, or while the KV pool is cleaned of NaN.",
     )
     max_held: Annotated[int, Field(strict=True, ge=0)] = Field(
         default=1024,
-        description="How many requests may wait at a closed gate, and how many for a generation "
-        "they ask for; the rest get 503 with Retry-After.",
+        description="How many requests may wait at a closed gate, and how many for a generation; "
+        "the rest get 503 with Retry-After.",
     )
     probe_timeout: Deadline = Field(
         default=DEFAULT_RULES.probe_timeout,
-        description="How long all probes together may take; if they take longer, the answers "
-        "count as bad. Beside clients it is twice that and prove_within; over several hosts, "
-        "divided by shadow_share.",
+        description="How long all probes together may take, else the answers count as bad. "
+        "Beside clients twice that plus prove_within; over several hosts divided by shadow_share.",
     )
     shadow_share: PartOfTurns = Field(
         default=DEFAULT_SHARES.shadow,
-        description="How many steps a checkpoint that is being proven computes for each step of "
-        "clients' answers, of whatever generations; 0.05 to 1. The less, the faster tokens come "
-        "meanwhile, and the longer the probe takes. "
-        "While nobody is answered it computes in every turn. For mode = 'overlap'.",
+        description="How many steps a checkpoint under proof computes for each step of clients' "
+        "answers, 0.05 to 1. Less: faster tokens meanwhile, and a longer proof. For mode = "
+        "'overlap'.",
     )
     prove_within: Deadline = Field(
         default=PROVE_WITHIN,
-        description="How long a proof is to take: where steps are slow its share grows for that, "
-        "up to 1; over several hosts it does not.",
+        description="How long a proof should take: if steps are slow its share grows, up to 1; "
+        "not over several hosts.",
     )
     fading_share: PartOfTurns = Field(
         default=DEFAULT_SHARES.fading,
-        description="In which part of their turns older weights compute a step for the requests "
-        "that they still answer, at least; 0.05 to 1. It is more where they answer more: 3 "
-        "requests beside 4 have three turns of four. At 1 they have every turn. For mode = "
-        "'overlap'.",
+        description="The least share of their turns in which older weights compute, 0.05 to 1; "
+        "more if they answer more requests. For mode = 'overlap'.",
     )
     min_interval: Seconds = Field(
         default=0.0,
-        description="How long after a swap the source's next wish is left alone.",
+        description="The least time between a swap and the source's next checkpoint.",
     )
     keep_previous: Literal["device", "host", "none"] = Field(
         default=DEFAULT_RULES.keep_previous.value,
-        description="Where the weights of the previous generation are kept for a rollback, once "
-        "its last request has ended.",
+        description="Where the previous weights wait for a rollback, once their last request has "
+        "ended.",
     )
     memory: Literal["double", "host", "auto"] = Field(
         default="double",
-        description="Where new weights wait: with double on the device, beside the live ones; with "
-        "host in host memory, and one set at a time is on the device. Then swaps drain, and old "
-        "and new weights change places leaf by leaf while no request is answered. auto looks at "
-        "the start whether two sets fit on the device, and else is host.",
+        description="Where new weights wait. double: on the device, beside the live ones. host: "
+        "in host memory, with one set on the device; then swaps drain, and weights change places "
+        "leaf by leaf. auto: double if two sets fit at the start, else host.",
     )
 
     @model_validator(mode="after")

@@ -61,33 +61,31 @@ class CheckSettings(SettingsTable):
 
     extra_tensors: Globs = Field(
         default=(),
-        description="Patterns of tensors that a checkpoint may hold though the engine loads "
-        "none of them.",
+        description="Patterns of tensors that a checkpoint may hold though the engine does not "
+        "load them.",
         examples=[["*.rotary_emb.inv_freq"]],
     )
     dtype_change: Literal["reject", "cast"] = Field(
-        default="reject", description="What to do when a tensor's dtype is not the served one."
+        default="reject", description="What to do if a tensor's dtype is not the served one."
     )
     nonfinite: Literal["reject", "allow"] = Field(
-        default="reject", description="What to do when a checkpoint's weights hold NaN or Inf."
+        default="reject", description="What to do if weights hold NaN or Inf."
     )
     on_nonfinite_answers: Literal["alert", "rollback"] = Field(
         default="alert",
-        description="What to do when the live weights make NaN of a client's prompt. Either way "
-        "the answer is withheld and the KV pool scrubbed; `rollback` also rolls back and refuses "
-        "the revision.",
+        description="What to do if the live weights make NaN of a client's prompt. The answer is "
+        "withheld and the KV pool cleaned; rollback also rolls back and refuses the revision.",
     )
     max_drift: Annotated[Number, AfterValidator(_factor)] | None = Field(
         default=None,
-        description="Refuse a checkpoint when a tensor's norm differs from the live one's by more "
+        description="Refuse a checkpoint if a tensor's norm differs from the live one's by more "
         "than this factor.",
         examples=[10.0],
     )
     verify_live_every: Deadline | None = Field(
         default=None,
-        description="How often the checksums of the live weights are computed anew and compared "
-        "with what went live; unset, never. It waits for a moment without requests, at most as "
-        "long again. A difference is an alarm: metric, event, log and status.",
+        description="How often to compute the live weights' checksums anew; unset, never. It "
+        "waits for a moment without requests, at most as long again. A difference raises an alert.",
         examples=["6h"],
     )
 
@@ -149,29 +147,29 @@ class LimitSettings(SettingsTable):
 
     body_bytes: AtLeastOne = Field(
         default=DEFAULT_LIMITS.body_bytes,
-        description="How long a request's body may be; a longer one is answered 413.",
+        description="The longest body; a longer one gets 413.",
     )
     bodies_bytes: AtLeastOne = Field(
         default=DEFAULT_LIMITS.bodies_bytes,
-        description="How much memory the bodies of all requests under way, and what is made of "
-        "them, may take; 64 KiB of each do not count. A request that needs more is answered 503.",
+        description="Memory for the bodies of all requests under way, beyond 64 KiB of each; a "
+        "request that needs more gets 503.",
     )
     header_bytes: AtLeastOne = Field(
         default=DEFAULT_LIMITS.header_bytes,
-        description="How long a request's headers may be; longer ones are answered 431.",
+        description="The longest headers; longer ones get 431.",
     )
     concurrent: AtLeastOne = Field(
         default=DEFAULT_LIMITS.concurrent,
-        description="How many requests may be under way at a time; one more is answered 503.",
+        description="How many requests may be under way; one more gets 503.",
     )
     request_seconds: Deadline = Field(
         default=DEFAULT_LIMITS.request_seconds,
-        description="How long a request may take; one that takes longer is ended.",
+        description="How long a request may take before it is ended.",
     )
     generation_seconds: Deadline = Field(
         default=DEFAULT_LIMITS.generation_seconds,
-        description="How long a request with X-Hotreload-Min-Generation waits for that "
-        "generation; after that it is answered 409.",
+        description="How long a request waits for the generation of X-Hotreload-Min-Generation; "
+        "then it gets 409.",
     )
     batch: AtLeastOne = Field(
         default=DEFAULT_LIMITS.batch, description="How many prompts one request may hold."
@@ -194,77 +192,74 @@ class ServerSettings(SettingsTable):
     )
     admin_group: str | None = Field(
         default=None,
-        description="The group whose members may use the admin routes, as root and the daemon's "
-        "user may.",
+        description="Group whose members may use the admin routes, as root and the daemon's user "
+        "may.",
         examples=["llm-admin"],
     )
     tcp: HostPort | None = Field(
         default=None,
-        description="A host:port to listen on too; the admin routes ask for a key of "
-        "`admin_keys_file` there.",
+        description="A host:port to listen on, too; admin routes need a key of `admin_keys_file` "
+        "there.",
         examples=["127.0.0.1:8000"],
     )
     model_name: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$",
-        description="What clients of /v1 call the model; unset, the name of [engine] model's "
+        description="The model's name for clients of /v1; unset, the name of [engine] model's "
         "folder.",
         examples=["qwen3"],
     )
     hosts: tuple[str, ...] = Field(
         default=(),
-        description="Host names that browsers may use for this daemon, beside addresses, localhost "
-        "and names without a dot. Other clients may use any name.",
+        description="Host names that browsers may use, beside addresses, localhost and names "
+        "without a dot. Other clients may use any.",
         examples=[["llm.example.com"]],
     )
     api_keys_file: Location | None = Field(
         default=None,
-        description="A file (or systemd credential) of API keys, one a line, # begins a comment; "
-        "read anew when it changes. Who comes over TCP must send one of them as Authorization: "
-        "Bearer; who comes by the socket need not. Unset, nobody need.",
+        description="File (or systemd credential) of API keys, one a line; # begins a comment; "
+        "read again when it changes. Clients over TCP must send one as Authorization: Bearer. "
+        "Unset, none is needed.",
         examples=["/etc/hotreload/api-keys"],
     )
     admin_keys_file: Location | None = Field(
         default=None,
-        description="A file (or systemd credential) like api_keys_file: who sends one of its keys "
-        "over TCP may use the admin routes, and all that an API key opens. Unset, nobody may over "
-        "TCP; by the socket the kernel says who may.",
+        description="The same for keys that open the admin routes over TCP, too. Unset, these "
+        "are closed there.",
         examples=["/etc/hotreload/admin-keys"],
     )
     cors_origins: tuple[Annotated[str, AfterValidator(origin)], ...] = Field(
         default=(),
-        description="Origins of the sites whose pages may ask the model and read the answers, by "
-        "a browser of whoever may connect. Unset, no site's may.",
+        description="Origins of sites whose pages may ask the model and read the answers. Unset, "
+        "none.",
         examples=[["https://chat.example.com"]],
     )
     access_log: bool = Field(
         default=False,
-        description="Write a line for each request that was answered: who asked for which path, "
-        "its code, seconds, generation and X-Request-Id, and of an answer of the model its tokens.",
+        description="Log each answered request: client, path, code, seconds, generation, "
+        "X-Request-Id, tokens.",
     )
     update_roots: tuple[Location, ...] = Field(
         default=(),
-        description="Folders below which a checkpoint that is ordered may lie too, beside those of "
-        "[source]: where trainers write. Nothing in them is followed.",
+        description="Folders beside those of [source] from which a checkpoint may be ordered. "
+        "They are not followed.",
         examples=[["/mnt/trainer"]],
     )
     unknown_fields: Literal["refuse", "ignore"] = Field(
         default=DEFAULT_LIMITS.unknown_fields,
-        description="What becomes of a field that nobody knows, in a request to the model. A field "
-        "that is known, and asks for what this server does not have, is refused either way.",
+        description="What to do with an unknown field in a request to the model. A known one "
+        "that asks for what is not served is refused either way.",
     )
     tool_call_parser: str | None = Field(
         default=None,
-        description="Which of sglang-jax's parsers reads the calls of tools in an answer; unset, "
-        "the one for what the model's chat template tells it to write, if that is known.",
+        description="The sglang-jax parser of tool calls; unset, the one that fits the model's "
+        "chat template, if known.",
         examples=["qwen25"],
     )
     workers: WorkerCount = Field(
         default="auto",
-        description="Processes that answer HTTP for the model beside the engine's: reading, "
-        "checking, JSON and streams leave it the processor time for tokens. 0, none: it answers "
-        "by itself, as it does while they start. auto is 0 on up to 4 processors, else one for "
-        "each 8 of them, 1 to 8.",
+        description="Processes that handle HTTP beside the engine's. 0: none. auto: 0 on up to 4 "
+        "processors, else one for each 8, 1 to 8.",
     )
     limits: LimitSettings = LimitSettings()
 
@@ -274,21 +269,20 @@ class MetricsSettings(SettingsTable):
 
     address: Annotated[str, AfterValidator(lambda text: text and host_port(text, 9479))] = Field(
         default="127.0.0.1:9479",
-        description="The host:port where Prometheus reads the metrics; if empty, they are on the "
-        "unix socket alone.",
+        description="The host:port of the metrics; empty: on the unix socket alone.",
     )
     per_leaf: bool = Field(
         default=True, description="Export a checksum for each leaf of the weights."
     )
     max_leaves: AtLeastOne = Field(
         default=1000,
-        description="Of how many leaves the checksum is exported at most, the first ones; the log "
-        "and hotreload_leaf_checksums_left_out say when there are more.",
+        description="Of how many leaves, at most, the checksum is exported; "
+        "hotreload_leaf_checksums_left_out counts the others.",
     )
     expect_every: Deadline | None = Field(
         default=None,
-        description="How often something new is expected to go live: when nothing has for so long, "
-        "the alert NothingNew says so. Unset, nobody is told.",
+        description="How often something new should go live, else the alert NothingNew fires. "
+        "Unset, never.",
         examples=["6h"],
     )
 
@@ -298,7 +292,7 @@ class StateSettings(SettingsTable):
 
     directory: Location = Field(
         default=Path("/var/lib/hotreload"),
-        description="Folder of the state file; the daemon must be able to write to it.",
+        description="Folder of the state; the daemon must be able to write to it.",
     )
 
 
@@ -309,7 +303,7 @@ class LogSettings(SettingsTable):
         default="info", description="The lowest level that is written."
     )
     format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="auto is console on a terminal and JSON lines elsewhere."
+        default="auto", description="auto is console on a terminal, else JSON lines."
     )
 
 

@@ -109,29 +109,27 @@ class SourceSettings(SettingsTable):
     )
     pattern: Annotated[Glob, AfterValidator(_fits_some)] = Field(
         default="*",
-        description="Only folders whose name fits this pattern count as checkpoints.",
+        description="Only folders whose name fits it are checkpoints.",
     )
     marker: Annotated[str, AfterValidator(_file_name)] | None = Field(
         default=None,
-        description="A file whose appearance says that a checkpoint is complete.",
+        description="A file that says that a checkpoint is complete.",
         examples=["_SUCCESS"],
     )
     settle: Seconds = Field(
         default=2.0,
-        description="A checkpoint without a marker is complete once nothing in it has changed for "
-        "this long.",
+        description="Without a marker a checkpoint is complete when it has not changed for this "
+        "long.",
     )
     rescan: Deadline = Field(default=5.0, description="How often to look at the whole folder.")
     order: Literal["step", "time", "name"] = Field(
         default="step",
-        description="What makes a checkpoint the newest: step compares the step number in the "
-        "name, then the time, then the name; time compares the time, then the name; name compares "
-        "the name alone.",
+        description="What makes a checkpoint the newest: the step in its name, then time, then "
+        "name; time, then name; or the name alone.",
     )
     patience: Seconds = Field(
         default=60.0,
-        description="An incomplete checkpoint in which nothing has changed for this long is "
-        "refused.",
+        description="An incomplete checkpoint that has not changed for this long is refused.",
     )
     repo: Repo | None = Field(
         default=None,
@@ -143,31 +141,29 @@ class SourceSettings(SettingsTable):
     )
     poll: Deadline = Field(
         default=60.0,
-        description="How often to ask the hub for a new commit; while the hub fails, it is asked "
-        "less often.",
+        description="How often to ask the hub for a new commit; less often while it fails.",
     )
     cache: Location | None = Field(
         default=None,
-        description="Folder of the downloads; it keeps the live, the previous and the wanted "
-        "commit. Unset, it is hub in [state] directory. Two daemons must not share one.",
+        description="Folder of the downloads, of this daemon alone; unset, hub in [state] "
+        "directory.",
         examples=["/var/cache/hotreload"],
     )
     token_file: SecretFile | None = Field(
         default=None,
-        description="A file that holds the access token, read anew each time. A systemd "
-        "credential of the same name comes first. Unset, HF_TOKEN or the token that "
-        "`hf auth login` left.",
+        description="File of the access token, read anew each time. A systemd credential of its "
+        "name comes first. Unset: HF_TOKEN, or the token of `hf auth login`.",
         examples=["/etc/hotreload/hf-token"],
     )
     webhook: SecretFile | None = Field(
         default=None,
-        description="A file (or systemd credential) that holds the secret of the hub's webhook; "
-        "a POST to /webhook/huggingface with this secret makes the daemon ask the hub at once.",
+        description="File (or systemd credential) of the webhook's secret. A POST to "
+        "/webhook/huggingface with it makes the daemon ask the hub at once.",
         examples=["/etc/hotreload/webhook-secret"],
     )
     allow: Patterns = Field(
         default=SERVED_FILES,
-        description="Patterns of the files to download, at the top of the repo. Never pickles.",
+        description="Patterns of files to download, at the top of the repo; never pickles.",
     )
     endpoint: Url | None = Field(
         default=None,

@@ -33,12 +33,12 @@ def settings() -> str:
 
 
 def _settings_of(name: str, field: FieldInfo) -> str:
-    rows = settings_rows(table_of(field), f"{name}.")
+    rows = settings_rows(table_of(field))
     written = f"[[{name}]]" if get_origin(field.annotation) else f"[{name}]"
     return f"## `{written}`\n\n{table(('setting', 'default', 'meaning'), rows)}"
 
 
-def settings_rows(section: Any, above: str) -> Iterator[tuple[str, ...]]:
+def settings_rows(section: Any, above: str = "") -> Iterator[tuple[str, ...]]:
     defaults = defaults_of(section)
     for name, field in fields_of(section).items():
         if (inner := table_of(field)) is not None:

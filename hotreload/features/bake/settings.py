@@ -14,8 +14,8 @@ class BakeSettings:
     time: Annotated[
         Seconds,
         Setting(
-            "How long clients' answers judge weights that went live: clearly worse ones are left "
-            "and refused without an operator (judge.md). 0: nobody counts answers.",
+            "How long clients' answers judge new weights; clearly worse ones are rolled back and "
+            "refused (judge.md). 0: off.",
             live=True,
             example="5m",
             was="reload.bake",
@@ -24,7 +24,7 @@ class BakeSettings:
     max_time: Annotated[
         Seconds,
         Setting(
-            "How long a bake lasts at most, with inconclusive = 'hold'.",
+            "The longest bake, with inconclusive = 'hold'.",
             live=True,
             was="reload.bake_max",
         ),
@@ -32,8 +32,8 @@ class BakeSettings:
     inconclusive: Annotated[
         Literal["promote", "hold", "rollback"],
         Setting(
-            "What to do when a bake has too few answers to tell anything: promote with a mark, "
-            "hold on until there are enough, or roll back and refuse.",
+            "What to do if there are too few answers: promote with a mark, go on until there are "
+            "enough, or roll back and refuse.",
             live=True,
             was="reload.bake_inconclusive",
         ),
@@ -41,8 +41,8 @@ class BakeSettings:
     allowed_increase: Annotated[
         PartOfAll,
         Setting(
-            "How much more often than before answers may show a sign of bad weights: at 0.02, 2 "
-            "more of 100. Errors may not increase at all.",
+            "How much more often answers may show a sign of bad weights: 0.02 is 2 more of 100. "
+            "Errors may not increase.",
             live=True,
             was="reload.allowed_increase",
         ),

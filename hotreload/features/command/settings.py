@@ -15,8 +15,7 @@ class CommandSettings(SettingsOfFeature):
     run: Annotated[
         tuple[str, ...],
         Setting(
-            "An eval and its arguments: its exit code decides about each checkpoint. Empty: none "
-            "does.",
+            "An eval and its arguments; its exit code decides about each checkpoint. Unset: none.",
             example=["/opt/evals/run.sh"],
             was="behaviour.command",
         ),
@@ -24,7 +23,7 @@ class CommandSettings(SettingsOfFeature):
     timeout: Annotated[
         Deadline,
         Setting(
-            "How long it may take; else the checkpoint is postponed.",
+            "How long it may take; then the checkpoint is postponed.",
             live=True,
             was="behaviour.command_timeout",
         ),
@@ -32,7 +31,7 @@ class CommandSettings(SettingsOfFeature):
     user: Annotated[
         str | None,
         Setting(
-            "The user it runs as, if hotreload is root. Unset: hotreload's own.",
+            "The user it runs as, if hotreload is root; unset, hotreload's own.",
             example="evals",
             was="behaviour.command_user",
         ),
@@ -41,7 +40,7 @@ class CommandSettings(SettingsOfFeature):
         int,
         Bounds(least=256),
         Setting(
-            "Room for what it asks new weights; a KV pool of up to 64 MiB is taken whole.",
+            "Its room for tokens of the new weights; a KV pool of up to 64 MiB is taken whole.",
             was="behaviour.command_tokens",
         ),
     ] = 8192

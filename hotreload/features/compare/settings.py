@@ -32,8 +32,8 @@ class CompareLimits:
     min_agreement: Annotated[
         PartOfAll | None,
         Setting(
-            "The least part of an answer that must be the same up to the first token that "
-            "differs, on average.",
+            "The least part of an answer that must be equal, up to the first token that differs, "
+            "on average.",
             live=True,
             example=0.3,
         ),
@@ -41,8 +41,8 @@ class CompareLimits:
     max_kl: Annotated[
         AtMost | None,
         Setting(
-            "The most that what both expect may diverge, along the live weights' answers: the mean "
-            "Kullback-Leibler divergence of a token, in nats.",
+            "The largest mean Kullback-Leibler divergence of a token, in nats, along the live "
+            "weights' answers.",
             live=True,
             example=0.5,
         ),
@@ -50,7 +50,7 @@ class CompareLimits:
     max_kl_over_noise: Annotated[
         AtMost | None,
         Setting(
-            "The same as a multiple of what the live weights differ by when they are asked twice.",
+            "The same, as a multiple of the live weights' divergence from themselves.",
             live=True,
             example=1000.0,
         ),
@@ -58,21 +58,19 @@ class CompareLimits:
     max_perplexity_ratio: Annotated[
         AtMost | None,
         Setting(
-            "How many times as much a plain text may surprise the new weights.",
+            "How many times as much plain texts may surprise the new weights.",
             live=True,
             example=1.2,
         ),
     ] = None
     max_length_ratio: Annotated[
         AtMost | None,
-        Setting(
-            "How many times as long, or as short, their answers may be.", live=True, example=2.0
-        ),
+        Setting("How many times as long, or as short, answers may be.", live=True, example=2.0),
     ] = None
     min_accuracy: Annotated[
         PartOfAll | None,
         Setting(
-            "The least share of right answers, of those that the corpus expects.",
+            "The least share of right answers to the corpus.",
             live=True,
             example=0.8,
         ),
@@ -80,19 +78,24 @@ class CompareLimits:
     min_change: Annotated[
         AtMost | None,
         Setting(
-            "The least mean divergence: what differs by less is probably a copy of the wrong "
-            "folder.",
+            "The least mean divergence: less is probably a copy of the wrong folder.",
             live=True,
             example=1e-6,
         ),
     ] = None
     max_heard_perplexity_ratio: Annotated[
         AtMost | None,
-        Setting("The same along clients' answers, of 16 heard or more.", live=True, example=1.5),
+        Setting(
+            "The perplexity ratio along clients' answers, of 16 or more.", live=True, example=1.5
+        ),
     ] = None
     min_heard_same_top: Annotated[
         PartOfAll | None,
-        Setting("In how much of those both must expect the same token.", live=True, example=0.5),
+        Setting(
+            "The least share of their places where both expect the same token.",
+            live=True,
+            example=0.5,
+        ),
     ] = None
 
     @property
@@ -117,17 +120,16 @@ class CompareSettings(SettingsOfFeature):
     report: Annotated[
         bool,
         Setting(
-            "Whether new weights are compared with the live ones. Where the engine answers by one "
-            "set of weights alone, or over several hosts, they are not.",
+            "Whether to compare new weights with the live ones. Engines that can only drain, and "
+            "several hosts, do not.",
             was="behaviour.report",
         ),
     ] = True
     time: Annotated[
         Deadline,
         Setting(
-            "How long that may take where there are limits; a checkpoint that takes longer is "
-            "postponed. Without limits new weights are live first, and the next checkpoint ends "
-            "it; where swaps drain they wait for it, 2 s at most.",
+            "How long it may take with limits; then the checkpoint is postponed. Without limits "
+            "the next checkpoint ends it; if swaps drain it takes 2 s at most.",
             live=True,
             was="behaviour.time",
         ),
@@ -135,9 +137,8 @@ class CompareSettings(SettingsOfFeature):
     corpus: Annotated[
         NamedFile | None,
         Setting(
-            "A file of questions that both are asked beside those that are built in: a JSON object "
-            "a line, with prompt or messages, max_tokens, and answer, contains or matches where an "
-            "answer is expected. Read again with the settings.",
+            "File of your own questions: a JSON object a line, with prompt or messages, "
+            "max_tokens, and answer, contains or matches. Read again with the settings.",
             live=True,
             example="/etc/hotreload/prompts.jsonl",
             was="behaviour.corpus",
@@ -146,8 +147,8 @@ class CompareSettings(SettingsOfFeature):
     mirror: Annotated[
         PartOfAll,
         Setting(
-            "This share of the requests that end while a checkpoint waits is heard, to be "
-            "compared, too.",
+            "The share of requests, of those that end while a checkpoint waits, to compare by, "
+            "too.",
             was="behaviour.mirror",
         ),
     ] = 0.0
@@ -155,7 +156,7 @@ class CompareSettings(SettingsOfFeature):
         int,
         Bounds(least=0, most=1000, is_strict=True),
         Setting(
-            "So many of the last requests are kept in memory, and compared, too.",
+            "How many of the last requests to keep in memory, and to compare by, too.",
             was="behaviour.replay",
         ),
     ] = 0

@@ -17,8 +17,7 @@ class PauseSettings:
     limit: Annotated[
         Seconds,
         Setting(
-            "How long a pause that somebody asked for (POST /pause_generation) may hold those who "
-            "come: after that it is over by itself. 0 forbids pauses.",
+            "The longest pause (POST /pause_generation); then it ends by itself. 0 forbids pauses.",
             live=True,
             was="server.pause_limit",
         ),

@@ -14,10 +14,8 @@ class SessionsSettings:
     keep: Annotated[
         Seconds,
         Setting(
-            "How long weights that are not live any more are kept to answer the next request of a "
-            "conversation that began with them, since its last one; the headers that name a "
-            "conversation are in train.md. A checkpoint that needs their room goes before. 0: "
-            "conversations are not looked at.",
+            "How long old weights are kept for the next request of a conversation, unless a "
+            "checkpoint needs their room (train.md). 0: off.",
             live=True,
             was="reload.sessions",
         ),
