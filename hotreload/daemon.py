@@ -20,21 +20,21 @@ from hotreload.core.decision import learn_all
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
-from hotreload.events import Events, Leaving
+from hotreload.events import Events, StopRequested
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
 from hotreload.hosts.life.meeting import trusting_ranks_of
-from hotreload.life.checking import Checking
-from hotreload.life.ending import Ending, ExitCode
+from hotreload.life.checkpoint_checks import CheckpointChecks
+from hotreload.life.live_settings import LiveSettings, SecretFiles, digest_of_probes
 from hotreload.life.observers import Observers
-from hotreload.life.rereading import Rereading, SecretFiles, digest_of_probes
-from hotreload.life.running import RunningEngine
-from hotreload.life.saved.last_life import last_life
+from hotreload.life.running_engine import RunningEngine
+from hotreload.life.saved.last_life import make_last_life_event
 from hotreload.life.saved.state import StateFile
-from hotreload.life.serving import ServingLife
+from hotreload.life.serving_life import ServingLife
 from hotreload.life.serving_slot import ServingSlot
+from hotreload.life.shutdown import ExitCode, Shutdown
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import is_read_in_terminal
@@ -91,8 +91,8 @@ class Daemon:
         )
         self.slot = ServingSlot(self.entrance)
         """The start puts here what serves; the server, a scrape and systemd find it."""
-        self.rereading = Rereading(settings, read, publish, self.entrance, self.limits)
-        self.secrets = SecretFiles(settings, self.rereading.refused)
+        self.live_settings = LiveSettings(settings, read, publish, self.entrance, self.limits)
+        self.secrets = SecretFiles(settings, self.live_settings.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, what takes the others along."""
@@ -109,8 +109,8 @@ class Daemon:
         # Of what the source or the checks have read, for both.
         digests = Digests(self.ledger.contents, self._quiet)
         self.source = make_source(settings, publish, self.ledger, digests)
-        self.checking = Checking(
-            self.rereading,
+        self.checking = CheckpointChecks(
+            self.live_settings,
             content_of=self.source.content_of,
             roots=settings.checkpoint_roots,
             digests=digests,
@@ -137,7 +137,7 @@ class Daemon:
         self.socket_paths = SocketPaths(publish)
         self.workers = Workers(
             counted_workers(settings.server.workers),
-            rereading=self.rereading,
+            live_settings=self.live_settings,
             keys=self.secrets.keys,
             metrics=self.metrics,
             live=lambda: self.status.live,
@@ -161,9 +161,9 @@ class Daemon:
             keys=self.secrets.keys,
         )
         follows = elsewhere is not None
-        self.ending = Ending(self.entrance, self.ledger, self.state.save, follows=follows)
+        self.shutdown = Shutdown(self.entrance, self.ledger, self.state.save, follows=follows)
         self._stop = asyncio.Event()
-        self.life = self._following() if follows else self._deciding()
+        self.life = self._make_follower() if follows else self._make_serving_life()
 
     def _quiet(self) -> Quiet:
         """At a start nobody is answered who would have to be left any processor time."""
@@ -172,19 +172,19 @@ class Daemon:
 
     def _given_to(self, feature: Feature) -> Given:
         return Given(
-            settings=lambda: self.rereading.settings,
+            settings=lambda: self.live_settings.settings,
             limits=self.limits,
             entrance=self.entrance,
             engines=self.slot.engines,
             attempts=self.attempts,
-            leave=self.slot.leaving(feature.name),
+            leave=self.slot.make_leave(feature.name),
         )
 
-    def _deciding(self) -> ServingLife:
+    def _make_serving_life(self) -> ServingLife:
         return ServingLife(
             self.slot,
             self.events,
-            rereading=self.rereading,
+            live_settings=self.live_settings,
             source=self.source,
             checking=self.checking,
             attempts=self.attempts,
@@ -193,7 +193,7 @@ class Daemon:
             others=self.lead,
         )
 
-    def _following(self) -> Follow:
+    def _make_follower(self) -> Follow:
         assert self.ranks is not None, "there are others to follow"
         return Follow(
             self.settings,
@@ -213,7 +213,7 @@ class Daemon:
         server = self.settings.server
         with (
             hold_systemd_sockets() as passed,
-            self.state.folder.held(server.socket),
+            self.state.folder.hold(server.socket),
             bind_sockets(server, passed) as sockets,
             page_at(self.settings.metrics.address, self.metrics.latest) as metrics,
         ):
@@ -221,7 +221,7 @@ class Daemon:
                 follows = self.ranks is not None and not self.ranks.leads
                 self.events.subscribe(ReadyLine(sockets, metrics, follows=follows).observe)
             if (died := self.state.folder.died) is not None:
-                self.events.publish(last_life(died, self.ledger, self.settings))
+                self.events.publish(make_last_life_event(died, self.ledger, self.settings))
             return await self._serve(sockets, are_held=bool(passed))
 
     async def _serve(self, sockets: list[socket], *, are_held: bool) -> int:
@@ -238,7 +238,7 @@ class Daemon:
         self.events.subscribe(http.observe)
         serving = asyncio.create_task(http.serve(sockets))
         working = asyncio.create_task(self._work(http), name="workers")
-        beside = [asyncio.create_task(each) for each in self._beside()]
+        beside = [asyncio.create_task(each) for each in self._list_background()]
         try:
             return await self._live(http)
         finally:
@@ -246,8 +246,8 @@ class Daemon:
             self.workers.shut_down()
             await serving
             await working
-            if are_held and isinstance(self.ending.cause, ConfigError):
-                refuse_clients(sockets, self.ending.cause)
+            if are_held and isinstance(self.shutdown.cause, ConfigError):
+                refuse_clients(sockets, self.shutdown.cause)
             await self.source.close()
             for task in beside:
                 task.cancel()
@@ -261,11 +261,11 @@ class Daemon:
             linger_seconds=http.linger_seconds,
         )
 
-    def _beside(self) -> Iterable[Coroutine[Any, Any, None]]:
+    def _list_background(self) -> Iterable[Coroutine[Any, Any, None]]:
         """Yield what runs from the first moment to the last, whatever the engine does."""
         yield self.observers.systemd.beat()
         yield self.state.watch(self.ledger)
-        yield self.secrets.watch(self.workers.tell_settings)
+        yield self.secrets.watch(self.workers.send_settings)
 
     async def _look_for_files(self) -> None:
         await self.slot.filled.wait()
@@ -280,25 +280,25 @@ class Daemon:
                 tasks.create_task(self._look_for_files(), name="look for files")
                 tasks.create_task(self._wait_for_stop(http), name="wait for a signal")
         except* Stopped:
-            await self.ending.in_order()
+            await self.shutdown.end_cleanly()
         except* ConfigError as faults:
-            code = self.ending.by(faults, ExitCode.BAD_CONFIG, "daemon.bad_config")
+            code = self.shutdown.fail(faults, ExitCode.BAD_CONFIG, "daemon.bad_config")
         except* DeviceUnavailable as faults:
-            code = self.ending.by(faults, ExitCode.NO_DEVICE, "daemon.no_device")
+            code = self.shutdown.fail(faults, ExitCode.NO_DEVICE, "daemon.no_device")
         except* EngineLost as losses:
-            code = self.ending.by(losses, ExitCode.ENGINE_LOST, "daemon.engine_lost")
+            code = self.shutdown.fail(losses, ExitCode.ENGINE_LOST, "daemon.engine_lost")
         except* Exception as faults:  # a fault of ours: nobody knows what is whole, so be replaced
             log.critical("daemon.internal_error", exc_info=faults)
-            code = self.ending.by(faults, ExitCode.ENGINE_LOST, "daemon.internal_error")
-        return await self.ending.settle(
+            code = self.shutdown.fail(faults, ExitCode.ENGINE_LOST, "daemon.internal_error")
+        return await self.shutdown.settle(
             code, is_lost=self.status.state is State.LOST, was_asked=self._stop.is_set()
         )
 
     def _lose(self, why: EngineLost) -> None:
         """Another host is gone: let nobody in any more, and have who is inside hear of it."""
-        if self.ending.cause is None:
+        if self.shutdown.cause is None:
             self.life.lose(why)
-            self.ending.lose(why)
+            self.shutdown.lose(why)
 
     async def _wait_for_stop(self, http: HttpServer) -> None:
         """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
@@ -332,7 +332,7 @@ class Daemon:
 
     def look_anew(self) -> None:
         """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
-        self.rereading.ask()
+        self.live_settings.ask()
         self.secrets.look_again()
         self.socket_paths.check_now()
         self.source.wake("signal")
@@ -343,5 +343,5 @@ class Daemon:
         if self._stop.is_set():
             log.warning("daemon.stopped_at_once", extra={"why": "asked to stop a second time"})
             os._exit(ExitCode.FORCED)
-        self.events.publish(Leaving())
+        self.events.publish(StopRequested())
         self._stop.set()

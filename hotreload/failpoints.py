@@ -64,7 +64,7 @@ def arm(text: str) -> None:
     _armed.update(points)
 
 
-def armed() -> dict[str, str]:
+def list_armed() -> dict[str, str]:
     """The armed points, each with its action."""
     return {name: f"{each.action}:{each.argument}".strip(":") for name, each in _armed.items()}
 

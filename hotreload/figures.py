@@ -21,10 +21,14 @@ LEAST_PERCENT, MOST_PERCENT = 0.001, 1e6
 def duration(seconds: float) -> str:
     """Write seconds with the digits that matter."""
     if seconds < 0.9995:
-        return f"{rounded(seconds * 1000)} ms"
+        return f"{round_half_up(seconds * 1000)} ms"
     if seconds < 99.95:
-        return f"{rounded(seconds, 1)} s"
-    return f"{rounded(seconds / 60)} min" if seconds < 5970 else f"{rounded(seconds / 3600, 1)} h"
+        return f"{round_half_up(seconds, 1)} s"
+    return (
+        f"{round_half_up(seconds / 60)} min"
+        if seconds < 5970
+        else f"{round_half_up(seconds / 3600, 1)} h"
+    )
 
 
 def size(count: float) -> str:
@@ -32,7 +36,7 @@ def size(count: float) -> str:
     power = 0
     while count >= 999.5 and power < len(SIZE_UNITS) - 1:
         count, power = count / 1000, power + 1
-    return f"{rounded(count, 1 if power and count < 99.5 else 0)} {SIZE_UNITS[power]}"
+    return f"{round_half_up(count, 1 if power and count < 99.5 else 0)} {SIZE_UNITS[power]}"
 
 
 def percent(share: float) -> str:
@@ -43,12 +47,12 @@ def percent(share: float) -> str:
     if number >= MOST_PERCENT:
         return "over 1000000 %"
     if number >= 9.95:
-        return f"{rounded(number)} %"
+        return f"{round_half_up(number)} %"
     two = Context(prec=2, rounding=ROUND_HALF_UP).create_decimal(Decimal(number))
     return f"{two:f}".rstrip("0").rstrip(".") + " %" if number else "0 %"
 
 
-def rounded(number: float, digits: int = 0) -> str:
+def round_half_up(number: float, digits: int = 0) -> str:
     """Write a number with so many digits; a half goes up, as JavaScript's `toFixed` does it."""
     return f"{Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)}"
 

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hotreload.types import Attempt, By, Generation, Loading, PassedOver, Reason, Refusal, Revision
+from hotreload.types import (
+    Attempt,
+    By,
+    Generation,
+    LoadFacts,
+    PassedOver,
+    Reason,
+    Refusal,
+    Revision,
+)
 
 Fields = dict[str, Any]
 """A JSON object."""
@@ -67,10 +76,10 @@ def attempt_fields(attempt: Attempt) -> Fields:
     }
 
 
-def rounded(value: Any) -> Any:
+def round_numbers(value: Any) -> Any:
     """Return it with numbers as exact as anybody reads them."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: round_numbers(each) for name, each in value.items()}
     return round(value, 9) if isinstance(value, float) else value
 
 
@@ -102,7 +111,7 @@ def refusal_fields(refusal: Refusal) -> Fields:
     }
 
 
-def loading_fields(loading: Loading | None) -> Fields:
+def loading_fields(loading: LoadFacts | None) -> Fields:
     """Return how weights were made, as an attempt and the status show it."""
     if loading is None:
         return dict(NOT_LOADED)

@@ -86,7 +86,7 @@ def yield_processors(niceness: int = LITTLE) -> None:
             os.setpriority(os.PRIO_PROCESS, own, niceness)
 
 
-def done_quietly[J, R](
+def do_quietly[J, R](
     jobs: Iterable[J],
     worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
     quiet: Quiet,
@@ -104,11 +104,11 @@ def done_quietly[J, R](
         crew.end()
 
 
-def step_by_step(steps: Iterable[None], quiet: Quiet) -> None:
+def run_steps(steps: Iterable[None], quiet: Quiet) -> None:
     """Take steps that must follow each other, each in the thread that gets on best."""
     if quiet.priority == "idle":
         one = replace(quiet, threads=1)
-        steps = done_quietly(steps, lambda: nullcontext(lambda step: step), one)
+        steps = do_quietly(steps, lambda: nullcontext(lambda step: step), one)
     deque(steps, maxlen=0)
 
 
@@ -142,10 +142,10 @@ class _Crew[J, R]:
 
     def results(self) -> Iterator[R]:
         may_starve = self._quiet.priority == "idle"
-        starving = _Starving(self._quiet.starve_seconds)
+        starving = _StarvationWatch(self._quiet.starve_seconds)
         self._begin(getattr(_reached, "step", 0) if may_starve else LAST)
         while self._at_work:
-            if self._step < LAST and starving.is_so(self._threads):
+            if self._step < LAST and starving.is_starving(self._threads):
                 _reached.step = self._step + 1
                 self._begin(self._step + 1)
             with suppress(Empty):
@@ -214,7 +214,7 @@ class _Had(NamedTuple):
     wanted: float = 0.0
 
 
-class _Starving:
+class _StarvationWatch:
     """Looks how much of a processor a crew had of the time in which it wanted one."""
 
     def __init__(self, within: float) -> None:
@@ -223,7 +223,7 @@ class _Starving:
         self._so_far: dict[int, _Had] = {}
         self._window = _Had()
 
-    def is_so(self, threads: Iterable[threading.Thread]) -> bool:
+    def is_starving(self, threads: Iterable[threading.Thread]) -> bool:
         """Look once more; a window that is over begins again."""
         since = monotonic() - self._looked_at
         self._looked_at += since
@@ -231,7 +231,7 @@ class _Starving:
         for each in threads:
             if each.is_alive() and each.native_id is not None:
                 before = self._so_far.get(each.native_id, _Had())
-                now = self._so_far[each.native_id] = _looked(each.native_id, before, since)
+                now = self._so_far[each.native_id] = _measure(each.native_id, before, since)
                 had += now.had - before.had
                 wanted = max(wanted, now.wanted - before.wanted)
         self._window = _Had(self._window.had + had, self._window.wanted + wanted)
@@ -242,17 +242,17 @@ class _Starving:
         return had < FLOOR * wanted
 
 
-def _looked(thread: int, before: _Had, since: float) -> _Had:
+def _measure(thread: int, before: _Had, since: float) -> _Had:
     """Look at one thread: time in which it waits for a disk, or for a lock, it does not want.
 
     The system counts a wait when it is over: of one that goes on the time since the last look.
     """
-    had, waited, is_ready = scheduled(thread)
+    had, waited, is_ready = read_scheduling(thread)
     waits_on = before.wanted + since if is_ready and had == before.had else 0.0
     return _Had(had, max(before.wanted, had + waited, waits_on))
 
 
-def scheduled(thread: int) -> tuple[float, float, bool]:
+def read_scheduling(thread: int) -> tuple[float, float, bool]:
     """Seconds in which a thread computed, and waited for a processor; and if it wants one now.
 
     Where the system does not tell, as if it did nothing but wait.

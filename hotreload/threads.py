@@ -25,7 +25,7 @@ LEFT_BEHIND_SECONDS = 60.0
 """Seconds the next work waits for a thread that was left behind: most are slow, not hung."""
 
 
-async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
+async def run_to_end[T](work: Coroutine[Any, Any, T]) -> T:
     """Run work to its end even when cancelled meanwhile; raise the cancel again afterwards.
 
     An error of the work itself goes before the cancel: the caller must record it, and EngineLost
@@ -44,7 +44,7 @@ async def uninterrupted[T](work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-async def checked_at[T](
+async def run_checked[T](
     news: asyncio.Event,
     check: Callable[[], None],
     work: Awaitable[T],
@@ -60,17 +60,17 @@ async def checked_at[T](
         while not task.done():
             news.clear()
             check()
-            await _done_or_told(task, news)
+            await _wait_for_end_or_news(task, news)
         return task.result()
     except BaseException:
-        await uninterrupted(_given_up(task, discard))
+        await run_to_end(_give_up(task, discard))
         raise
     finally:
         # As in `in_thread`: the task's error holds this frame, and this frame holds the task.
         del task
 
 
-async def _done_or_told(task: asyncio.Future[Any], news: asyncio.Event) -> None:
+async def _wait_for_end_or_news(task: asyncio.Future[Any], news: asyncio.Event) -> None:
     told = asyncio.ensure_future(news.wait())
     try:
         await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +78,7 @@ async def _done_or_told(task: asyncio.Future[Any], news: asyncio.Event) -> None:
         told.cancel()
 
 
-async def _given_up[T](
+async def _give_up[T](
     task: asyncio.Future[T], discard: Callable[[T], Awaitable[None]] | None
 ) -> None:
     """Cancel the task, wait for its end, and free the result it may have made at that moment."""
@@ -120,7 +120,7 @@ async def in_thread[T](
     try:
         return await asyncio.shield(job.start())
     except asyncio.CancelledError:
-        await uninterrupted(job.end(LEAVE_AFTER if leave_as else None))
+        await run_to_end(job.end(LEAVE_AFTER if leave_as else None))
         raise
     finally:
         # The job's error holds this frame, and this frame holds the job: such a circle would keep
@@ -133,7 +133,7 @@ async def wait_for_left_behind() -> None:
 
     No read begins beside one that was given up: what hangs the one would hang the other.
     """
-    ends = [asyncio.wrap_future(each.ended) for each in _left() if each.is_read]
+    ends = [asyncio.wrap_future(each.ended) for each in _list_left() if each.is_read]
     if ends:
         await asyncio.wait(ends, timeout=LEFT_BEHIND_SECONDS)
     if (work := left_behind()) is not None:
@@ -144,15 +144,15 @@ async def wait_for_left_behind() -> None:
 
 def left_behind() -> str | None:
     """A read that was left behind and still hangs, in words; None when there is none."""
-    return next((each.name for each in _left() if each.is_read), None)
+    return next((each.name for each in _list_left() if each.is_read), None)
 
 
-def all_left_behind() -> list[str]:
+def list_left_behind() -> list[str]:
     """All work that was left behind and still hangs, in words."""
-    return [each.name for each in _left()]
+    return [each.name for each in _list_left()]
 
 
-def _left() -> list["_Thread"]:
+def _list_left() -> list["_Thread"]:
     threads = (each for each in threading.enumerate() if isinstance(each, _Thread))
     return [each for each in threads if each.is_left and not each.ended.done()]
 
@@ -206,7 +206,7 @@ class _Job[T]:
     async def end(self, within: float | None) -> None:
         """Tell the work that nobody wants it any more, and see that nothing of it stays."""
         self._cancel.set()
-        self._done.add_done_callback(_heard)
+        self._done.add_done_callback(_drop_error)
         await asyncio.wait({self._done}, timeout=within)
         if self._result.cancel():  # else it has ended
             self._thread.is_left = True
@@ -241,7 +241,7 @@ def forgetting_locals() -> Iterator[None]:
         raise
 
 
-def _heard(done: asyncio.Future[Any]) -> None:
+def _drop_error(done: asyncio.Future[Any]) -> None:
     """Take the error of work that was given up: asyncio would log it as one that nobody saw."""
     if not done.cancelled():
         done.exception()

@@ -6,7 +6,7 @@ The one that looks for it tells how it stands by a `Trouble`; log, status, metri
 
 from collections.abc import Iterable
 
-from hotreload.events import Publish, TroubleTold
+from hotreload.events import Publish, TroubleNews
 
 WAITS_FOR_FILES = "waits_for_files"
 OLDER_ANSWERS = "older_answers"
@@ -41,7 +41,7 @@ class Trouble:
         self._standing: dict[str, tuple[str, str]] = {}
         self._message: str | None = None
 
-    def now(self, message: str | None, todo: str = "", *, of: str = "") -> None:
+    def set(self, message: str | None, todo: str = "", *, of: str = "") -> None:
         """Say how it stands: what is wrong and what to do about it, or None when nothing is.
 
         Told as often as it is looked at; only a change is published. `of` says what of, where
@@ -51,12 +51,12 @@ class Trouble:
             self._standing.pop(of, None)
         else:
             self._standing[of] = (message, todo)
-        told = _joined(words for words, _ in self._standing.values()) or None
+        told = _join(words for words, _ in self._standing.values()) or None
         if told != self._message:
             self._message = told
-            todos = _joined(words for _, words in self._standing.values())
-            self._publish(TroubleTold(self._code, told, todos))
+            todos = _join(words for _, words in self._standing.values())
+            self._publish(TroubleNews(self._code, told, todos))
 
 
-def _joined(words: Iterable[str]) -> str:
+def _join(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(words))

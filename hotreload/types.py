@@ -163,7 +163,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadFacts:
     """The way a set of weights was made of a checkpoint, and how it differs from the live one."""
 
     loader: str
@@ -235,7 +235,7 @@ class Staged:
     leaves: Mapping[str, int] = field(repr=False)
     """Each leaf's checksum by its path, at most 2**53 so that a gauge holds it exactly."""
     bytes: int
-    loading: Loading | None = None
+    loading: LoadFacts | None = None
     """None for what was not made of a checkpoint: what an engine started with, and noise."""
 
 
@@ -370,7 +370,7 @@ NOT_PROBED = Evidence(PROBE, facts={"unproven": None})
 """`unproven` is the reason why a dry run could not ask the probes."""
 
 
-def noted(evidence: tuple[Evidence, ...], new: Evidence) -> tuple[Evidence, ...]:
+def replace_evidence(evidence: tuple[Evidence, ...], new: Evidence) -> tuple[Evidence, ...]:
     """Put new evidence in the place of what has its name, else at the end."""
     if new.name not in [each.name for each in evidence]:
         return (*evidence, new)
@@ -393,7 +393,7 @@ class Attempt:
     """Of what was live before and after it, if it went live."""
     by: By | None = None
     """The operator who asked for it, or the start; None if the source wished it."""
-    loading: Loading | None = None
+    loading: LoadFacts | None = None
     """The way its weights were staged, if they were."""
     dry_run: bool = False
     """True if nothing was to go live or be refused whatever came of it."""
@@ -409,7 +409,7 @@ class Attempt:
 
     def with_evidence(self, new: Evidence) -> "Attempt":
         """Return it with new evidence on its weights."""
-        return replace(self, evidence=noted(self.evidence, new))
+        return replace(self, evidence=replace_evidence(self.evidence, new))
 
     @property
     def is_of_a_start(self) -> bool:

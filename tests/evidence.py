@@ -12,7 +12,7 @@ from hotreload import troubles
 from hotreload.core.probes import unproven_evidence
 from hotreload.errors import REJECTIONS
 from hotreload.features import FEATURES
-from hotreload.types import NOT_PROBED, Attempt, Evidence, noted
+from hotreload.types import NOT_PROBED, Attempt, Evidence, replace_evidence
 from tests.features.given import report_of
 
 if TYPE_CHECKING:
@@ -40,20 +40,20 @@ def judged(
     """Return it with this evidence; what is not given was not asked."""
     evidence: tuple[Evidence, ...] = (NOT_PROBED, *BLANK)
     if unproven:
-        evidence = noted(evidence, unproven_evidence(unproven))
+        evidence = replace_evidence(evidence, unproven_evidence(unproven))
     if baked:
         from hotreload.features.bake.events import BakeTold
 
-        evidence = noted(evidence, BakeTold(0, attempt.revision, baked).evidence)
+        evidence = replace_evidence(evidence, BakeTold(0, attempt.revision, baked).evidence)
     if behaviour or not_compared:
         from hotreload.features.compare.evidence import evidence_of
 
-        evidence = noted(evidence, evidence_of(behaviour, not_compared))
+        evidence = replace_evidence(evidence, evidence_of(behaviour, not_compared))
     if command_said:
         from hotreload.features.command import evidence as command
 
         end = command.CommandEnd(0, tuple(command_said))
-        evidence = noted(evidence, command.evidence_of(end))
+        evidence = replace_evidence(evidence, command.evidence_of(end))
     return replace(attempt, evidence=evidence)
 
 

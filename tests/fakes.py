@@ -27,12 +27,12 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.types import (
     Checkpoint,
     EngineLoad,
     HowFar,
-    Loading,
+    LoadFacts,
     Noise,
     Revision,
     Staged,
@@ -155,7 +155,7 @@ class FakeEngine(FakeAnswers):
         self.asked_unseen: list[Question] = []
         self.spares_wait_on_host = False
         self.staging: HowFar | None = None
-        self.loading: Loading | None = None
+        self.loading: LoadFacts | None = None
         """How checkpoints are made here."""
         self.cache: set[str] = {"clean"}
         self.scrubs = 0
@@ -402,11 +402,11 @@ class FakeEngine(FakeAnswers):
     def is_turning(self, within: float) -> bool:
         return self._lost is None
 
-    async def distrusted(self) -> str:
+    async def wait_for_distrust(self) -> str:
         await self.distrust.wait()
         return "ours made another leaf"
 
-    async def died(self) -> NoReturn:
+    async def wait_until_dead(self) -> NoReturn:
         await self._death.wait()
         raise lost()
 
@@ -491,7 +491,7 @@ class FakeSource:
 
     def list_seen(self) -> list[Listed]:
         return [
-            Listed(label, Standing.OLDER, path=str(self.folder / label)) for label in self.known
+            Listed(label, ListedState.OLDER, path=str(self.folder / label)) for label in self.known
         ]
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from tests.source import MODULES, PACKAGE, nodes_of
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 NAME = re.compile(r"[a-z_]+\.[a-z_]+")
 GIVEN = {
-    "life/ending.py: event": "the ends of a daemon share one line of code",
+    "life/shutdown.py: event": "the ends of a daemon share one line of code",
 }
 """Where the name is a parameter."""
 HANDING_OVER = {"daemon.py": {"by"}}

@@ -16,7 +16,7 @@ from hotreload.checkpoint.findings import Finding, bounded, quoted, shown_name
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.reading import Hashing, Pieces, Readable, joined
 from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
-from hotreload.quiet import LOUD, Quiet, step_by_step
+from hotreload.quiet import LOUD, Quiet, run_steps
 from hotreload.types import TensorBytes
 
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -110,7 +110,7 @@ def examine(
                 scan.look(np.frombuffer(piece, np.uint8), offset, run)
                 yield
 
-    step_by_step(pieces(), quiet)
+    run_steps(pieces(), quiet)
     digest = joined([head.digest(), *(each.digest for each in tensors.held.values())])
     return Content(digest, scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
 

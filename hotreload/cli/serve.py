@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
     from hotreload import failpoints
     from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features import FEATURES
-    from hotreload.life.acceptance import accepted
+    from hotreload.life.acceptance import read_settings
     from hotreload.observe.log import configure
     from hotreload.settings.load import config_file, load
 
@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
     # A third of the time of asyncio's own loop goes into `send`, of a few bytes a token.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(
-            _serve(settings, lambda: accepted(file, args.set, os.environ, FEATURES).settings)
+            _serve(settings, lambda: read_settings(file, args.set, os.environ, FEATURES).settings)
         )
 
 
@@ -160,7 +160,7 @@ def _arm(text: str) -> None:
         failpoints.arm(text)
     except ValueError as fault:
         raise ConfigError(f"{failpoints.VARIABLE}: {fault}") from fault
-    if points := failpoints.armed():
+    if points := failpoints.list_armed():
         todo = f"unset {failpoints.VARIABLE}: failpoints are for tests alone"
         fields = {"points": points, "todo": todo}
         logging.getLogger("hotreload").critical("failpoints.armed", extra=fields)
@@ -169,16 +169,16 @@ def _arm(text: str) -> None:
 async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     from hotreload.engine.versions import imports_explained
     from hotreload.life.acceptance import check_at_start
-    from hotreload.life.mounts import until_state_is_mounted
-    from hotreload.threads import all_left_behind
+    from hotreload.life.mounts import wait_for_state_mount
+    from hotreload.threads import list_left_behind
 
-    await until_state_is_mounted(settings.state.directory)
+    await wait_for_state_mount(settings.state.directory)
     settings = await check_at_start(settings)
     with imports_explained():
         from hotreload.daemon import Daemon
 
     code = await Daemon(settings, read).run()
-    work = ", ".join(all_left_behind())
+    work = ", ".join(list_left_behind())
     if work:
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
     if work or settings.engine.nnodes > 1:

@@ -30,7 +30,7 @@ from hotreload.core.probes import unproven_evidence
 from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.threads import uninterrupted, wait_for_left_behind
+from hotreload.threads import run_to_end, wait_for_left_behind
 from hotreload.types import Checkpoint, Noise, Phase, Revision, Staged
 
 Fetch = Callable[[Revision], Awaitable[Path]]
@@ -237,7 +237,7 @@ class AttemptUnderWay:
         """Have these weights answer; a disk that cannot be written does not stop a rollback."""
         await rollout.secure_number(at_any_rate=self._is_way_back)
         async with switch.lock_engine():  # past the last exit
-            await uninterrupted(self._flip(rollout, switch, staged, probe=probe))
+            await run_to_end(self._flip(rollout, switch, staged, probe=probe))
 
     async def _flip(
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True

@@ -16,7 +16,7 @@ from hotreload.core.rules import KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import GenerationLive
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Phase, Staged
 
 
@@ -110,7 +110,7 @@ class DrainingSwitch(Switch):
             del self._spare  # a program may hold this switch for long
             # A lost engine is closed with all it holds: which set is the spare one is unknown.
             if self.serves:
-                await uninterrupted(self._put_away(spare))
+                await run_to_end(self._put_away(spare))
 
     async def _put_away(self, spare: Staged) -> None:
         """Keep what was live for a rollback, as the operator decided; free what never was."""

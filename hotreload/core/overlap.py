@@ -17,8 +17,8 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.rules import BY_MEMORY, KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
-from hotreload.events import GenerationLive, Waiting
-from hotreload.threads import uninterrupted
+from hotreload.events import GenerationLive, Wait
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.sessions")
@@ -44,7 +44,7 @@ class OverlappingSwitch(Switch):
             self.replica.staged = None
             # A lost engine is closed with all it holds: which weights it answers by is unknown.
             if self.serves and self._engine.live is not staged:
-                await uninterrupted(self._engine.release(staged))
+                await run_to_end(self._engine.release(staged))
 
     @override
     async def prove(self, staged: Staged) -> None:
@@ -121,7 +121,7 @@ class OverlappingSwitch(Switch):
         except Exception:
             if self.serves and was_waiting and self.replica.previous is fresh:
                 self.replica.previous = None
-                await uninterrupted(self.replica.put_away(fresh, self._rules.keep_previous))
+                await run_to_end(self.replica.put_away(fresh, self._rules.keep_previous))
             raise
 
     # --- room for one more set of weights --------------------------------------------------
@@ -174,11 +174,11 @@ class OverlappingSwitch(Switch):
         oldest, now = self.replica.fading[0], len(self.replica.fading)
         self._progress.waits_for_room = True
         async with self._progress.phase(Phase.DRAINING):
-            self._progress.publish(Waiting(f"{self._describe_wait(oldest)}: {why}", "reconciler"))
+            self._progress.publish(Wait(f"{self._describe_wait(oldest)}: {why}", "reconciler"))
             try:
                 await self._wanted.run_while_wanted(self._abort_if_too_late(oldest, now))
             finally:
-                self._progress.publish(Waiting(None, "reconciler"))
+                self._progress.publish(Wait(None, "reconciler"))
         self._progress.waits_for_room = False
 
     async def _abort_if_too_late(self, oldest: FadingWeights, now: int) -> None:

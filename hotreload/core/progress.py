@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from hotreload import failpoints
 from hotreload.errors import CheckpointRejected, Superseded
 from hotreload.events import PhaseEntered, Progress, Publish
-from hotreload.threads import checked_at, deadline
+from hotreload.threads import deadline, run_checked
 from hotreload.types import (
     NOT_PROBED,
     Attempt,
@@ -18,10 +18,10 @@ from hotreload.types import (
     Evidence,
     Generation,
     HowFar,
-    Loading,
+    LoadFacts,
     Phase,
     Revision,
-    noted,
+    replace_evidence,
 )
 
 Reach = Callable[[str], Awaitable[None]]
@@ -82,7 +82,7 @@ class AttemptProgress:
         self.evidence = blank
         """The findings of each judge so far."""
         self.fingerprints: tuple[str, str] | None = None
-        self.loading: Loading | None = None
+        self.loading: LoadFacts | None = None
         """Facts of the staging of its weights, once they are staged."""
         self.version = ""
         """The version that the caller who ordered these weights gave them."""
@@ -93,7 +93,7 @@ class AttemptProgress:
 
     def note(self, evidence: Evidence) -> None:
         """Keep what a judge found, in the place of what it found before."""
-        self.evidence = noted(self.evidence, evidence)
+        self.evidence = replace_evidence(self.evidence, evidence)
 
     @asynccontextmanager
     async def phase(
@@ -147,7 +147,7 @@ class WantedCheck:
         self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
     ) -> T:
         """Do long work, and cancel it when the revision is not wanted any more."""
-        return await checked_at(self._news, self.check, work, discard)
+        return await run_checked(self._news, self.check, work, discard)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from hotreload.core.ports import Engine, Source
 from hotreload.core.progress import WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.errors import DrainTimedOut, EngineLost, NotSaved, Recognized
-from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Waiting
+from hotreload.events import GenerationNamed, PhaseEntered, RevisionWanted, Wait
 from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.reconcile")
@@ -233,7 +233,7 @@ class Reconciler:
     def _publish_waiting(self, why: str | None) -> None:
         if why != self._waiting:
             self._waiting = why
-            self._publish(Waiting(why, "reconciler"))
+            self._publish(Wait(why, "reconciler"))
 
     def _make_is_wanted(self, revision: Revision) -> Callable[[], bool]:
         """Make the check whether an attempt at this revision is still wanted.

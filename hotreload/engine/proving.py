@@ -39,7 +39,7 @@ from hotreload.engine.upstream.thread.rehearsal import find_rehearsal
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.errors import BadRequest, ConfigError, ProbeFailed
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Staged
 
 log = logging.getLogger("hotreload.engine")
@@ -119,7 +119,7 @@ class ProvingEngine(ReleasingEngine):
         try:
             yield
         finally:
-            await uninterrupted(all_ended(hurrying))
+            await run_to_end(all_ended(hurrying))
 
     async def _hurry(self, lane: int, steps: int) -> None:
         began = time.monotonic()

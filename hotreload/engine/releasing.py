@@ -13,7 +13,7 @@ from hotreload.engine.upstream.thread.scheduler import rewrite_pools
 from hotreload.engine.weights.leaf.leaves import Vacated
 from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
 from hotreload.engine.weights.memory.one_set import stand_ins
-from hotreload.threads import forgetting_locals, in_thread, uninterrupted
+from hotreload.threads import forgetting_locals, in_thread, run_to_end
 
 
 class ReleasingEngine(SwitchingEngine):
@@ -78,8 +78,8 @@ class ReleasingEngine(SwitchingEngine):
 
         try:
             with telling_lack_of_memory(what), forgetting_locals():
-                await uninterrupted(in_thread(lambda cancel: make()))
-                await uninterrupted(self._between.run(partial(fill, made)))
+                await run_to_end(in_thread(lambda cancel: make()))
+                await run_to_end(self._between.run(partial(fill, made)))
         finally:
             made.clear()
 

@@ -1,4 +1,4 @@
-"""`life.running.RunningEngine` on a real sglang-jax: start here.
+"""`life.running_engine.RunningEngine` on a real sglang-jax: start here.
 
 Joins the parts: `upstream.build` builds the engine, staging loads beside it, the scheduler thread
 exchanges, answers serve. Knows nothing of gates, wishes, or files before they were checked.
@@ -27,11 +27,11 @@ from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.nonfinite_logits import Withheld
 from hotreload.engine.upstream.thread.scheduler import Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
-from hotreload.engine.weights.load.filling import Filling
+from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.sets import First, StagingOptions
 from hotreload.engine.weights.twins import Original
 from hotreload.errors import AnswerNonfinite, TryAgain
-from hotreload.threads import deadline, in_thread, uninterrupted
+from hotreload.threads import deadline, in_thread, run_to_end
 from hotreload.types import Checkpoint, EngineLoad, Revision, Staged, TensorSpec
 
 
@@ -74,7 +74,7 @@ class SglangEngine(ProvingEngine):
         revision: Revision | None = None,
         checkpoint: Checkpoint | None = None,
         twin: "SglangEngine | None" = None,
-        filling: Filling | None = None,
+        filling: FirstLoad | None = None,
     ) -> "SglangEngine":
         """Start an engine, whose weights are called `revision`.
 
@@ -118,12 +118,12 @@ class SglangEngine(ProvingEngine):
                 engine = await in_thread(lambda cancel: make(first=given))
         except BaseException:
             watch.close()
-            await uninterrupted(taken_apart(parts))
+            await run_to_end(taken_apart(parts))
             raise
         try:
             await engine._begin(checkpoint)
         except BaseException:
-            await uninterrupted(engine.close())
+            await run_to_end(engine.close())
             raise
         return engine
 
@@ -222,7 +222,7 @@ class SglangEngine(ProvingEngine):
         self._withheld = Withheld()
         self._compiled.begin_anew()
 
-    async def died(self) -> NoReturn:
+    async def wait_until_dead(self) -> NoReturn:
         """Raise EngineLost a moment after the engine died, or was found to hang."""
         await self._watch.until_lost()
 
@@ -253,7 +253,7 @@ class SglangEngine(ProvingEngine):
             self._shadow_pool.free()
         self._ahead.drop_references()
         del self._scheduler, self._shadow_pool, self._front, self._between
-        await uninterrupted(taken_apart(self._parts))
+        await run_to_end(taken_apart(self._parts))
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Original]:
@@ -294,7 +294,7 @@ class SglangEngine(ProvingEngine):
 
 
 @asynccontextmanager
-async def named[T: Revision | Filling](first: T | None) -> AsyncIterator[T]:
+async def named[T: Revision | FirstLoad](first: T | None) -> AsyncIterator[T]:
     """Name what is loaded while upstream builds an engine."""
     assert first is not None, "weights that are no copy need a name"
     yield first

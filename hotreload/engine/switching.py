@@ -20,7 +20,7 @@ from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.leaf.leaves import signature, zeroed
-from hotreload.engine.weights.load.filling import Filling
+from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loaders import Comparison
 from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
 from hotreload.engine.weights.memory.one_set import Trade, stand_ins
@@ -29,7 +29,7 @@ from hotreload.engine.weights.staging import told_to_model
 from hotreload.engine.weights.twins import Original
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.threads import forgetting_locals, in_thread, uninterrupted
+from hotreload.threads import forgetting_locals, in_thread, run_to_end
 from hotreload.types import Staged
 
 ONLY_LANE = 0
@@ -59,7 +59,7 @@ class SwitchingEngine(StagingEngine):
         """
         runner = scheduler.scheduler.tp_worker.get_model_runner()
         comparison = first.comparison if isinstance(first, Original) else Comparison()
-        ours = first if isinstance(first, Filling) else None
+        ours = first if isinstance(first, FirstLoad) else None
         comparison.is_tried = comparison.is_tried or ours is not None
         super().__init__(runner, terms, comparison, None if ours is None else ours.plan)
         others = "copy" if isinstance(first, Original) else "upstream"
@@ -97,7 +97,7 @@ class SwitchingEngine(StagingEngine):
         assert staged.weights.leaves, "stowed or released weights cannot go live"
         # To its end even when cancelled: what the scheduler thread did, `live` must say.
         with forgetting_locals():
-            return await uninterrupted(self._flipped(staged))
+            return await run_to_end(self._flipped(staged))
 
     async def _flipped(self, staged: Staged) -> Staged:
         weights, before = staged.weights, self.live
@@ -168,11 +168,11 @@ class SwitchingEngine(StagingEngine):
         try:
             with forgetting_locals():
                 # Cancelled meanwhile, it is open, and ended all the same.
-                await uninterrupted(opens())
+                await run_to_end(opens())
             yield opened[0]
         finally:
             for number in opened:
-                await uninterrupted(self._end(number))
+                await run_to_end(self._end(number))
                 self._proving.discard(number)
 
     # --- where one answers at a time --------------------------------------------------------------
@@ -187,7 +187,7 @@ class SwitchingEngine(StagingEngine):
         # To its end even when cancelled: what the scheduler thread did, `live` must say, and half
         # of a set answers nobody.
         with forgetting_locals():
-            await uninterrupted(self._exchanged(staged) if weights.leaves else self._traded(staged))
+            await run_to_end(self._exchanged(staged) if weights.leaves else self._traded(staged))
         return before
 
     def _takes_over(self, staged: Staged) -> None:

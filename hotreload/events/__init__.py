@@ -4,6 +4,21 @@ The events are the public log schema: each has a name, a level and fields. Obser
 so one that fails costs a log line and nothing else.
 """
 
+from hotreload.events.daemon import (
+    FoldersPassedOver,
+    GateChanged,
+    LastLifeDied,
+    OperatorAsked,
+    ReplicaMoved,
+    SettingsRead,
+    SocketBoundAnew,
+    SourceScanned,
+    StateSaved,
+    StopRequested,
+    TroubleNews,
+    Warmup,
+    WorkerMoved,
+)
 from hotreload.events.event import Event, Events, Observer, Publish, event_fields
 from hotreload.events.reloads import (
     AnswersWithheld,
@@ -19,22 +34,7 @@ from hotreload.events.reloads import (
     PhaseEntered,
     Progress,
     RevisionWanted,
-    Waiting,
-)
-from hotreload.events.running import (
-    FoldersPassedOver,
-    GateChanged,
-    LastLifeDied,
-    Leaving,
-    OperatorAsked,
-    ReplicaMoved,
-    SettingsRead,
-    SocketBoundAnew,
-    SourceScanned,
-    StateSaved,
-    TroubleTold,
-    Warming,
-    WorkerMoved,
+    Wait,
 )
 
 __all__ = [
@@ -49,7 +49,6 @@ __all__ = [
     "GenerationLive",
     "GenerationNamed",
     "LastLifeDied",
-    "Leaving",
     "LiveDrifted",
     "LiveVerified",
     "LoaderDistrusted",
@@ -65,9 +64,10 @@ __all__ = [
     "SocketBoundAnew",
     "SourceScanned",
     "StateSaved",
-    "TroubleTold",
-    "Waiting",
-    "Warming",
+    "StopRequested",
+    "TroubleNews",
+    "Wait",
+    "Warmup",
     "WorkerMoved",
     "event_fields",
 ]

@@ -34,7 +34,7 @@ class Event:
         """Return what there is to say of it, as JSON fields."""
         told: Fields = {}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]  # each kind is a dataclass
-            told |= _spelled(each.name, getattr(self, each.name))
+            told |= _spell(each.name, getattr(self, each.name))
         return told
 
 
@@ -50,7 +50,7 @@ class LateEvidence(Event):
         raise NotImplementedError
 
 
-def _spelled(name: str, value: Any) -> Fields:
+def _spell(name: str, value: Any) -> Fields:
     match value:
         case Revision():
             return revision_fields(value)

@@ -40,7 +40,7 @@ class RevisionWanted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting(Event):
+class Wait(Event):
     """The source, the reconciler or the start waits for this, in words; None when for nothing."""
 
     waiting_for: str | None
@@ -104,7 +104,7 @@ class AttemptFinished(Event):
         return OUTCOME_LEVELS[self.attempt.outcome]
 
     def fields(self) -> Fields:
-        return _ended(self)
+        return _attempt_end_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class DryRunFinished(Event):
         return OUTCOME_LEVELS[self.attempt.outcome]
 
     def fields(self) -> Fields:
-        return _ended(self)
+        return _attempt_end_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,6 @@ class LiveDrifted(Event):
         }
 
 
-def _ended(event: AttemptFinished | DryRunFinished) -> Fields:
+def _attempt_end_fields(event: AttemptFinished | DryRunFinished) -> Fields:
     live = event.live.number if event.live else None
     return {**attempt_fields(event.attempt), "live": live, "replica": event.replica}

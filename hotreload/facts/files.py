@@ -61,7 +61,7 @@ def lock(opened: int, *, wait: bool = False) -> None:
 
 
 @contextmanager
-def locked(path: Path, how: int = os.O_RDONLY) -> Iterator[None]:
+def hold_lock(path: Path, how: int = os.O_RDONLY) -> Iterator[None]:
     """Open it and hold its lock until the end of the block; BlockingIOError if another has it."""
     opened = os.open(path, how | os.O_CLOEXEC, 0o644)
     try:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from hotreload.types import Revision
 
 
-class Standing(StrEnum):
+class ListedState(StrEnum):
     """The state of something that a source lists."""
 
     NEWEST = "newest"
@@ -23,7 +23,7 @@ class Listed:
     """A folder or commit that a source knows of, as its last look showed it."""
 
     name: str
-    standing: Standing
+    standing: ListedState
     why: str = ""
     """The reason why it is not wished for: it waits, is older than another, or is no checkpoint."""
     code: str = ""

@@ -24,7 +24,7 @@ def mounts(table: str) -> Iterator[Mount]:
     """All that the text of a mountinfo names; of two on one place the later covers the other."""
     for line in filter(None, table.split("\n")):  # a path may hold other white space
         mount, _, source = line.partition(" - ")
-        yield Mount(Path(unescaped(mount.split(" ")[4])), source.split(" ")[0])
+        yield Mount(Path(unescape(mount.split(" ")[4])), source.split(" ")[0])
 
 
 def mount_of(path: Path, table: str | None = None) -> Mount:
@@ -38,6 +38,6 @@ def mount_of(path: Path, table: str | None = None) -> Mount:
     return best
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """A path as it is; this table, and fstab, spell spaces and the like by their numbers."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)

@@ -13,7 +13,7 @@ from typing import Any
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.hosts.steps import DROP, InVain, OwnPart, StepKind, StepSeconds, in_step
 from hotreload.hosts.vote import Ballot, Chair, Step
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Staged
 
 type Work[T] = Callable[[], Coroutine[Any, Any, T]]
@@ -44,7 +44,7 @@ class AllRanks:
         try:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
-            await uninterrupted(self._not_begun_here(calling))
+            await run_to_end(self._not_begun_here(calling))
             raise
 
     async def _not_begun_here(self, calling: asyncio.Future[Step]) -> None:
@@ -54,14 +54,14 @@ class AllRanks:
         """Hear the others; EngineLost as soon as the part here is lost: they say no more."""
         within = kind.within(self.seconds)
         hearing = asyncio.create_task(self._chair.all_did(step, within))
-        lost = asyncio.create_task(self._own.died())
+        lost = asyncio.create_task(self._own.wait_until_dead())
         try:
             await asyncio.wait({hearing, lost}, return_when=FIRST_COMPLETED)
             if not hearing.done():
                 await lost
             return hearing.result()
         finally:
-            await uninterrupted(_ended(hearing, lost))
+            await run_to_end(_ended(hearing, lost))
 
     async def give_up(self, step: Step) -> None:
         """Have others that are still at a step give it up, and free what they made in it."""
@@ -104,7 +104,7 @@ class BegunStep:
                 self._own.lose(words)
                 raise EngineLost(words) from fault
             if self._kind.in_vain is not InVain.STAYS:
-                await uninterrupted(self.give_up())
+                await run_to_end(self.give_up())
             raise
 
     async def give_up(self) -> None:
@@ -128,7 +128,7 @@ class BegunStep:
             made = await own
             return made, await others
         except BaseException:
-            await uninterrupted(_given_up(own, others, free))
+            await run_to_end(_given_up(own, others, free))
             raise
         finally:
             del own  # as in `threads`: its error holds this frame

@@ -164,7 +164,7 @@ class OwnPart(Engine, Protocol):
         """Forget the cached prefixes that nothing under way uses; count their tokens."""
         ...
 
-    async def died(self) -> NoReturn:
+    async def wait_until_dead(self) -> NoReturn:
         """Raise EngineLost as soon as it is known that it died or hangs."""
         ...
 

@@ -15,7 +15,7 @@ from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, Pro
 from hotreload.hosts.bounds import LONGEST_WORDS, NotBelieved, number, parsed, table, words
 from hotreload.hosts.hearing import Ear
 from hotreload.hosts.upstream.store import Store
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Reason
 
 MOST_TOLD_FINDINGS = 200
@@ -172,7 +172,7 @@ class Chair:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 heard += [ballot for each in done if (ballot := each.result()) is not None]
         finally:
-            await uninterrupted(_ended(waiting))
+            await run_to_end(_ended(waiting))
         if len(heard) == len(self.others):
             await in_thread(lambda cancel: self._forget_before(step.number))
         return sorted(heard, key=lambda each: each.rank)
@@ -220,7 +220,7 @@ class Follower:
                     await work
                 step = await upcoming
             finally:
-                await uninterrupted(_ended({upcoming, work}))
+                await run_to_end(_ended({upcoming, work}))
 
     async def _take(self, step: Step, do: Do) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 from hotreload.engine.answering.answers import Answer, Newest, all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest, NotServing, shown
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation
 
 Prompt = str | list[int] | tuple[int, ...]
@@ -109,7 +109,7 @@ class Stream:
 
     async def end(self) -> None:
         """Abort what has not ended, and return when the engine has forgotten it."""
-        await uninterrupted(all_ended([self.task]))
+        await run_to_end(all_ended([self.task]))
 
 
 class Streams:

@@ -33,7 +33,7 @@ from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot, Started, TasksBeside, start, tell
 from hotreload.hot.switching import Switching
 from hotreload.hot.terms import HotTerms
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode
 
 
@@ -257,7 +257,7 @@ class AsyncHotEngine(AnsweringHalf):
         self._gate.seal("the engine is closed")
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
-        await uninterrupted(asyncio.wait({self._ending}))
+        await run_to_end(asyncio.wait({self._ending}))
         self._ending.result()
 
     async def _end(self) -> None:

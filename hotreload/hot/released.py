@@ -11,7 +11,7 @@ from hotreload.errors import BadRequest, DrainTimedOut, NotServing
 from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.new_weights import NewWeights
 from hotreload.hot.switching import Switching
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode
 
 _KV, _WEIGHTS = "kv", "weights"
@@ -74,7 +74,7 @@ class Releasing:
             self._released.is_changing = True
             try:
                 await self._emptied(abort)
-                return await uninterrupted(self._freed(kv=kv, weights=weights))
+                return await run_to_end(self._freed(kv=kv, weights=weights))
             finally:
                 self._released.is_changing = False
 
@@ -124,12 +124,12 @@ class Releasing:
             parts = self._released.parts
             refill = await self._refill(given, name, number=number, prove=prove)
             try:
-                await uninterrupted(self._taken())
+                await run_to_end(self._taken())
                 await refill()
                 self._released.parts = frozenset()
             except BaseException:
                 if not self._replica.gate.is_lost:
-                    await uninterrupted(self._freed(kv=_KV in parts, weights=_WEIGHTS in parts))
+                    await run_to_end(self._freed(kv=_KV in parts, weights=_WEIGHTS in parts))
                 raise
             return self._replica.live
 

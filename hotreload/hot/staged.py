@@ -8,8 +8,8 @@ from typing import Self
 
 from hotreload.core.progress import AttemptProgress
 from hotreload.errors import BadRequest, CheckpointRejected, EngineLost
-from hotreload.threads import uninterrupted
-from hotreload.types import Generation, Loading, Staged
+from hotreload.threads import run_to_end
+from hotreload.types import Generation, LoadFacts, Staged
 
 SwitchStep = Callable[[Staged], Awaitable[None]]
 """One that a switch takes with staged weights, or raises why not."""
@@ -51,7 +51,7 @@ class AsyncStagedWeights:
     ) -> None:
         self.name = weights.revision.label
         self.fingerprint = weights.fingerprint
-        self.loading: Loading | None = weights.loading
+        self.loading: LoadFacts | None = weights.loading
         """Facts of their loading, and how far they are from those that were live."""
         self.is_proven = False
         """True once the probes found their answers good."""
@@ -105,7 +105,7 @@ class AsyncStagedWeights:
             finally:
                 if self.generation is not None:  # also when it was cancelled meanwhile
                     self.is_proven = self.is_proven or prove
-                    await uninterrupted(self._hold.discard())
+                    await run_to_end(self._hold.discard())
         assert self.generation is not None, "the switch says what they are live as"
         return self.generation
 

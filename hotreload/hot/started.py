@@ -28,7 +28,7 @@ from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrust
 from hotreload.facts.hub_names import how_to_have
 from hotreload.hot.given_weights import GivenChecks
 from hotreload.hot.terms import HotTerms
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 
 Boot = Literal["checkpoint", "random"]
 
@@ -45,7 +45,7 @@ class Started:
 
     async def end(self) -> None:
         """Close the engine; twice is once."""
-        await uninterrupted(self.engine.close())
+        await run_to_end(self.engine.close())
         self.spool.cleanup()
 
 
@@ -168,9 +168,9 @@ class TasksBeside:
         replica, engine = self._replica, self._replica.engine
         keep = terms.rules.keep_previous
         works: list[Coroutine[Any, Any, NoReturn]] = [
-            engine.died(),
+            engine.wait_until_dead(),
             close_drained_generations(replica, keep=keep, publish=publish),
-            report_distrust(replica, distrusted=engine.distrusted, publish=publish),
+            report_distrust(replica, distrusted=engine.wait_for_distrust, publish=publish),
             react_to_nonfinite_answers(
                 replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
             ),

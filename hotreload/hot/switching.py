@@ -35,7 +35,7 @@ from hotreload.errors import (
 )
 from hotreload.hot.given_weights import named_upon
 from hotreload.hot.staged import AsyncStagedWeights, Hold
-from hotreload.threads import checked_at, uninterrupted
+from hotreload.threads import run_checked, run_to_end
 from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 
 log = logging.getLogger("hotreload.hot")
@@ -139,7 +139,7 @@ class Switching:
 
     async def until_ended[T](self, work: Awaitable[T]) -> T:
         """Wait for work within `undisturbed`, until the engine is closed."""
-        return await checked_at(self._news, self._check_not_ending, work)
+        return await run_checked(self._news, self._check_not_ending, work)
 
     def _check_not_ending(self) -> None:
         if self._is_ending:
@@ -278,7 +278,7 @@ class Switching:
         async with switch.hold_earlier(place) as kept:
             if kept is None:
                 return None
-            await uninterrupted(self._flip_and_commit(switch, progress, None, kept))
+            await run_to_end(self._flip_and_commit(switch, progress, None, kept))
         self.leave(left)
         return progress.generation
 
@@ -310,7 +310,7 @@ class Switching:
     ) -> None:
         async with switch.lock_engine():
             flip = self._flip_and_commit(switch, progress, path, staged, prove=prove)
-            await uninterrupted(flip)
+            await run_to_end(flip)
         if not prove and progress.generation is not None:
             about = {"generation": progress.generation.number, "revision": str(staged.revision)}
             log.info("generation.unproven", extra=about)

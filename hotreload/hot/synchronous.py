@@ -23,7 +23,7 @@ from hotreload.hot.names import Names
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.started import Boot
 from hotreload.hot.terms import HotTerms
-from hotreload.types import Generation, Loading, Mode
+from hotreload.types import Generation, LoadFacts, Mode
 
 
 class _Twin[Own]:
@@ -63,7 +63,7 @@ class StagedWeights(_Twin[AsyncStagedWeights]):
         return self.asynchronous.fingerprint
 
     @property
-    def loading(self) -> Loading | None:
+    def loading(self) -> LoadFacts | None:
         """Facts of their loading, and how far they are from those that were live."""
         return self.asynchronous.loading
 

@@ -42,7 +42,7 @@ OUR_FOLDERS = ("boot", "staging", "hub", COMPILED, KEPT_MODEL)
 """Folders that the daemon makes in the state folder, and clears."""
 
 
-def accepted(
+def read_settings(
     file: Path | None,
     sets: Sequence[str],
     environ: Mapping[str, str],

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from hotreload.engine.answering.encoder_copy import EncoderCopy
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 
 
 class Encoders:

@@ -85,7 +85,7 @@ class KeptWorker:
         try:
             while not self._going.is_set():
                 began = time.monotonic()
-                why = await self._lived_or_failed(terms)
+                why = await self._run_worker_or_fail(terms)
                 if self._going.is_set():
                     return
                 failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
@@ -130,29 +130,33 @@ class KeptWorker:
         except TimeoutError:
             pass
 
-    async def _lived_or_failed(self, terms: WorkerTerms) -> str:
+    async def _run_worker_or_fail(self, terms: WorkerTerms) -> str:
         """Have one live; a fault of ours, or a machine that is full, costs nobody else anything."""
         try:
-            return await self._lived(terms)
+            return await self._run_worker(terms)
         except Exception as fault:
             log.warning("worker.failed", exc_info=fault)
             return f"it does not start: {type(fault).__name__}: {fault}"
 
-    async def _lived(self, terms: WorkerTerms) -> str:
+    async def _run_worker(self, terms: WorkerTerms) -> str:
         """Have one from its start to its end; return why it ended."""
         wire, their_wire = socket.socketpair()
         handing, their_handing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = (their_wire.fileno(), their_handing.fileno())
         try:
             with their_wire, their_handing:
-                process = await in_thread(lambda _: _begun(terms.start(self.index, descriptors)))
+                process = await in_thread(
+                    lambda _: _start_process(terms.start(self.index, descriptors))
+                )
         except BaseException:
             wire.close()
             handing.close()
             raise
         asked = None
         try:
-            spoken = self._wire = Wire(lambda message: self._hear(message, asked, terms), _nobody)
+            spoken = self._wire = Wire(
+                lambda message: self._receive(message, asked, terms), _ignore
+            )
             asked = WorkerRequests(spoken, terms.model, terms.metrics)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: spoken, wire)
             self._handing = HandoverChannel(handing, terms.adopt)
@@ -164,13 +168,13 @@ class KeptWorker:
         finally:
             self._end(asked)
             process.kill()
-            await _over(process)
+            await _wait_for_end(process)
             process.wait()
             self._counts.reset_own()
 
     async def _until_it_ends(self, process: WorkerProgram, wire: Wire) -> str:
         self._pinged = self._answered = 0
-        ended = asyncio.create_task(_over(process))
+        ended = asyncio.create_task(_wait_for_end(process))
         try:
             while not (await asyncio.wait({ended}, timeout=PING_SECONDS))[0]:
                 unanswered = self._pinged - self._answered
@@ -183,7 +187,7 @@ class KeptWorker:
         code = process.wait()
         return f"it ended with code {code}" if code >= 0 else f"signal {-code} ended it"
 
-    def _hear(self, message: Message, asked: WorkerRequests | None, terms: WorkerTerms) -> None:
+    def _receive(self, message: Message, asked: WorkerRequests | None, terms: WorkerTerms) -> None:
         assert asked is not None, "nothing comes before it is there"
         match message:
             case [MessageKind.ALIVE, number]:
@@ -207,11 +211,11 @@ class KeptWorker:
         self._handed = 0
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Need not hear that it is gone: the end of its process says so."""
 
 
-def _begun(start: WorkerStart) -> WorkerProgram:
+def _start_process(start: WorkerStart) -> WorkerProgram:
     """Begin a process that is told what it has to know; blocks.
 
     By subprocess and not by the loop, whose own way runs what libraries do at a fork: tokenizers
@@ -225,7 +229,7 @@ def _begun(start: WorkerStart) -> WorkerProgram:
     return process
 
 
-async def _over(process: WorkerProgram) -> None:
+async def _wait_for_end(process: WorkerProgram) -> None:
     """Wait until it has ended."""
     if process.poll() is not None:
         return

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from hotreload.facts.mount_table import MOUNTINFO, mounts, unescaped
-from hotreload.life.start.whereabouts import reading
+from hotreload.facts.mount_table import MOUNTINFO, mounts, unescape
+from hotreload.life.start.whereabouts import read_from_disk
 from hotreload.observe.systemd import Notifier, extension
 
 log = logging.getLogger("hotreload.boot")
@@ -22,7 +22,7 @@ def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) 
 
     An automatic mount counts as missing while the path is: to look at it has not brought it.
     """
-    planned, there = set(_planned(fstab)), dict(mounts(_text(mountinfo)))
+    planned, there = set(_list_planned(fstab)), dict(mounts(_text(mountinfo)))
     for each in (path, *path.parents):
         is_automatic = there.get(each) == "autofs" and not path.exists()
         if is_automatic or (each in planned and each not in there):
@@ -58,11 +58,11 @@ def _empty_on_the_way(path: Path) -> Path | None:
     return None
 
 
-def _planned(fstab: Path) -> Iterator[Path]:
+def _list_planned(fstab: Path) -> Iterator[Path]:
     for line in _text(fstab).splitlines():
         fields = line.split()
         if len(fields) > 1 and not line.startswith("#") and fields[1].startswith("/"):
-            yield Path(unescaped(fields[1]))
+            yield Path(unescape(fields[1]))
 
 
 def _text(table: Path) -> str:
@@ -72,27 +72,27 @@ def _text(table: Path) -> str:
         return ""
 
 
-async def mounted(missing: Path, look: Callable[[], Awaitable[Path | None]]) -> None:
+async def wait_for_mount(missing: Path, look: Callable[[], Awaitable[Path | None]]) -> None:
     """Wait until something else is missing, or nothing."""
     while await look() == missing:  # noqa: ASYNC110 no event tells of a mount
         await asyncio.sleep(MOUNT_SECONDS)
 
 
-async def until_state_is_mounted(state: Path) -> None:
+async def wait_for_state_mount(state: Path) -> None:
     """Wait for the mount that the state lies on: what was written beneath it would be hidden.
 
     Nothing serves yet, so systemd and the log alone are told.
     """
     notifier, missing = Notifier(), None
-    while (late := await reading(state, partial(planned_mount, state))) is not None:
+    while (late := await read_from_disk(state, partial(planned_mount, state))) is not None:
         if late != missing:
-            tell_of_missing(late, f"[state] directory: {state}")
+            log_missing_mount(late, f"[state] directory: {state}")
         missing = late
         notifier.send(f"STATUS=starting: waiting for {late} to be mounted", extension())
         await asyncio.sleep(MOUNT_SECONDS)
 
 
-def tell_of_missing(mount: Path, why: str) -> None:
+def log_missing_mount(mount: Path, why: str) -> None:
     """Write to the log what is waited for."""
     todo = f"mount it (systemctl list-units --type=mount; mount {mount}), or mend the setting"
     log.warning("boot.not_mounted", extra={"path": str(mount), "why": why, "todo": todo})

@@ -17,8 +17,8 @@ from hotreload.core.probes import FIRST_ANSWER_SECONDS, NoAnswer, ask_probes
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
-from hotreload.life.running import RunningEngine
-from hotreload.threads import uninterrupted
+from hotreload.life.running_engine import RunningEngine
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode, ReplicaState
 
 log = logging.getLogger("hotreload.replica")
@@ -70,16 +70,16 @@ class ReplicaLife:
         """
         while True:
             if self._index not in self._shared.by_index:
-                await self._started()
-            lost = await self._served(self._shared.by_index[self._index])
+                await self._start_until_joined()
+            lost = await self._serve(self._shared.by_index[self._index])
             if len(self._shared.replicas) == 0:
                 raise lost
-            await self._closed()
+            await self._close()
             await self._rest(str(lost))
 
     # --- as long as it serves ----------------------------------------------------------------
 
-    async def _served(self, replica: Replica[RunningEngine]) -> EngineLost:
+    async def _serve(self, replica: Replica[RunningEngine]) -> EngineLost:
         """Do what must be done while it serves; return why it was lost."""
         began = time.monotonic()
         try:
@@ -96,11 +96,11 @@ class ReplicaLife:
             self._failures = 0
         return await replica.wait_until_lost()
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         """Free what it held, once no attempt works on it; nothing of it is left here."""
         async with self._shared.replicas.changing:
             replica = self._shared.by_index[self._index]
-            await uninterrupted(replica.engine.close())
+            await run_to_end(replica.engine.close())
             replica.drop_spares()
             del self._shared.by_index[self._index]
 
@@ -113,7 +113,7 @@ class ReplicaLife:
 
     # --- its start ---------------------------------------------------------------------------
 
-    async def _started(self) -> None:
+    async def _start_until_joined(self) -> None:
         """Start it as a twin of one that serves, again and again until it joins."""
         while True:
             try:
@@ -135,7 +135,7 @@ class ReplicaLife:
             async with shared.replicas.changing:
                 await self._join(engine)
         except BaseException:
-            await uninterrupted(engine.close())
+            await run_to_end(engine.close())
             raise
 
     async def _prove(
@@ -186,7 +186,7 @@ async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngin
 
 async def _until_dead(replica: Replica[RunningEngine]) -> None:
     try:
-        await replica.engine.died()
+        await replica.engine.wait_until_dead()
     except EngineLost as lost:
         replica.lose(lost)
         raise

@@ -12,7 +12,7 @@ from hotreload.core.operator import Operator
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.picture.picture import ReplicaReading
 from hotreload.types import By, Generation, Reason
 
@@ -52,7 +52,7 @@ class ServingSlot:
         """List the engines that serve, the first to be tried first; none while there are none."""
         return [each.engine for each in self._replicas or ()]
 
-    def leaving(self, verb: str) -> Leave:
+    def make_leave(self, verb: str) -> Leave:
         """Return what leaves weights that do harm, without an operator's word; `verb` says why."""
 
         async def leave(reason: Reason, left: Generation) -> None:
@@ -82,12 +82,12 @@ class ServingSlot:
         """Read each engine and its gate; plain numbers while it does not serve."""
         by_index = {replica.index: replica for replica in self._replicas or ()}
         return [
-            _reading(gate, by_index.get(gate.replica), previous_is_on_device)
+            _read_replica(gate, by_index.get(gate.replica), previous_is_on_device)
             for gate in tuple(self.entrance.gates)
         ]
 
 
-def _reading(
+def _read_replica(
     gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
 ) -> ReplicaReading:
     """Read one engine; of one that does not serve who is at its gate."""

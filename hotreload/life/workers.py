@@ -15,8 +15,8 @@ from typing import Any, Literal
 from hotreload.events import Event, GateChanged, Publish, ReplicaMoved, SettingsRead
 from hotreload.life.encoders import Encoders
 from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
-from hotreload.life.rereading import Rereading
-from hotreload.life.running import RunningEngine
+from hotreload.life.live_settings import LiveSettings
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.shared_counters import CounterMemory
@@ -54,7 +54,7 @@ class Workers:
         self,
         wanted: int,
         *,
-        rereading: Rereading,
+        live_settings: LiveSettings,
         keys: Mapping[str, ApiKeys],
         metrics: Metrics,
         live: Callable[[], Generation | None],
@@ -65,7 +65,7 @@ class Workers:
 
         `keys` are those that count, by the setting that names their file.
         """
-        self._rereading = rereading
+        self._rereading = live_settings
         self._keys = keys
         self._metrics = metrics
         self._live = live
@@ -110,7 +110,7 @@ class Workers:
         await self._opened.wait()
         if self._is_going or not self._kept:
             return
-        async with self._encoding(), asyncio.TaskGroup() as tasks:
+        async with self._follow_encoders(), asyncio.TaskGroup() as tasks:
             for kept in self._kept:
                 tasks.create_task(kept.run(terms), name=f"worker {kept.index}")
 
@@ -121,31 +121,31 @@ class Workers:
         if isinstance(event, ReplicaMoved):
             self._encoders.look_again()
         if isinstance(event, SettingsRead) and event.error is None:
-            self.tell_settings()
+            self.send_settings()
         if (live := self._live()) is not self._told:
             self._told = live
-            self._tell(MessageKind.LIVE, message_kinds.generation_parts(live))
+            self._send(MessageKind.LIVE, message_kinds.generation_parts(live))
 
-    def tell_settings(self) -> None:
+    def send_settings(self) -> None:
         """Tell them the settings and keys that count from now on."""
-        self._tell(MessageKind.SETTINGS, self._settings())
+        self._send(MessageKind.SETTINGS, self._settings())
 
     # --- as the server of this process sees them --------------------------------------------------
 
     def is_for(self, head: bytes) -> bool:
         """True if a worker is to answer a request that begins so."""
-        return not self._is_going and bool(self._serving()) and bool(is_model_request(head))
+        return not self._is_going and bool(self._list_serving()) and bool(is_model_request(head))
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
         """Give a connection to the worker that has the fewest; False if none takes it now."""
-        for kept in sorted(self._serving(), key=lambda each: each.connections):
+        for kept in sorted(self._list_serving(), key=lambda each: each.connections):
             if kept.hand_over(descriptor, data):
                 return True
         return False
 
     def make_room(self, *, is_local: bool) -> bool:
         """Have the worker with the most idle connections close one; False if there is none."""
-        most = max(self._serving(), key=lambda each: each.idle, default=None)
+        most = max(self._list_serving(), key=lambda each: each.idle, default=None)
         if most is None or most.idle <= 0:
             return False
         most.tell(MessageKind.MAKE_ROOM, is_local)
@@ -164,11 +164,11 @@ class Workers:
         return not any(kept.runs for kept in self._kept)
 
     @asynccontextmanager
-    async def _encoding(self) -> AsyncIterator[None]:
+    async def _follow_encoders(self) -> AsyncIterator[None]:
         """Have them encode as the engines do, whichever these are."""
         await self._encoders.look()
         following = asyncio.create_task(
-            self._encoders.follow(lambda: self._tell(*self._encoder())), name="follow encoders"
+            self._encoders.follow(lambda: self._send(*self._encoder())), name="follow encoders"
         )
         try:
             yield
@@ -195,9 +195,9 @@ class Workers:
             "keys": {name: keys.digests for name, keys in self._keys.items()},
         }
 
-    def _serving(self) -> list[KeptWorker]:
+    def _list_serving(self) -> list[KeptWorker]:
         return [kept for kept in self._kept if kept.serves]
 
-    def _tell(self, *message: Any) -> None:
+    def _send(self, *message: Any) -> None:
         for kept in self._kept:
             kept.tell(*message)

@@ -25,7 +25,7 @@ from hotreload.events import (
     FoldersPassedOver,
     Progress,
     SourceScanned,
-    Waiting,
+    Wait,
 )
 from hotreload.figures import duration
 from hotreload.json_fields import NOT_LOADED, Fields, folder_fields
@@ -259,7 +259,7 @@ class LogObserver:
 
     def _level(self, event: Event) -> int:
         """A source that fails gets one line, and one when it is back: not one for each look."""
-        if not isinstance(event, SourceScanned | Waiting):
+        if not isinstance(event, SourceScanned | Wait):
             return event.level
         words = event.error if isinstance(event, SourceScanned) else event.waiting_for
         before, self._said[event.name] = self._said.get(event.name), words

@@ -17,11 +17,11 @@ from hotreload.events import (
     GateChanged,
     GenerationEnded,
     GenerationLive,
-    Leaving,
     PhaseEntered,
     Progress,
     ReplicaMoved,
-    Waiting,
+    StopRequested,
+    Wait,
 )
 from hotreload.figures import size
 from hotreload.picture.picture import Picture
@@ -108,7 +108,7 @@ class Systemd:
     def observe(self, event: Event) -> None:
         """Pass on what happened; the picture has it already."""
         match event:
-            case Leaving():
+            case StopRequested():
                 self._leave("answering the last requests")
             case GenerationLive() | PhaseEntered(_, None) if self._rank and self._rank.follows:
                 self._did_a_step()
@@ -118,7 +118,7 @@ class Systemd:
                 self._tell_again()
             case GateChanged():
                 self._gate_moved(event)
-            case Waiting(str() as waiting_for, "start"):
+            case Wait(str() as waiting_for, "start"):
                 self._waits_to_start = True
                 self._tell(f"starting: waiting for {waiting_for}", extension())
             case PhaseEntered(revision, Phase() as phase):

@@ -13,7 +13,7 @@ from enum import StrEnum
 from hotreload.core.decision import Sleep, decide
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import cut
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.json_fields import Fields, iso
 from hotreload.picture.picture import Picture
 from hotreload.threads import in_thread
@@ -147,11 +147,11 @@ class HeldAgainst:
     def _row(self, each: Listed, revision: Revision | None) -> Explained:
         if revision is not None and (row := self._known(each, revision)) is not None:
             return row
-        if each.standing is Standing.ODD:
+        if each.standing is ListedState.ODD:
             return Explained(each, Situation.NO_CHECKPOINT, each.why, each.code)
-        if each.standing is Standing.OLDER:
+        if each.standing is ListedState.OLDER:
             return self._written_anew(each) or Explained(each, Situation.OLDER, each.why)
-        if each.standing is Standing.NEWEST and revision is not None:
+        if each.standing is ListedState.NEWEST and revision is not None:
             return Explained(each, Situation.WAITING, self._why_not_tried(revision))
         return Explained(each, Situation.WAITING, each.why)
 
@@ -216,4 +216,4 @@ class HeldAgainst:
 
 def _of(place: PastGeneration) -> Listed:
     name = place.revision.label or place.revision.id
-    return Listed(name, Standing.OLDER, revision=place.revision, path=place.path)
+    return Listed(name, ListedState.OLDER, revision=place.revision, path=place.path)

@@ -18,7 +18,7 @@ from hotreload.events import (
     GenerationNamed,
     ModeChosen,
     ReplicaMoved,
-    Warming,
+    Warmup,
 )
 from hotreload.json_fields import Fields
 from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
@@ -111,7 +111,7 @@ class ReplicasNow:
                 self.all[replica].went_live(generation, self.mode)
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
-            case Warming(replica, done, total, is_over):
+            case Warmup(replica, done, total, is_over):
                 self.all[replica].warming = None if is_over else (done, total)
             case GenerationNamed(generation):
                 for each in self.all:

@@ -27,7 +27,7 @@ from hotreload.types import (
     AnsweringGeneration,
     Attempt,
     Generation,
-    Loading,
+    LoadFacts,
     Mode,
     Outcome,
     Refusal,
@@ -248,7 +248,7 @@ class Documents:
     checkpoints: Checkpoints
 
 
-def loading_of(live: Generation, history: Iterable[Attempt]) -> Loading | None:
+def loading_of(live: Generation, history: Iterable[Attempt]) -> LoadFacts | None:
     """Find the loading of the live weights; None if an engine started with them, and for noise.
 
     A rollback in memory loads none: they are as the attempt before it made them.

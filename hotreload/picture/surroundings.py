@@ -11,8 +11,8 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
+    TroubleNews,
+    Wait,
     WorkerMoved,
 )
 from hotreload.json_fields import Fields, iso, passed_over_fields
@@ -39,7 +39,7 @@ class Wishes:
         match event:
             case RevisionWanted(revision):
                 self.wanted = revision
-            case Waiting(waiting_for, who):
+            case Wait(waiting_for, who):
                 before, self._waits[who] = self.waiting_for, waiting_for
                 self._since = self._clock() if self.waiting_for != before else self._since
 
@@ -197,11 +197,11 @@ class TroublesNow:
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
-        self._standing: dict[str, tuple[TroubleTold, float]] = {}
+        self._standing: dict[str, tuple[TroubleNews, float]] = {}
 
     def observe(self, event: Event) -> None:
         """Take in a trouble that begins, goes on in other words, or is over."""
-        if not isinstance(event, TroubleTold):
+        if not isinstance(event, TroubleNews):
             return
         if event.message is None:
             self._standing = {c: s for c, s in self._standing.items() if c != event.code}
@@ -210,7 +210,7 @@ class TroublesNow:
             self._standing = {**self._standing, event.code: (event, since)}
 
     @property
-    def standing(self) -> Mapping[str, TroubleTold]:
+    def standing(self) -> Mapping[str, TroubleNews]:
         """The last word on each that stands, by its code."""
         return {code: told for code, (told, _) in self._standing.items()}
 

@@ -9,7 +9,7 @@ from hotreload.events import (
     GenerationLive,
     PhaseEntered,
     Progress,
-    Waiting,
+    Wait,
 )
 from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
@@ -151,7 +151,7 @@ class Booting:
                 self._enter(None, None)
             case Progress(revision, phase, done, total) if phase is self._phase:
                 self._done = (done, total)
-            case Waiting(str() as waiting_for, "start") if waiting_for != self._waits_for:
+            case Wait(str() as waiting_for, "start") if waiting_for != self._waits_for:
                 self._enter(None, None)
                 self._waits_for = waiting_for
 

@@ -33,7 +33,7 @@ from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import EventFeeds
 from hotreload.server_limits import Limits
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Lease
 
 CANDIDATE_MODEL, LIVE_MODEL = "candidate", "live"
@@ -169,7 +169,7 @@ async def serve_at_loopback(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
             yield f"http://{LOOPBACK}:{port}"
         finally:
             server.stop()
-            await uninterrupted(_wait_for(serving))
+            await run_to_end(_wait_for(serving))
 
 
 async def _wait_for(serving: asyncio.Task[None]) -> None:

@@ -21,7 +21,7 @@ from hotreload.errors import (
     NothingOfThatName,
     SourceUnavailable,
 )
-from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Waiting
+from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import Alarm
 from hotreload.sources.allowed import MORE_ROOTS, told_if_exchanged
@@ -213,7 +213,7 @@ class DirectorySource:
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
         self._say(look.error or look.waiting)
-        self._trouble.now(look.emptied, EMPTIED_TODO)
+        self._trouble.set(look.emptied, EMPTIED_TODO)
         if look.error is None and not at_all:
             self._say_passed_over(look.passed_over)
         return look
@@ -221,7 +221,7 @@ class DirectorySource:
     def _say(self, waiting: str | None) -> None:
         if waiting != self._waiting:
             self._waiting = waiting
-            self._publish(Waiting(waiting))
+            self._publish(Wait(waiting))
 
     def _say_passed_over(self, telling: Telling) -> None:
         if telling != self._passed_over:

@@ -14,7 +14,7 @@ from pathlib import Path
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, SourceUnavailable
-from hotreload.events import Progress, Publish, SourceScanned, Waiting
+from hotreload.events import Progress, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.sources.allowed import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient
@@ -233,7 +233,7 @@ class HuggingFaceSource:
     def _say(self, waiting: str | None) -> None:
         if waiting != self._waiting:
             self._waiting = waiting
-            self._publish(Waiting(waiting))
+            self._publish(Wait(waiting))
 
     async def _see_what_is_here(self) -> None:
         self._here = await _in_thread(lambda cancel: self._snapshots.by_age())
@@ -268,7 +268,7 @@ class HuggingFaceSource:
         """The commit's snapshot, if it still holds the hub's bytes: else the hub has them."""
         snapshot = self._snapshots.find_sound(sha, cancel)
         if snapshot is not None and kept is not None and not cancel.is_set():
-            with suppress(SourceUnavailable, OSError), self._snapshots.locked():
+            with suppress(SourceUnavailable, OSError), self._snapshots.hold_lock():
                 self._snapshots.prune(kept)
         return snapshot
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.sources.passing import Telling
 from hotreload.sources.place import Followed, Place, SortKey
 from hotreload.types import Revision
@@ -80,7 +80,7 @@ class Sight(NamedTuple):
     """The verdict of a look on one place; `why` in words, and as a code if the place is odd."""
 
     followed: Followed
-    standing: Standing
+    standing: ListedState
     why: str
     code: str = ""
 
@@ -95,7 +95,7 @@ def judged(
     sights, older_than = list[Sight](), ""
     for each in ranked:
         if each is best:
-            sights.append(Sight(each, Standing.NEWEST, ""))
+            sights.append(Sight(each, ListedState.NEWEST, ""))
             older_than = f"older than {each.place.name}"
         else:
             sights.append(_sight(each, look, older_than or _left_words(was_left(each))))
@@ -110,12 +110,12 @@ def _sight(each: Followed, look: Look, older: str) -> Sight:
     is_told = each.place.folder in look.told
     lacks = look.lacking.get(each.place.folder)
     if lacks is not None and not is_told:
-        return Sight(each, Standing.WAITING, lacks)
+        return Sight(each, ListedState.WAITING, lacks)
     if each.oddity is not None and each.oddity.code == "unfinished" and not is_told:
-        return Sight(each, Standing.WAITING, "is named as unfinished: its writer renames it")
+        return Sight(each, ListedState.WAITING, "is named as unfinished: its writer renames it")
     if each.oddity is not None:
-        return Sight(each, Standing.ODD, each.oddity.words, each.oddity.code)
-    return Sight(each, Standing.OLDER if older else Standing.WAITING, older or _lacks(each))
+        return Sight(each, ListedState.ODD, each.oddity.words, each.oddity.code)
+    return Sight(each, ListedState.OLDER if older else ListedState.WAITING, older or _lacks(each))
 
 
 def _lacks(each: Followed) -> str:
@@ -132,14 +132,14 @@ def listed(sights: Iterable[Sight], followed: Mapping[Path, Followed]) -> list[L
     folders = {sight.followed.place.folder for sight in known}
     new = (each for folder, each in followed.items() if folder not in folders)
     words = "the look under way judges it: new bytes are read for their name"
-    come = (Sight(each, Standing.WAITING, words) for each in new)
+    come = (Sight(each, ListedState.WAITING, words) for each in new)
     return [_listed(sight) for sight in (*come, *known)]
 
 
 def unmatched(place: Place, pattern: str) -> Listed:
     """A place that the pattern leaves out."""
     words = f"the pattern {pattern!r} ([source] pattern) leaves it out"
-    return _described(place, Standing.ODD, words, "pattern", None)
+    return _described(place, ListedState.ODD, words, "pattern", None)
 
 
 def _listed(sight: Sight) -> Listed:
@@ -148,7 +148,7 @@ def _listed(sight: Sight) -> Listed:
 
 
 def _described(
-    place: Place, standing: Standing, why: str, code: str, revision: Revision | None
+    place: Place, standing: ListedState, why: str, code: str, revision: Revision | None
 ) -> Listed:
     return Listed(
         name=place.name,

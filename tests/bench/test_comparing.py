@@ -113,12 +113,12 @@ async def test_what_it_adds_to_a_reload(
     took = {name: list[float]() for name in WAYS}
     probing = list[float]()
     async with running.serving(), AsyncExitStack() as stack:
-        rereading, numbers = running.daemon.rereading, itertools.count(2)
+        live_settings, numbers = running.daemon.live_settings, itertools.count(2)
 
         async def reload(way: CompareSettings) -> float:
             features = {"compare": way}
             monkeypatch.setattr(
-                rereading, "settings", rereading.settings.model_copy(update=features)
+                live_settings, "settings", live_settings.settings.model_copy(update=features)
             )
             before = running.daemon.attempts.follow_ups._task
             folder, began = running.drop(next(numbers)), time.perf_counter()

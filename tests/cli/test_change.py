@@ -18,7 +18,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import StateSaved
-from hotreload.types import By, Loading, Noise, Outcome, Phase, Reason
+from hotreload.types import By, LoadFacts, Noise, Outcome, Phase, Reason
 from tests.cli.conftest import Command
 from tests.evidence import judged
 from tests.server.world import World, attempt
@@ -79,7 +79,7 @@ DRY = dataclasses.replace(
     attempt(Outcome.PASSED),
     dry_run=True,
     phases={Phase.VALIDATING: 0.2, Phase.STAGING: 1.0, Phase.PROBING: 0.3},
-    loading=Loading("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj"),
+    loading=LoadFacts("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj"),
 )
 
 

@@ -391,7 +391,7 @@ def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
 def test_a_daemon_that_uses_the_state_folder_is_named_with_its_socket(world: Path) -> None:
     state = world / "state"
     assert check_state_free(facts(world)).says == f"nobody uses {state}"
-    with StateFolder(state).held(Path("/run/other.sock")):
+    with StateFolder(state).hold(Path("/run/other.sock")):
         used = check_state_free(facts(world))
         assert used.verdict == "fail"
         assert f"(pid {os.getpid()}), which serves on /run/other.sock" in used.says

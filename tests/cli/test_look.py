@@ -20,8 +20,8 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
+    TroubleNews,
+    Wait,
 )
 from hotreload.types import (
     NOISY,
@@ -49,7 +49,7 @@ def row(text: str, name: str) -> str:
 
 async def test_status_is_a_block_a_person_can_read(world: World, hotreload: Command) -> None:
     world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
-    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    world.events.publish(Wait("2 of 4 shards of step-3"))
     world.events.publish(AttemptFinished(attempt(), SECOND))
     world.view.ledger.refused["dddd"] = Refusal(
         Revision("dddd4444", "step-0"), NAN, time.time() - 7200
@@ -104,7 +104,7 @@ async def test_status_as_json_is_what_the_daemon_says(world: World, hotreload: C
             "hotreload explain StateNotSaved\n",
         ),
         (
-            (TroubleTold("files_gone", "gone", "x"), SourceScanned("rescan", "EIO")),
+            (TroubleNews("files_gone", "gone", "x"), SourceScanned("rescan", "EIO")),
             1,
             "files_gone: gone: hotreload explain files_gone\n"
             "SourceDead: the source does not answer: EIO: hotreload explain SourceDead\n",
@@ -158,7 +158,7 @@ def test_each_state_has_its_exit_code(state: str, findings: list[str], code: int
 async def test_a_name_that_would_drive_the_terminal_does_not(
     world: World, hotreload: Command
 ) -> None:
-    world.events.publish(Waiting("step-\x1b[31m9\n"))
+    world.events.publish(Wait("step-\x1b[31m9\n"))
     said = await hotreload("status")
     assert "\x1b" not in said.out
     assert "step-\\x1b[31m9\\n" in said.out

@@ -8,7 +8,7 @@ import pytest
 from hotreload.cli.client.ls import listing_text, notes
 from hotreload.cli.client.show import now
 from hotreload.events import SourceScanned
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.types import Reason, Revision
 from tests.cli.conftest import Command
 from tests.server.world import FIRST, SECOND, World
@@ -25,12 +25,12 @@ def seen(world: World) -> World:
     world.view.ledger.refuse(THIRD, NAN, time.time())
     hour_ago = time.time() - 3601
     world.view.listed += [
-        Listed("step-4", Standing.WAITING, "2 of 4 shards", step=(0, 4), bytes=5),
-        Listed("step-3", Standing.NEWEST, revision=THIRD, step=(1, 3), written_at=hour_ago),
-        Listed("step-2", Standing.OLDER, revision=SECOND.revision, bytes=3 * 2**30),
-        Listed("step-1", Standing.OLDER, "older than step-3", revision=FIRST.revision),
-        Listed("step-\x1b[31m0", Standing.OLDER, "older than step-3"),
-        Listed("notes", Standing.ODD, "holds no *.safetensors", "missing"),
+        Listed("step-4", ListedState.WAITING, "2 of 4 shards", step=(0, 4), bytes=5),
+        Listed("step-3", ListedState.NEWEST, revision=THIRD, step=(1, 3), written_at=hour_ago),
+        Listed("step-2", ListedState.OLDER, revision=SECOND.revision, bytes=3 * 2**30),
+        Listed("step-1", ListedState.OLDER, "older than step-3", revision=FIRST.revision),
+        Listed("step-\x1b[31m0", ListedState.OLDER, "older than step-3"),
+        Listed("notes", ListedState.ODD, "holds no *.safetensors", "missing"),
     ]
     world.events.publish(SourceScanned("rescan"))
     return world

@@ -11,8 +11,8 @@ import pytest
 
 from hotreload.cli.client import show
 from hotreload.cli.client.show import columns, folded
-from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleTold
-from hotreload.facts.listed import Listed, Standing
+from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleNews
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.troubles import FILES_GONE
 from hotreload.types import By, Outcome, Reason, Refusal, Revision
 from tests.cli.conftest import Command
@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 
 LONG = Revision("cccc3333", "global_step_1000/actor/huggingface")
 WHY = Reason("config_mismatch", "num_hidden_layers is 36, and the served model has 28; " * 3)
-GONE = TroubleTold(FILES_GONE, "the files of generation 1 are gone from /mnt/runs/a", "copy back")
+GONE = TroubleNews(FILES_GONE, "the files of generation 1 are gone from /mnt/runs/a", "copy back")
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def busy(world: World) -> World:
     world.events.publish(OperatorAsked(By("pin", 0, 77, 1.7e9 + 200, "it holds a paper's numbers")))
     world.events.publish(GONE)
     world.view.listed += [
-        Listed(str(LONG), Standing.NEWEST, revision=LONG, step=(0, 1000), bytes=1_240_000_000),
-        Listed("notes_of_the_run", Standing.ODD, "holds no *.safetensors", "missing"),
+        Listed(str(LONG), ListedState.NEWEST, revision=LONG, step=(0, 1000), bytes=1_240_000_000),
+        Listed("notes_of_the_run", ListedState.ODD, "holds no *.safetensors", "missing"),
     ]
     return world
 

@@ -131,7 +131,7 @@ async def test_where_a_download_cannot_go_is_said_in_words_of_the_command(
     with pytest.raises(HotReloadError, match="check --cache"):
         await one_download(tmp_path / "a file")
     busy, told = (
-        Snapshots(tmp_path / "cache", REPO, digests=Digests()).locked(),
+        Snapshots(tmp_path / "cache", REPO, digests=Digests()).hold_lock(),
         "give each its own --cache",
     )
     with busy, pytest.raises(HotReloadError, match=told):

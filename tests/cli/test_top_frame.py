@@ -21,7 +21,7 @@ from hotreload.events import (
     Progress,
     RevisionWanted,
     StateSaved,
-    Waiting,
+    Wait,
 )
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
@@ -31,7 +31,7 @@ from hotreload.types import (
     Attempt,
     By,
     GateState,
-    Loading,
+    LoadFacts,
     Mode,
     Outcome,
     Phase,
@@ -43,7 +43,7 @@ from tests.evidence import judged
 from tests.observe.test_status import BOOTED, OPEN, Pages, after
 from tests.observe.things import NOON, STEP_8, Told, generation, rejected, went_live
 
-LOADING = Loading("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")
+LOADING = LoadFacts("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")
 LATER = datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=3)
 
 
@@ -190,7 +190,7 @@ def test_the_last_attempt_tells_its_reason() -> None:
 def test_what_answers_nobody_says_why() -> None:
     starting = shown(GenerationLive(generation()))[0]
     assert starting.startswith("nobody is answered: booting: the engine is starting, for ")
-    assert "waiting for shard 2 (0 ms so far)" in shown(*BOOTED, Waiting("shard 2"))
+    assert "waiting for shard 2 (0 ms so far)" in shown(*BOOTED, Wait("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:

@@ -40,7 +40,7 @@ from hotreload.errors import (
 from hotreload.features.compare.comparing import BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.hosts.engine.over import OverRanks
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
 from tests.fake_answers import FOR_EVER
@@ -392,7 +392,7 @@ async def test_a_loader_that_makes_what_upstreams_makes_is_not_distrusted(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    distrusted = asyncio.create_task(engine.distrusted())
+    distrusted = asyncio.create_task(engine.wait_for_distrust())
     await engine.release(await engine.stage(engine_case.checkpoint(2)))
     assert not distrusted.done()
     distrusted.cancel()
@@ -1225,7 +1225,7 @@ async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(
     engine_case: EngineCase,
 ) -> None:
     async with engine_case.another() as engine:
-        died = asyncio.create_task(engine.died())
+        died = asyncio.create_task(engine.wait_until_dead())
         prepared = await engine.prepare(ENDLESS)
         items = engine.generate(prepared)
         await anext(items)
@@ -1245,7 +1245,7 @@ async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(
 
 async def test_the_end_of_what_was_closed_is_no_death(engine_case: EngineCase) -> None:
     async with engine_case.another() as engine:
-        died = asyncio.create_task(engine.died())
+        died = asyncio.create_task(engine.wait_until_dead())
         await engine.close()
         engine_case.kill(engine)
         await asyncio.sleep(0)

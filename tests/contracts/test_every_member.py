@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.ports import Source
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 
 CONTRACTS = Path(__file__).parent
 

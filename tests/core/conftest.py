@@ -16,7 +16,7 @@ from hotreload.core.operator import Operator
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.events import AttemptFinished, Events, PhaseEntered, Waiting
+from hotreload.events import AttemptFinished, Events, PhaseEntered, Wait
 from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.types import Attempt, By, Checkpoint, Evidence, Generation, Mode, Phase, Revision
 from tests.fakes import FakeEngine, FakeSource, Steps, unread
@@ -130,7 +130,7 @@ class World(Witness):
 
     @property
     def waiting_for(self) -> str | None:
-        waits = (e.waiting_for for e in reversed(self.happened) if isinstance(e, Waiting))
+        waits = (e.waiting_for for e in reversed(self.happened) if isinstance(e, Wait))
         return next(waits, None)
 
     def wish(self, revision: Revision) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hotreload.core.rules import Rules
 from hotreload.errors import Busy, CheckpointCorrupt, NotEnoughMemory
 from hotreload.events import DryRunFinished, GateChanged
-from hotreload.types import Attempt, Loading, Mode, Outcome, Phase, Revision
+from hotreload.types import Attempt, LoadFacts, Mode, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 from tests.fakes import HANG
@@ -37,7 +37,7 @@ def is_as_before(world: World) -> bool:
 
 
 async def test_a_good_one_passes_and_is_not_live(world: World) -> None:
-    world.engine.loading = Loading("own", leaves_staged=3, leaves_changed=2)
+    world.engine.loading = LoadFacts("own", leaves_staged=3, leaves_changed=2)
     async with world.running():
         attempt = await (await world.operator.rehearse("step_1"))
         assert (attempt.outcome, attempt.reason, attempt.generation) == (Outcome.PASSED, None, None)

@@ -49,10 +49,10 @@ async def test_a_hang_ends_with_a_cancel() -> None:
 
 async def test_to_arm_anew_forgets_what_was_armed() -> None:
     failpoints.arm("staged=raise:OSError;reading=delay:0.5@3")
-    assert failpoints.armed() == {"staged": "raise:OSError", "reading": "delay:0.5"}
+    assert failpoints.list_armed() == {"staged": "raise:OSError", "reading": "delay:0.5"}
     failpoints.arm("")
     await failpoints.reach("staged")
-    assert failpoints.armed() == {}
+    assert failpoints.list_armed() == {}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ async def test_to_arm_anew_forgets_what_was_armed() -> None:
 def test_what_cannot_be_armed_is_refused_and_arms_nothing(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         failpoints.arm(f"staged=hang;{text}")
-    assert failpoints.armed() == {}
+    assert failpoints.list_armed() == {}
 
 
 def test_every_point_stands_somewhere_in_the_code() -> None:

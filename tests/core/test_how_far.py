@@ -8,7 +8,7 @@ import pytest
 from hotreload.core import progress
 from hotreload.core.rules import Rules
 from hotreload.events import PhaseEntered, Progress
-from hotreload.types import HowFar, Loading, Mode, Noise, Outcome, Phase, Revision
+from hotreload.types import HowFar, LoadFacts, Mode, Noise, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.core.overlapping import Overlapping
 from tests.fakes import HANG
@@ -61,7 +61,7 @@ async def test_staging_that_fails_ends_the_telling(world: World) -> None:
 
 
 async def test_bytes_that_are_read_are_counted_and_shared_leaves_are_not(world: World) -> None:
-    world.engine.loading = Loading("own", leaves_staged=1, leaves_shared=9, bytes_read=3)
+    world.engine.loading = LoadFacts("own", leaves_staged=1, leaves_shared=9, bytes_read=3)
     async with world.running():
         world.source.publish(NEW)
         attempt = await world.attempted()

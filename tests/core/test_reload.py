@@ -14,7 +14,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import AttemptFinished, GateChanged, GenerationLive, PhaseEntered
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import GateState, Outcome, Phase, Revision
 from tests.core.conftest import World
 from tests.fakes import HANG, lost
@@ -297,7 +297,7 @@ async def test_uninterrupted_work_ends_before_its_cancel_is_felt() -> None:
         await finish.wait()
         done.append("done")
 
-    task = asyncio.create_task(uninterrupted(work()))
+    task = asyncio.create_task(run_to_end(work()))
     await asyncio.sleep(0)
     for _ in range(2):
         task.cancel()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hotreload import threads
-from hotreload.threads import checked_at, in_thread, left_behind
+from hotreload.threads import in_thread, left_behind, run_checked
 
 
 class Made:
@@ -67,7 +67,7 @@ async def test_an_error_comes_back_and_holds_nothing_in_a_circle(is_checked: boo
     gc.disable()
     try:
         work = in_thread(fail)
-        work = checked_at(asyncio.Event(), lambda: None, work) if is_checked else work
+        work = run_checked(asyncio.Event(), lambda: None, work) if is_checked else work
         with pytest.raises(ValueError, match="oops") as caught:
             await work
         del work
@@ -141,7 +141,7 @@ async def test_what_was_made_as_the_cancel_came_is_freed_and_nobody_waits_on() -
     async def free(result: Made) -> None:
         freed.append(result)
 
-    checking = asyncio.create_task(checked_at(asyncio.Event(), lambda: None, work(), free))
+    checking = asyncio.create_task(run_checked(asyncio.Event(), lambda: None, work(), free))
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # now it waits
     go.set()

@@ -16,8 +16,8 @@ from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import EMPTY, KnownFields
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.settings.live_changes import need_no_restart
 from hotreload.settings.load import to_toml
-from hotreload.settings.rereading import need_no_restart
 from hotreload.settings.sections import class_with
 from hotreload.settings.tables import defaults_of, fields_of, table_of
 from tests.docs.pages import BESIDE, PAGES, ROOT, marked

@@ -12,7 +12,7 @@ import jax
 
 from hotreload.core.engines.replica import Replica
 from hotreload.core.way_in.gate import Gate
-from hotreload.life.start.warming import compile_behind
+from hotreload.life.start.warmup import compile_behind
 from hotreload.types import Checkpoint, Generation
 from tests.engine import real
 from tests.waiting import turn_until

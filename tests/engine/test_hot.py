@@ -29,7 +29,7 @@ from hotreload.errors import (
 )
 from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.weights import hand_built
-from hotreload.types import Loading
+from hotreload.types import LoadFacts
 from tests.docs.pages import PAGES, ROOT, blocks
 from tests.engine import real
 from tests.hot.on_accelerators import forbid_hashing, forbid_reading, take_for_accelerators
@@ -381,7 +381,7 @@ def checksums(hot: HotEngine) -> Mapping[str, int]:
     return sums
 
 
-def how_of(hot: HotEngine, tensors: Tensors) -> Loading:
+def how_of(hot: HotEngine, tensors: Tensors) -> LoadFacts:
     with hot.stage(tensors) as staged:
         staged.flip()
         assert staged.loading is not None

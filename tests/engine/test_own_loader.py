@@ -33,7 +33,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaf.measuring import gathered, measure_leaf
 from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import loaders, own, rereading, trust
-from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.own import Reader
 from hotreload.engine.weights.load.rereading import SameLeaves
 from hotreload.engine.weights.load.trust import noted
@@ -143,7 +143,7 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
         assert engine.loaders.why_upstream is None
         checkpoint = real.checked(folder)
         assert engine.expected_tensors() == checkpoint.tensors
-        filling = Filling(checkpoint, str(noted(trust)), within=60)
+        filling = FirstLoad(checkpoint, str(noted(trust)), within=60)
         bare = without_weights(folder, tmp_path / "bare")
         with pytest.raises(NotByOurs) if "head_dim" in sizes and PADS else nullcontext():
             async with real.engine_of(bare, tmp_path, tp=tp, filling=filling) as fresh:
@@ -458,7 +458,7 @@ async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_m
         return count
 
     monkeypatch.setattr(os, "preadv", counted)
-    filling = Filling(checkpoint, mark, within=60)
+    filling = FirstLoad(checkpoint, mark, within=60)
     bare = without_weights(checkpoint.path, tmp_path / "bare")
     async with real.engine_of(bare, tmp_path, filling=filling) as fresh:
         size = sum(held.end - held.begin for held in checkpoint.held.values())
@@ -492,7 +492,7 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
     before = await real.device_bytes()
     with pytest.raises(CheckpointChanged, match=r"up_proj\.weight are different now") as refused:
         async with real.engine_of(
-            bare, tmp_path, filling=Filling(checkpoint, str(mark), within=60)
+            bare, tmp_path, filling=FirstLoad(checkpoint, str(mark), within=60)
         ):
             pass
     assert refused.value.code == "changed"
@@ -512,7 +512,9 @@ async def test_a_start_gives_up_files_that_take_too_long_to_read(
     monkeypatch.setattr(threads, "LEAVE_AFTER", 0.0)
     before = await real.device_bytes()
     with pytest.raises(SourceUnavailable, match="stage_timeout") as refused:
-        async with real.engine_of(bare, tmp_path, filling=Filling(checkpoint, str(mark), within=1)):
+        async with real.engine_of(
+            bare, tmp_path, filling=FirstLoad(checkpoint, str(mark), within=1)
+        ):
             pass
     assert refused.value.code == "timed_out"
     assert threads.left_behind() == "the engine's start"  # no other read begins beside it
@@ -525,7 +527,7 @@ async def test_a_start_gives_up_files_that_take_too_long_to_read(
 async def test_only_what_was_compared_is_filled_in(folders: real.Folders, tmp_path: Path) -> None:
     checkpoint = folders.checkpoint(1)
     bare = without_weights(checkpoint.path, tmp_path / "bare")
-    filling = Filling(checkpoint, "of another version", within=60)
+    filling = FirstLoad(checkpoint, "of another version", within=60)
     before = await real.device_bytes()
     with pytest.raises(NotByOurs, match="another model, version or device"):
         async with real.engine_of(bare, tmp_path, filling=filling):

@@ -26,7 +26,7 @@ from hotreload.engine.answering.unseen import (
 )
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, ConfigError, NotServing, ProbeFailed
-from hotreload.threads import all_left_behind, left_behind
+from hotreload.threads import left_behind, list_left_behind
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import END_ID, PAD_ID
 from tests.waiting import turn_until
@@ -124,7 +124,7 @@ async def test_prompts_that_hang_are_refused_and_never_more_threads_than_a_few(
     assert slow.running == prompts.THREADS
     assert left_behind() is None, "no read hangs: checkpoints may be read"
     slow.may_end.set()
-    while all_left_behind():  # noqa: ASYNC110 the threads have only to return
+    while list_left_behind():  # noqa: ASYNC110 the threads have only to return
         await asyncio.sleep(0.001)
     with pytest.raises(BadRequest, match="at least one token"):
         await front.prepare({"text": [LONG, ""]})
@@ -136,7 +136,7 @@ async def test_what_was_given_up_encodes_nothing_more(tokenizer: Any) -> None:
     with pytest.raises(BadRequest, match="took longer"):
         await Prompts(slow, LIMITS, CAN).prepare({"text": [LONG] * 5})
     slow.may_end.set()
-    while all_left_behind():  # noqa: ASYNC110 the thread has only to return
+    while list_left_behind():  # noqa: ASYNC110 the thread has only to return
         await asyncio.sleep(0.001)
     assert slow.texts == 1
 

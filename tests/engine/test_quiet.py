@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from hotreload import quiet
-from hotreload.quiet import LARGE, LITTLE, QUIET, Quiet, done_quietly, scheduled, step_by_step
+from hotreload.quiet import LARGE, LITTLE, QUIET, Quiet, do_quietly, read_scheduling, run_steps
 
 
 @contextmanager
@@ -21,12 +21,12 @@ def doubling() -> Iterator[Callable[[int], int]]:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_each_job_is_done_once(threads: int) -> None:
-    done = done_quietly(range(50), doubling, Quiet(threads=threads))
+    done = do_quietly(range(50), doubling, Quiet(threads=threads))
     assert sorted(done) == [number * 2 for number in range(50)]
 
 
 def test_nothing_to_do_is_done_at_once() -> None:
-    assert list(done_quietly((), doubling, Quiet())) == []
+    assert list(do_quietly((), doubling, Quiet())) == []
 
 
 def priority() -> int:
@@ -43,21 +43,21 @@ def looking() -> Iterator[Callable[[int], int]]:
 def test_its_threads_give_way_and_never_stand_still_and_the_callers_stays_as_it_is() -> None:
     """Of idle priority they got nothing where others wanted all: 155 s for 0.63 GB were seen."""
     usual = priority()
-    assert list(done_quietly([1], looking, Quiet())) == [max(LITTLE, usual)]
-    assert list(done_quietly([1], looking, Quiet(priority="normal"))) == [usual]
+    assert list(do_quietly([1], looking, Quiet())) == [max(LITTLE, usual)]
+    assert list(do_quietly([1], looking, Quiet(priority="normal"))) == [usual]
     assert priority() == usual
 
 
 def test_threads_are_switched_often_meanwhile_and_as_before_afterwards() -> None:
     usual = sys.getswitchinterval()
-    for _ in done_quietly([1], doubling, Quiet()):
+    for _ in do_quietly([1], doubling, Quiet()):
         assert sys.getswitchinterval() < usual
     assert sys.getswitchinterval() == usual
 
 
 def test_they_are_while_anybody_works_so_in_whatever_order_engines_end() -> None:
     usual = sys.getswitchinterval()
-    one, other = (done_quietly([1, 2], doubling, Quiet()) for _ in range(2))
+    one, other = (do_quietly([1, 2], doubling, Quiet()) for _ in range(2))
     next(one), next(other)
     assert list(one)
     assert sys.getswitchinterval() < usual
@@ -71,7 +71,7 @@ def test_the_first_error_ends_it_and_its_threads() -> None:
         yield lambda number: 1 // (number - 3)
 
     with pytest.raises(ZeroDivisionError):
-        list(done_quietly(range(1000), failing, Quiet(threads=2)))
+        list(do_quietly(range(1000), failing, Quiet(threads=2)))
     assert not [each for each in threading.enumerate() if each.name == "staging"]
 
 
@@ -82,11 +82,11 @@ def test_a_worker_that_fails_at_its_end_fails_all() -> None:
         raise ValueError("the file changed")
 
     with pytest.raises(ValueError, match="the file changed"):
-        list(done_quietly(range(3), in_vain, Quiet()))
+        list(do_quietly(range(3), in_vain, Quiet()))
 
 
 def test_who_does_not_want_the_rest_ends_it() -> None:
-    for _ in done_quietly(range(1000), doubling, Quiet()):
+    for _ in do_quietly(range(1000), doubling, Quiet()):
         break
     assert not [each for each in threading.enumerate() if each.name == "staging"]
 
@@ -107,7 +107,7 @@ class Processors:
         self.now, self.part, self.is_wanted = 0.0, 0.0, True
         self._began: dict[int, float] = {}
         patch.setattr(quiet, "monotonic", self._look)
-        patch.setattr(quiet, "scheduled", self._scheduled)
+        patch.setattr(quiet, "read_scheduling", self._scheduled)
 
     def _look(self) -> float:
         self.now += 0.1
@@ -142,7 +142,7 @@ def priorities(jobs: Iterable[int], how: Quiet = QUIET) -> list[int]:
         yield lambda _: seen.append(priority())
 
     def work() -> None:
-        deque(done_quietly(jobs, noting, how, bytes_of=lambda job: job), maxlen=0)
+        deque(do_quietly(jobs, noting, how, bytes_of=lambda job: job), maxlen=0)
 
     in_a_thread(work)
     return list(dict.fromkeys(seen))
@@ -193,8 +193,8 @@ def test_each_step_follows_the_one_before_and_the_next_crew_begins_where_one_got
     processors.part = 0.2
 
     def work() -> None:
-        step_by_step(steps(3.5), QUIET)
-        step_by_step(steps(1), QUIET)
+        run_steps(steps(3.5), QUIET)
+        run_steps(steps(1), QUIET)
 
     in_a_thread(work)
     first, second = ([*dict.fromkeys(each)] for each in found)
@@ -204,8 +204,8 @@ def test_each_step_follows_the_one_before_and_the_next_crew_begins_where_one_got
 
 def test_the_system_says_what_a_thread_had() -> None:
     end = time.monotonic() + 10
-    while scheduled(threading.get_native_id())[0] == 0.0 and time.monotonic() < end:
+    while read_scheduling(threading.get_native_id())[0] == 0.0 and time.monotonic() < end:
         pass
-    had, waited, is_ready = scheduled(threading.get_native_id())
+    had, waited, is_ready = read_scheduling(threading.get_native_id())
     assert (had > 0, waited >= 0, is_ready) == (True, True, True)
-    assert scheduled(2**22 + 1) == (0.0, 0.0, True)  # where it does not say
+    assert read_scheduling(2**22 + 1) == (0.0, 0.0, True)  # where it does not say

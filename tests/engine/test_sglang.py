@@ -41,7 +41,7 @@ from hotreload.errors import (
     NotEnoughMemory,
     ProbeFailed,
 )
-from hotreload.life.start.warming import warm
+from hotreload.life.start.warmup import warm
 from hotreload.tiny import write_tiny
 from hotreload.tiny.network import Network
 from hotreload.tiny.sentences import TUNED_TEXT, asked_ids

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.facts import files
-from hotreload.facts.files import locked, put_folder, replace
+from hotreload.facts.files import hold_lock, put_folder, replace
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def test_a_folder_has_its_name_when_all_in_it_is_on_the_disk(
 
 
 def test_one_at_a_time_holds_a_lock(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BlockingIOError), locked(tmp_path):
+    with hold_lock(tmp_path), pytest.raises(BlockingIOError), hold_lock(tmp_path):
         pytest.fail("it was held")
-    with locked(tmp_path / "file", os.O_CREAT | os.O_RDWR):
+    with hold_lock(tmp_path / "file", os.O_CREAT | os.O_RDWR):
         assert (tmp_path / "file").exists()
     opened = os.open(tmp_path, os.O_RDONLY)
     try:

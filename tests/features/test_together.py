@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.daemon import Daemon
-from hotreload.events import Event, Leaving
+from hotreload.events import Event, StopRequested
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.parts import AllFeatures, FeatureParts
@@ -27,5 +27,5 @@ def test_each_takes_in_what_happens_in_its_daemon(tmp_path: Path) -> None:
     seen: list[Event] = []
     watching = Feature(name="watching", begin=lambda given: FeatureParts(observe=seen.append))
     daemon = Daemon(settings(tmp_path), features=(watching,))
-    daemon.events.publish(Leaving())
-    assert seen == [Leaving()]
+    daemon.events.publish(StopRequested())
+    assert seen == [StopRequested()]

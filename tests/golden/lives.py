@@ -16,7 +16,6 @@ from hotreload.events import (
     GenerationLive,
     GenerationNamed,
     LastLifeDied,
-    Leaving,
     LiveDrifted,
     LiveVerified,
     LoaderDistrusted,
@@ -30,9 +29,10 @@ from hotreload.events import (
     SocketBoundAnew,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
-    Warming,
+    StopRequested,
+    TroubleNews,
+    Wait,
+    Warmup,
     WorkerMoved,
 )
 from hotreload.features.bake.events import BakeTold
@@ -93,11 +93,11 @@ BY_A_TRAINER = By(
 
 BOOTS = (
     Scene("it has just begun"),
-    Scene("it looks for a checkpoint", (SourceScanned("start"), Waiting("a checkpoint", "start"))),
+    Scene("it looks for a checkpoint", (SourceScanned("start"), Wait("a checkpoint", "start"))),
     Scene(
         "it builds the engine",
         (
-            Waiting(None, "start"),
+            Wait(None, "start"),
             RevisionWanted(ONE),
             *(PhaseEntered(ONE, phase) for phase in USUAL[:3]),
             Progress(ONE, Phase.STAGING, 40_000_000, 100_000_000),
@@ -117,7 +117,7 @@ BOOTS = (
             OPEN,
             AttemptFinished(STARTED, FIRST),
             StateSaved(),
-            Warming(0, 3, 8),
+            Warmup(0, 3, 8),
         ),
         went(FIRST),
     ),
@@ -125,14 +125,14 @@ BOOTS = (
 RELOADS = (
     Scene(
         "a newer one is not whole yet",
-        (Warming(0, 8, 8, is_over=True), Waiting("2 of 4 shards of step_2")),
+        (Warmup(0, 8, 8, is_over=True), Wait("2 of 4 shards of step_2")),
         counts,
     ),
     Scene(
         "it is fetched",
         (
             SourceScanned("event"),
-            Waiting(None),
+            Wait(None),
             RevisionWanted(TWO),
             PhaseEntered(TWO, Phase.FETCHING),
             Progress(TWO, Phase.FETCHING, 1_000_000_000, 3_000_000_000),
@@ -171,14 +171,14 @@ REFUSALS = (
         (
             RevisionWanted(FOUR),
             AttemptFinished(ended(FOUR, Outcome.POSTPONED, ROOM), SECOND),
-            Waiting("step_4 is tried again in 2 s", "reconciler"),
+            Wait("step_4 is tried again in 2 s", "reconciler"),
         ),
     ),
     Scene(
         "one is let go",
         (
             AttemptFinished(ended(THREE, Outcome.SUPERSEDED, NEWER), SECOND),
-            Waiting(None, "reconciler"),
+            Wait(None, "reconciler"),
         ),
     ),
     Scene(
@@ -220,7 +220,10 @@ OPERATORS = (
     ),
     Scene(
         "an operator pins",
-        (OperatorAsked(by("pin", "evaluation")), Waiting("a pin holds generation 3", "reconciler")),
+        (
+            OperatorAsked(by("pin", "evaluation")),
+            Wait("a pin holds generation 3", "reconciler"),
+        ),
         lambda observed: observed.ledger.set_pinned(True, by("pin", "evaluation")),
     ),
     Scene(
@@ -244,9 +247,9 @@ OPERATORS = (
 TROUBLED = (
     Scene(
         "troubles begin",
-        tuple(TroubleTold(code, f"{code} stands", "mend it") for code in TROUBLES),
+        tuple(TroubleNews(code, f"{code} stands", "mend it") for code in TROUBLES),
     ),
-    Scene("all but one are over", tuple(TroubleTold(code, None) for code in TROUBLES[1:])),
+    Scene("all but one are over", tuple(TroubleNews(code, None) for code in TROUBLES[1:])),
 )
 FAULTS = (
     Scene(
@@ -285,7 +288,7 @@ FAULTS = (
     Scene("they are whole again", (LiveVerified(NOISE_LIVE), StateSaved(), SettingsRead())),
 )
 STOPS = (
-    Scene("it is told to stop", (Leaving(),)),
+    Scene("it is told to stop", (StopRequested(),)),
     Scene(
         "nobody is let in",
         (GateChanged(GateState.SEALED, 0, 0, "hotreload is stopping", "stopping"),),

@@ -7,7 +7,7 @@ from typing import Any
 from hotreload.events import (
     GateChanged,
 )
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.hearing import HearingNow
@@ -19,7 +19,7 @@ from hotreload.types import (
     By,
     GateState,
     Generation,
-    Loading,
+    LoadFacts,
     Outcome,
     Phase,
     Reason,
@@ -86,7 +86,7 @@ def ended(revision: Revision, outcome: Outcome, why: Reason | None = None, **mor
     return replace(whole, **more)
 
 
-def live(number: int, revision: Revision, loading: Loading | None = OWN, **more: Any) -> Attempt:
+def live(number: int, revision: Revision, loading: LoadFacts | None = OWN, **more: Any) -> Attempt:
     """An attempt that went live."""
     made = ended(revision, Outcome.LIVE, phases=PROVEN, loading=loading, generation=number)
     return replace(made, **more)
@@ -130,11 +130,11 @@ def went(generation: Generation) -> Callable[[Observed], None]:
 def sees(observed: Observed) -> None:
     """The source sees folders of every standing."""
     observed.listed += [
-        Listed("step_4", Standing.WAITING, "2 of 4 shards", step=(0, 4), bytes=5),
-        Listed("step_3", Standing.NEWEST, revision=THREE, step=(1, 3), written_at=NOON),
-        Listed("step_2", Standing.OLDER, revision=TWO, bytes=3 * 2**30),
-        Listed("step_1", Standing.OLDER, "older than step_3", revision=ONE, path="/c/step_1"),
-        Listed("notes", Standing.ODD, "holds no *.safetensors", "missing"),
+        Listed("step_4", ListedState.WAITING, "2 of 4 shards", step=(0, 4), bytes=5),
+        Listed("step_3", ListedState.NEWEST, revision=THREE, step=(1, 3), written_at=NOON),
+        Listed("step_2", ListedState.OLDER, revision=TWO, bytes=3 * 2**30),
+        Listed("step_1", ListedState.OLDER, "older than step_3", revision=ONE, path="/c/step_1"),
+        Listed("notes", ListedState.ODD, "holds no *.safetensors", "missing"),
     ]
 
 

@@ -22,7 +22,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Event, GenerationEnded, PhaseEntered
-from hotreload.types import Attempt, Generation, Loading, Mode, Noise, Revision
+from hotreload.types import Attempt, Generation, LoadFacts, Mode, Noise, Revision
 from tests.core.conftest import World
 from tests.evidence import BLANK
 from tests.fakes import HANG, lost
@@ -115,7 +115,7 @@ Story = Callable[[Told], Awaitable[object]]
 
 
 async def good(world: Told) -> None:
-    world.engine.loading = Loading("own", leaves_staged=3, leaves_changed=2)
+    world.engine.loading = LoadFacts("own", leaves_staged=3, leaves_changed=2)
     await world.wished(ONE)
 
 

@@ -20,9 +20,9 @@ from hotreload.errors import (
     NotServing,
     SourceUnavailable,
 )
-from hotreload.events import PhaseEntered, StateSaved, Waiting
+from hotreload.events import PhaseEntered, StateSaved, Wait
 from hotreload.tiny import UNSOUND, write_tiny
-from hotreload.types import Loading, Outcome, Phase, Reason
+from hotreload.types import LoadFacts, Outcome, Phase, Reason
 from tests.evidence import judged
 from tests.golden.blanks import without_defaults
 from tests.golden.command import asked, run
@@ -34,7 +34,7 @@ PAGE = re.compile(r"\(docs/\w+\.md\)")
 VERBS = [name for _, names in GROUPS for name in names]
 NAN = Reason("nonfinite", "lm_head: 3 NaN, and 2 more", ("lm_head: 3 NaN", "norm: 1 NaN", "q: NaN"))
 ROOM = Reason("oom", "no room")
-OWN = Loading("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")
+OWN = LoadFacts("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")
 DRY = replace(
     attempt(Outcome.PASSED),
     dry_run=True,
@@ -140,7 +140,7 @@ def keys_of(document: str) -> str:
 
 async def test_a_boot(golden: Golden, tmp_path: Path) -> None:
     async with serving(tmp_path, booted=False) as world:
-        world.events.publish(Waiting("a checkpoint", "start"))
+        world.events.publish(Wait("a checkpoint", "start"))
         world.events.publish(PhaseEntered(FIRST.revision, Phase.BUILDING))
         told = {
             "hotreload generate hi --no-wait": await asked(tmp_path, "generate", "hi", "--no-wait"),

@@ -21,7 +21,7 @@ from hotreload.errors import (
     NotServing,
     SourceUnavailable,
 )
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason
 from tests.golden import api
@@ -106,7 +106,7 @@ async def told(client: httpx.AsyncClient, method: str, path: str, body: Any) -> 
 async def usual(world: World, client: httpx.AsyncClient) -> AsyncIterator[tuple[str, str]]:
     """Every route, asked well and badly."""
     world.control.outcome = ENDS["live"]
-    world.view.listed.append(Listed("step-1", Standing.OLDER, revision=FIRST.revision))
+    world.view.listed.append(Listed("step-1", ListedState.OLDER, revision=FIRST.revision))
     for method, path, body in ASKED:
         title = f"{method} {path} {'' if body is None else json.dumps(body)}"
         yield title.rstrip(), await told(client, method, path, body)

@@ -10,8 +10,8 @@ from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import differences, to_agree_on
 from hotreload.hosts.life.meeting import ranks_of, trusting_ranks_of
 from hotreload.hosts.upstream.joining import Ranks
+from hotreload.settings.live_changes import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.load import load, missing_to_serve
-from hotreload.settings.rereading import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.sections import Settings
 
 OPEN = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")

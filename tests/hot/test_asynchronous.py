@@ -239,7 +239,7 @@ async def test_what_is_of_no_kind_that_fits_is_a_bad_request(program: Program) -
 async def test_an_engine_that_cannot_be_held_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine(Steps(), Revision("first"))
     started = started_of(engine)
-    monkeypatch.setattr(engine, "died", None)
+    monkeypatch.setattr(engine, "wait_until_dead", None)
 
     async def start(*given: Any, **more: Any) -> Started:
         return started

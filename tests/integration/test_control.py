@@ -16,7 +16,7 @@ import pytest
 
 from hotreload.cli.client.attempts_text import history_text
 from hotreload.cli.client.status_text import status_text
-from hotreload.events import PhaseEntered, SettingsRead, Warming
+from hotreload.events import PhaseEntered, SettingsRead, Warmup
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.command.settings import CommandSettings
 from hotreload.features.compare.events import LiveCompared
@@ -74,14 +74,14 @@ async def test_it_answers_while_it_compiles_for_larger_batches_and_says_how_far_
     """
     happened = [type(event).__name__ for event in running.happened]
     probing = PhaseEntered(running.live.revision, Phase.PROBING)
-    warming = [event for event in running.happened if isinstance(event, Warming)]
+    warming = [event for event in running.happened if isinstance(event, Warmup)]
     assert running.happened.index(probing) < happened.index("GateChanged")
     assert happened.index("GateChanged") < happened.index("Warming")
     total = warming[0].total
     assert total > 2
-    assert warming[0] == Warming(0, 0, total)
+    assert warming[0] == Warmup(0, 0, total)
     assert (await running.ask())["text"] == words(1)
-    await running.until(lambda: Warming(0, total, total, is_over=True) in running.happened)
+    await running.until(lambda: Warmup(0, total, total, is_over=True) in running.happened)
     assert (await get(running, "/status"))["replicas"][0]["warming"] is None
     before = running.engine.recompiles
     request = {"text": ["x" * 70, "y" * 70], "sampling_params": {"max_new_tokens": 4}}
@@ -246,7 +246,7 @@ async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anyb
     There are as many clients as batches were compiled for: a larger one would compile itself.
     """
     await running.until(
-        lambda: any(isinstance(event, Warming) and event.is_over for event in running.happened)
+        lambda: any(isinstance(event, Warmup) and event.is_over for event in running.happened)
     )
     live, before = running.live, running.engine.recompiles
     async with Load(running, 2).on() as load:
@@ -365,7 +365,7 @@ async def reread(running: Running, **compare: Any) -> None:
     """Have the daemon read other settings of [compare]."""
     wished = replace(running.settings.of(CompareSettings), **compare)
     settings = running.settings.model_copy(update={"compare": wished})
-    running.daemon.rereading._read = lambda: with_files(settings)
+    running.daemon.live_settings._read = lambda: with_files(settings)
     before = len(running.happened)
     os.kill(os.getpid(), signal.SIGHUP)
     await running.until(
@@ -377,11 +377,11 @@ async def test_a_comparison_by_which_nothing_decides_keeps_nothing_back_and_come
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client is answered all along by the old weights, which are asked beside the new ones."""
-    await running.until(lambda: any(isinstance(e, Warming) and e.is_over for e in running.happened))
+    await running.until(lambda: any(isinstance(e, Warmup) and e.is_over for e in running.happened))
     await reread(running, limits=CompareLimits())
-    rereading = running.daemon.rereading
-    settings = rereading.settings.model_copy(update={"command": CommandSettings()})
-    monkeypatch.setattr(rereading, "settings", settings)
+    live_settings = running.daemon.live_settings
+    settings = live_settings.settings.model_copy(update={"command": CommandSettings()})
+    monkeypatch.setattr(live_settings, "settings", settings)
     worker, before = running.engine._scheduler.scheduler.tp_worker, running.live
     recompiles, launch = running.engine.recompiles, worker.forward_batch_generation
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.events import PhaseEntered, Waiting
+from hotreload.events import PhaseEntered, Wait
 from hotreload.sources import directory
 from hotreload.types import Attempt, Outcome, Phase
 from tests.integration.running import (
@@ -136,7 +136,7 @@ async def test_a_folder_that_hangs_while_it_is_looked_at_is_told_and_the_rest_is
 
 
 def said_last(running: Running) -> str | None:
-    waits = [event for event in running.happened if isinstance(event, Waiting)]
+    waits = [event for event in running.happened if isinstance(event, Wait)]
     said = [each.waiting_for for each in waits if each.who == "source"]
     return said[-1] if said else None
 

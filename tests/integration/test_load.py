@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.events import Event, Warming
+from hotreload.events import Event, Warmup
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.types import Mode, Outcome
@@ -42,7 +42,7 @@ async def test_thirty_swaps_under_sixteen_clients(
 
 
 def is_warm(event: Event) -> bool:
-    return isinstance(event, Warming) and event.is_over
+    return isinstance(event, Warmup) and event.is_over
 
 
 async def swap_under_load(running: Running, numbers: range) -> None:

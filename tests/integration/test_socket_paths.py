@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.errors import ConfigError
-from hotreload.events import SocketBoundAnew, TroubleTold
+from hotreload.events import SocketBoundAnew, TroubleNews
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from hotreload.settings.load import Settings
 from hotreload.troubles import SETTINGS_REFUSED, SOCKET_GONE
@@ -88,7 +88,7 @@ async def until_told(running: Running, code: str) -> dict[str, Any]:
 
 def is_wrong(running: Running, code: str) -> bool:
     """Whether what was told last of this code is that it stands."""
-    events = [each for each in running.happened if isinstance(each, TroubleTold)]
+    events = [each for each in running.happened if isinstance(each, TroubleNews)]
     return next((each.message is not None for each in events[::-1] if each.code == code), False)
 
 
@@ -153,12 +153,12 @@ async def test_settings_that_are_refused_are_a_trouble_until_they_are_mended(
     def broken() -> Settings:
         raise ConfigError("hotreload.toml: line 3: is not TOML")
 
-    mended, running.daemon.rereading._read = running.daemon.rereading._read, broken
+    mended, running.daemon.live_settings._read = running.daemon.live_settings._read, broken
     look_now()
     trouble = await until_told(running, SETTINGS_REFUSED)
     assert trouble["message"] == "hotreload.toml: line 3: is not TOML"
     assert "SIGHUP" in trouble["todo"]
-    running.daemon.rereading._read = mended
+    running.daemon.live_settings._read = mended
     look_now()
     await running.until(lambda: not is_wrong(running, SETTINGS_REFUSED))
     assert await shown(running) == []

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.checkpoint import survey as files
-from hotreload.events import TroubleTold
+from hotreload.events import TroubleNews
 from hotreload.types import Generation, Outcome
 from tests.integration.running import Running, post, words
 from tests.waiting import PATIENCE
@@ -148,7 +148,7 @@ async def test_a_source_that_is_emptied_is_a_trouble_until_it_holds_a_checkpoint
     running: Lives,
 ) -> None:
     def shown() -> list[str | None]:
-        return [each.message for each in running.happened if isinstance(each, TroubleTold)]
+        return [each.message for each in running.happened if isinstance(each, TroubleNews)]
 
     assert shown() == []
     running.checkpoints.rename(running.folder / "unmounted")

@@ -19,7 +19,7 @@ from hotreload.features import FEATURES
 from hotreload.features.compare import settings as compare
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.life import acceptance
-from hotreload.life.acceptance import REFUSED, accepted, check, check_at_start
+from hotreload.life.acceptance import REFUSED, check, check_at_start, read_settings
 from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
@@ -244,7 +244,7 @@ contains = 'yes'
 regex = '\\d$'
 """
     (tmp_path / "hotreload.toml").write_text(good)
-    accepted(tmp_path / "hotreload.toml", [], {}, FEATURES)
+    read_settings(tmp_path / "hotreload.toml", [], {}, FEATURES)
 
 
 def test_secrets_that_systemd_hides_from_a_reload_are_left_to_the_daemon(
@@ -295,7 +295,7 @@ def test_a_corpus_that_cannot_judge_is_refused(
     text = f"{CORPUS}[compare.limits]\nmin_accuracy = 0.5"
     (tmp_path / "hotreload.toml").write_text(text)
     with pytest.raises(ConfigError) as fault:
-        accepted(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}, FEATURES)
+        read_settings(tmp_path / "hotreload.toml", sets_beside(text, tmp_path), {}, FEATURES)
     assert str(fault.value).startswith(f"[compare] corpus: {tmp_path / 'prompts.jsonl'}: ")
     assert why in str(fault.value)
 
@@ -304,7 +304,7 @@ def test_each_line_of_a_corpus_that_is_no_question_is_listed(tmp_path: Path) -> 
     (tmp_path / "prompts.jsonl").write_text('{"prompt": 5}\n{"prompt": "a"}\n5')
     (tmp_path / "hotreload.toml").write_text(CORPUS)
     with pytest.raises(ConfigError, match="2 settings are wrong") as fault:
-        accepted(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {}, FEATURES)
+        read_settings(tmp_path / "hotreload.toml", sets_beside(CORPUS, tmp_path), {}, FEATURES)
     assert [each.rpartition("line ")[2][0] for each in fault.value.findings] == ["1", "3"]
 
 

@@ -16,8 +16,8 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
 from hotreload.features import FEATURES
-from hotreload.life import serving
-from hotreload.life.serving import ServingLife, verifying
+from hotreload.life import serving_life
+from hotreload.life.serving_life import ServingLife, integrity_tasks
 from hotreload.life.serving_slot import _weights_held
 from hotreload.quiet import LOUD, Quiet
 from hotreload.server import from_settings
@@ -133,7 +133,7 @@ async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
         "server.access_log=true",
     )
     Daemon(decided)
-    assert made["keys"].admit("a-key-of-24-characters-1")
+    assert made["keys"].knows("a-key-of-24-characters-1")
     assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
     Daemon(settings(tmp_path))
     assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
@@ -181,7 +181,7 @@ async def test_the_reconciler_goes_by_the_operators_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
 ) -> None:
     made: dict[str, Any] = {}
-    record(monkeypatch, "Reconciler", made, serving)
+    record(monkeypatch, "Reconciler", made, serving_life)
     decided = settings(tmp_path, "reload.min_interval=17", f"reload.keep_previous={kept}")
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     decider(Daemon(decided)).begin(engine, LIVE)
@@ -322,7 +322,7 @@ async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:
 def test_live_weights_are_verified_only_if_so_decided(tmp_path: Path) -> None:
     engine = FakeEngine(Steps(), LIVE.revision)
     replica: Any = Replica(engine, Gate[FakeEngine](publish=lambda event: None), LIVE)
-    assert verifying(settings(tmp_path), replica, print).keys() == {"tell of distrust"}
-    tasks = verifying(settings(tmp_path, "checks.verify_live_every=6h"), replica, print)
+    assert integrity_tasks(settings(tmp_path), replica, print).keys() == {"tell of distrust"}
+    tasks = integrity_tasks(settings(tmp_path, "checks.verify_live_every=6h"), replica, print)
     look = tasks["verify what is live"]
     assert look.keywords["every"] == 6 * 3600  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from hotreload.life.mounts import (
     first_missing,
     missing_mount,
     planned_mount,
-    until_state_is_mounted,
+    wait_for_state_mount,
 )
 
 
@@ -87,12 +87,12 @@ async def test_the_state_is_waited_for_where_the_machine_is_to_mount_it(
 ) -> None:
     """An empty folder is none to wait for: the first start makes its own."""
     (tmp_path / "state").mkdir()
-    await until_state_is_mounted(tmp_path / "state")
+    await wait_for_state_mount(tmp_path / "state")
     looks = [tmp_path, tmp_path, None]
     monkeypatch.setattr(mounts, "planned_mount", lambda path: looks.pop(0))
     monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0)
     async with asyncio.timeout(10):
-        await until_state_is_mounted(tmp_path / "state")
+        await wait_for_state_mount(tmp_path / "state")
     assert not looks
     (told,) = [record for record in caplog.records if record.message == "boot.not_mounted"]
     assert told.path == str(tmp_path)  # type: ignore[attr-defined]

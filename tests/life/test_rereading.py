@@ -15,16 +15,16 @@ import pytest
 from hotreload.behaviour.asked import AnswerCheck
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
-from hotreload.events import SettingsRead, TroubleTold
+from hotreload.events import SettingsRead, TroubleNews
 from hotreload.features import FEATURES
 from hotreload.features.command.settings import CommandSettings
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.features.pause.pause import Pause
 from hotreload.features.sessions.sessions import Sessions
-from hotreload.life import rereading
-from hotreload.life.acceptance import accepted
-from hotreload.life.serving import ServingLife
-from hotreload.settings.rereading import _flat, need_no_restart, reread
+from hotreload.life import live_settings
+from hotreload.life.acceptance import read_settings
+from hotreload.life.serving_life import ServingLife
+from hotreload.settings.live_changes import _flat, need_no_restart, reread
 from hotreload.settings.sections import Settings, class_with
 from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision
@@ -59,7 +59,7 @@ class Life(Witness):
         self.part.begin(self.engine, LIVE)
 
     def read(self) -> Settings:
-        return accepted(self.file, [*self.usual, "metrics.address=''"], {}, FEATURES).settings
+        return read_settings(self.file, [*self.usual, "metrics.address=''"], {}, FEATURES).settings
 
     @property
     def reconciler(self) -> Any:
@@ -72,7 +72,7 @@ class Life(Witness):
     @property
     def compare(self) -> CompareSettings:
         """What the next attempt is compared by."""
-        return self.daemon.rereading.settings.of(CompareSettings)
+        return self.daemon.live_settings.settings.of(CompareSettings)
 
     @property
     def log_level(self) -> int:
@@ -83,8 +83,8 @@ class Life(Witness):
         return [event for event in self.happened if isinstance(event, SettingsRead)]
 
     @property
-    def troubles(self) -> list[TroubleTold]:
-        return [event for event in self.happened if isinstance(event, TroubleTold)]
+    def troubles(self) -> list[TroubleNews]:
+        return [event for event in self.happened if isinstance(event, TroubleNews)]
 
     async def reread(self, text: str) -> SettingsRead:
         self.file.write_text(text)
@@ -112,7 +112,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     **{
         f"checks.{name}": (
             f"[checks]\n{name} = {value!r}",
-            lambda life, name=name: getattr(life.daemon.rereading.settings.checks, name),  # type: ignore[misc]
+            lambda life, name=name: getattr(life.daemon.live_settings.settings.checks, name),  # type: ignore[misc]
             expected,
         )
         for name, value, expected in (
@@ -177,7 +177,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     ),
     "command.timeout": (
         "[command]\ntimeout = 3",
-        lambda life: life.daemon.rereading.settings.of(CommandSettings).timeout,
+        lambda life: life.daemon.live_settings.settings.of(CommandSettings).timeout,
         3.0,
     ),
     "compare.time": ("[compare]\ntime = 3", lambda life: life.compare.time, 3.0),
@@ -222,7 +222,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     "log.level": ("[log]\nlevel = 'debug'", lambda life: life.log_level, logging.DEBUG),
     "log.format": (
         "[log]\nformat = 'json'",
-        lambda life: life.daemon.rereading.settings.log.format,
+        lambda life: life.daemon.live_settings.settings.log.format,
         "json",
     ),
 }
@@ -257,7 +257,7 @@ def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
         logger = logging.getLogger("hotreload")
         monkeypatch.setattr(logger, "level", logging.getLevelNamesMapping()[level.upper()])
 
-    monkeypatch.setattr(rereading, "configure", configure)
+    monkeypatch.setattr(live_settings, "configure", configure)
 
 
 def test_every_setting_that_can_change_is_tried_here() -> None:
@@ -287,7 +287,7 @@ async def test_what_wants_a_restart_is_named_each_time_and_the_rest_is_gone_by(l
     assert told == SettingsRead(("[reload] sets",), waiting)
     assert await life.reread(f"{text}sets = 3\n") == SettingsRead((), waiting)
     assert life.rules.sets == 3
-    assert life.daemon.rereading.settings.engine.tp == 1
+    assert life.daemon.live_settings.settings.engine.tp == 1
     assert await life.reread("") == SettingsRead(("[reload] sets",))
 
 
@@ -325,12 +325,12 @@ async def test_a_corpus_that_the_engine_cannot_be_asked_changes_nothing(life: Li
 )
 async def test_what_is_wrong_changes_nothing_and_is_told(life: Life, text: str, why: str) -> None:
     await life.reread("[reload]\nmax_held = 7\n")
-    before = life.daemon.rereading.settings
+    before = life.daemon.live_settings.settings
     told = await life.reread(text)
     assert told.error is not None
     assert why in told.error
     assert (told.changed, told.waiting) == ((), ())
-    assert life.daemon.rereading.settings is before
+    assert life.daemon.live_settings.settings is before
     assert (life.rules.sets, life.daemon.entrance.gates[0].max_held) == (2, 7)
     assert life.engine.judged_by == ([], None)
 
@@ -345,16 +345,16 @@ async def test_settings_that_are_refused_are_a_trouble_until_they_are_read_again
     assert "is not TOML" in (began.message or "")
     assert "SIGHUP" in began.todo
     await life.reread("")
-    assert life.troubles == [began, TroubleTold(SETTINGS_REFUSED, None)]
+    assert life.troubles == [began, TroubleNews(SETTINGS_REFUSED, None)]
 
 
 async def test_a_file_whose_disk_hangs_is_told_and_the_loop_goes_on(
     life: Life, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comes_back = threading.Event()
-    monkeypatch.setattr(rereading, "REREAD_SECONDS", 0.01)
+    monkeypatch.setattr(live_settings, "REREAD_SECONDS", 0.01)
     monkeypatch.setattr("hotreload.threads.LEAVE_AFTER", 0.01)
-    monkeypatch.setattr(life.daemon.rereading, "_read", comes_back.wait)
+    monkeypatch.setattr(life.daemon.live_settings, "_read", comes_back.wait)
     try:
         told = await life.reread("")
         assert told.error == ("reading the settings took longer than 0.01 s (is their disk there?)")
@@ -367,7 +367,7 @@ async def test_a_fault_of_ours_is_told_and_does_not_end_what_serves(
 ) -> None:
     nothing: dict[str, Settings] = {}
     with monkeypatch.context() as broken:
-        broken.setattr(life.daemon.rereading, "_read", lambda: nothing["nothing"])
+        broken.setattr(life.daemon.live_settings, "_read", lambda: nothing["nothing"])
         told = await life.reread("")
         assert told.error == "internal error in hotreload: KeyError: 'nothing'"
     assert (await life.reread("[reload]\nsets = 3\n")).changed == ("[reload] sets",)
@@ -388,7 +388,7 @@ async def test_who_asks_while_they_are_read_is_heard_too(
             os.kill(os.getpid(), signal.SIGHUP)
         return found
 
-    monkeypatch.setattr(life.daemon.rereading, "_read", changed_meanwhile)
+    monkeypatch.setattr(life.daemon.live_settings, "_read", changed_meanwhile)
     os.kill(os.getpid(), signal.SIGHUP)
     await life.until(lambda: any(told.changed for told in life.told))
     assert life.rules.sets == 3

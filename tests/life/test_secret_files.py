@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
-from hotreload.events import Event, TroubleTold
+from hotreload.events import Event, TroubleNews
 from hotreload.features import FEATURES
-from hotreload.life import rereading
-from hotreload.life.rereading import SecretFiles
+from hotreload.life import live_settings
+from hotreload.life.live_settings import SecretFiles
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
@@ -61,20 +61,20 @@ class Watched(Witness):
         return [self.files.keys[name].knows(key) for name in (KEYS, ADMIN_KEYS)]
 
     def note(self, event: Event) -> None:
-        assert isinstance(event, TroubleTold)
+        assert isinstance(event, TroubleNews)
         super().note(event)
 
-    async def told(self, count: int) -> TroubleTold:
+    async def told(self, count: int) -> TroubleNews:
         self.files.look_again()
         await self.until(lambda: len(self.happened) == count)
         event = self.happened[-1]
-        assert isinstance(event, TroubleTold)
+        assert isinstance(event, TroubleNews)
         return event
 
 
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
-    monkeypatch.setattr(rereading, "LOOK_AT_SECRETS_SECONDS", 0.01)
+    monkeypatch.setattr(live_settings, "LOOK_AT_SECRETS_SECONDS", 0.01)
     watched = Watched(tmp_path)
     task = asyncio.create_task(watched.files.watch(watched.count))
     yield watched
@@ -94,15 +94,15 @@ async def test_keys_that_cannot_be_read_are_a_trouble_until_they_can(
     assert "what it held when it was last read counts" in began.todo
     assert watched.admits(KEY) == [True, True]
     watched.write()
-    assert await watched.told(2) == TroubleTold(SETTINGS_REFUSED, None)
+    assert await watched.told(2) == TroubleNews(SETTINGS_REFUSED, None)
 
 
 async def test_it_is_over_when_none_of_them_is_wrong(watched: Watched) -> None:
-    watched.trouble.now("no TOML", "mend it", of="the settings")
+    watched.trouble.set("no TOML", "mend it", of="the settings")
     watched.token.write_text("")
     both = await watched.told(2)
     assert str(both.message).startswith(f"no TOML; {TOKEN}: ")
-    watched.trouble.now(None, of="the settings")
+    watched.trouble.set(None, of="the settings")
     assert str((await watched.told(3)).message).startswith(TOKEN)
     watched.write()
     assert (await watched.told(4)).message is None
@@ -135,7 +135,7 @@ async def test_a_file_that_hangs_is_told_and_holds_up_no_other(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comes_back = threading.Event()
-    monkeypatch.setattr(rereading, "REREAD_SECONDS", 0.01)
+    monkeypatch.setattr(live_settings, "REREAD_SECONDS", 0.01)
     read = watched.files._reads[KEYS]
     watched.files._reads[KEYS] = lambda: (comes_back.wait(PATIENCE), read())[1]
     try:

@@ -9,7 +9,7 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
 from hotreload.events import Events, Progress
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.observe.pictured import last_failure
 from hotreload.observe.readings import new_at

@@ -122,10 +122,10 @@ async def state_that_is_not_saved(folder: Path) -> str:
 
 async def second_daemon(folder: Path) -> str:
     async def start() -> None:
-        with StateFolder(folder).held(Path("/run/second.sock")):
+        with StateFolder(folder).hold(Path("/run/second.sock")):
             pass
 
-    with StateFolder(folder).held(Path("/run/first.sock")):
+    with StateFolder(folder).hold(Path("/run/first.sock")):
         return await refused(start)
 
 

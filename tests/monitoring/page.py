@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleTold
+from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleNews
 from hotreload.features.compare.differences import report_of
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Rank, Readings, Setup
@@ -39,7 +39,7 @@ def whole_page() -> Metrics:
     metrics = Counted(picture)
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))
     metrics.observe(RevisionWanted(revision))
-    metrics.observe(TroubleTold("files_gone", "why", "what to do"))
+    metrics.observe(TroubleNews("files_gone", "why", "what to do"))
     metrics.observe(FoldersPassedOver((PassedOver("label", reason),), {"format": 1}))
     return metrics
 

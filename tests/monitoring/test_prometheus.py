@@ -24,7 +24,7 @@ from hotreload.events import (
     LoaderDistrusted,
     SourceScanned,
     StateSaved,
-    TroubleTold,
+    TroubleNews,
     WorkerMoved,
 )
 from hotreload.features.bake.events import BakeTold
@@ -252,8 +252,8 @@ def another_replica() -> Metrics:
     metrics.observe(PauseBegan(By("pause", 0, 1, 1.0), "abort", "abort", 600.0))
     metrics.observe(LiveDrifted(NINTH, ("a leaf",)))
     metrics.observe(LoaderDistrusted("it made another leaf"))
-    metrics.observe(TroubleTold("files_gone", "step_8 is gone", "copy it back"))
-    metrics.observe(TroubleTold("waits_for_files", "step_9 is gone", "mount it"))
+    metrics.observe(TroubleNews("files_gone", "step_8 is gone", "copy it back"))
+    metrics.observe(TroubleNews("waits_for_files", "step_9 is gone", "mount it"))
     return metrics
 
 

@@ -1,6 +1,6 @@
 """What a start says of itself: which step, since when, how far, and how long it took last time."""
 
-from hotreload.events import Event, PhaseEntered, Progress, Waiting
+from hotreload.events import Event, PhaseEntered, Progress, Wait
 from hotreload.picture.under_way import Booting
 from hotreload.types import START, Attempt, By, Outcome, Phase
 from tests.clock import Clock
@@ -62,7 +62,7 @@ def test_it_says_how_long_the_step_took_in_the_last_start_that_ended_well() -> N
 def test_between_two_candidates_it_waits_for_what_it_says() -> None:
     tried = (PhaseEntered(STEP_7, Phase.VALIDATING), PhaseEntered(STEP_7, None))
     assert after(*tried).fields()["step"] == "starting"
-    said = after(*tried, Waiting("a checkpoint that can be served", "start")).fields()
+    said = after(*tried, Wait("a checkpoint that can be served", "start")).fields()
     assert (said["step"], said["doing"]) == (
         "waiting",
         "waiting for a checkpoint that can be served",
@@ -74,5 +74,5 @@ def test_a_wait_that_is_told_again_has_not_begun_anew() -> None:
     clock = iter(range(9)).__next__
     booting = Booting(clock=clock)
     for _ in range(3):
-        booting.observe(Waiting("its files", "start"))
+        booting.observe(Wait("its files", "start"))
     assert booting.fields()["step_seconds"] == 1

@@ -8,7 +8,7 @@ import pytest
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, PhaseEntered, SourceScanned
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.json_fields import iso as iso_of
 from hotreload.picture.checkpoints import LONGEST_WHY, Checkpoints
 from hotreload.picture.picture import Picture
@@ -37,7 +37,7 @@ def ledger(live: Revision | None = TWO) -> Ledger:
     return made
 
 
-def seen(revision: Revision, standing: Standing = Standing.OLDER, why: str = "") -> Listed:
+def seen(revision: Revision, standing: ListedState = ListedState.OLDER, why: str = "") -> Listed:
     path = f"/run/{revision.label}"
     return Listed(revision.label, standing, why, revision=revision, path=path, written_at=NOON)
 
@@ -46,7 +46,7 @@ def unread(revision: Revision, written_at: float = NOON) -> Listed:
     return replace(seen(revision, why="older than step_3"), revision=None, written_at=written_at)
 
 
-NEWEST = seen(THREE, Standing.NEWEST)
+NEWEST = seen(THREE, ListedState.NEWEST)
 
 
 async def told(
@@ -167,8 +167,8 @@ async def test_the_attempt_under_way_is_named_with_its_phase_until_it_ends() -> 
 
 
 async def test_what_the_source_waits_for_and_what_is_no_checkpoint_is_told_in_its_words() -> None:
-    late = replace(NEWEST, standing=Standing.WAITING, why="2 of 4 shards", revision=None)
-    odd = Listed("step_9", Standing.ODD, "holds a pickle", "format")
+    late = replace(NEWEST, standing=ListedState.WAITING, why="2 of 4 shards", revision=None)
+    odd = Listed("step_9", ListedState.ODD, "holds a pickle", "format")
     waits, no_checkpoint = await row(ledger(), late), await row(ledger(), odd)
     assert (waits["state"], waits["why"]) == ("waiting", "2 of 4 shards")
     assert no_checkpoint["state"] == "not a checkpoint"
@@ -184,7 +184,7 @@ async def test_thousands_are_counted_and_the_newest_shown_with_what_is_of_note()
 
 
 async def test_long_words_are_cut() -> None:
-    odd = Listed("step_9", Standing.ODD, "x" * 5000, "format")
+    odd = Listed("step_9", ListedState.ODD, "x" * 5000, "format")
     assert len((await row(ledger(), odd))["why"]) == LONGEST_WHY + 1
 
 

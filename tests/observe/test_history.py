@@ -18,7 +18,6 @@ from hotreload.events import (
     GenerationLive,
     GenerationNamed,
     LastLifeDied,
-    Leaving,
     LiveDrifted,
     LiveVerified,
     LoaderDistrusted,
@@ -32,9 +31,10 @@ from hotreload.events import (
     SocketBoundAnew,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
-    Warming,
+    StopRequested,
+    TroubleNews,
+    Wait,
+    Warmup,
     WorkerMoved,
     event_fields,
 )
@@ -60,7 +60,7 @@ PIN_FIELDS = {
 
 EVENTS: list[tuple[Event, str]] = [
     (RevisionWanted(STEP_7), "revision.wanted"),
-    (Waiting("shard 2 of 4"), "source.waiting"),
+    (Wait("shard 2 of 4"), "source.waiting"),
     (PhaseEntered(STEP_7, Phase.STAGING), "reload.phase"),
     (PhaseEntered(STEP_7, None), "reload.phase"),
     (CommandBegan(STEP_7, "judge.sh", 60.0), "reload.command"),
@@ -73,7 +73,7 @@ EVENTS: list[tuple[Event, str]] = [
     (GenerationNamed(generation()), "generation.named"),
     (GenerationEnded(generation()), "generation.ended"),
     (ModeChosen(Mode.DRAIN, "speculative decoding"), "reload.mode"),
-    (Warming(0, 3, 8), "engine.warming"),
+    (Warmup(0, 3, 8), "engine.warming"),
     *((ReplicaMoved(1, state, "why", 2.0), f"replica.{state.value}") for state in ReplicaState),
     *((GateChanged(state, 1, 2), f"gate.{state.value}") for state in GateState),
     (SourceScanned("rescan"), "source.scanned"),
@@ -85,11 +85,11 @@ EVENTS: list[tuple[Event, str]] = [
     (StateSaved(), "state.saved"),
     (SettingsRead(("[reload] sets",), ("[server] tcp",)), "settings.read"),
     (SettingsRead(error="is not TOML"), "settings.not_read"),
-    (TroubleTold("files_gone", "they are gone", "copy them back"), "trouble.began"),
-    (TroubleTold("files_gone", None), "trouble.over"),
+    (TroubleNews("files_gone", "they are gone", "copy them back"), "trouble.began"),
+    (TroubleNews("files_gone", None), "trouble.over"),
     (SocketBoundAnew("/run/s"), "socket.bound_anew"),
     (LastLifeDied("it was killed by signal 9", with_machine=False), "daemon.last_life_died"),
-    (Leaving(), "daemon.stopping"),
+    (StopRequested(), "daemon.stopping"),
     (
         FoldersPassedOver((PassedOver("step_9", Reason("io", "why")),), {"io": 1}),
         "source.passed_over",
@@ -128,7 +128,7 @@ def test_every_event_is_plain_json_under_its_dotted_name(event: Event, name: str
         GateChanged(GateState.HOLDING, 1, 2, replica=2),
         PhaseEntered(STEP_7, Phase.PROBING, replica=2),
         ReplicaMoved(2, ReplicaState.LOST, "it hangs", 5.0),
-        Warming(2, 3, 8),
+        Warmup(2, 3, 8),
         LoaderDistrusted("leaf b differs", replica=2),
         LiveVerified(generation(), replica=2),
         LiveDrifted(generation(), ("b",), replica=2),
@@ -234,6 +234,6 @@ def test_what_went_live_says_what_it_replaced_over_what_failed_between() -> None
 
 def test_other_events_are_no_history() -> None:
     history = History()
-    history.observe(Waiting("x"))
+    history.observe(Wait("x"))
     assert history.snapshot()["attempts"] == []
     assert history.last is None

@@ -13,7 +13,7 @@ from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
 from hotreload.observe.loads import LoadMetrics
 from hotreload.observe.log import canonical_fields
 from hotreload.picture.status import loading_of
-from hotreload.types import START, Attempt, By, Loading
+from hotreload.types import START, Attempt, By, LoadFacts
 from tests.observe.things import (
     NOON,
     OWN,
@@ -37,7 +37,7 @@ OWN_FIELDS = {
 }
 
 
-def loaded(loading: Loading | None, attempt: Attempt | None = None) -> Attempt:
+def loaded(loading: LoadFacts | None, attempt: Attempt | None = None) -> Attempt:
     return replace(attempt or went_live(4), loading=loading)
 
 
@@ -91,7 +91,7 @@ BOOT = replace(went_live(4), by=By(START, 0, 1, NOON, "the last good generation"
     ],
 )
 def test_the_live_weights_were_made_by_the_last_attempt_that_made_any(
-    history: Iterable[Attempt], expected: Loading | None
+    history: Iterable[Attempt], expected: LoadFacts | None
 ) -> None:
     assert loading_of(LIVE, history) == expected
 

@@ -25,7 +25,7 @@ from hotreload.events import (
     Progress,
     SettingsRead,
     SourceScanned,
-    Waiting,
+    Wait,
 )
 from hotreload.observe import log
 from hotreload.observe.log import LogObserver, LossyHandler, configure
@@ -69,7 +69,7 @@ class TalkativeWorld(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25))
-        self.publish(Waiting("a checkpoint", "source"))
+        self.publish(Wait("a checkpoint", "source"))
         self._quiet_stage, self.engine.stage = self.engine.stage, self._stage  # type: ignore[method-assign]
 
     async def _validate(self, revision: Revision, path: Path) -> Checkpoint:
@@ -173,7 +173,7 @@ def test_a_folder_that_is_away_is_told_once_and_once_when_it_is_back() -> None:
 
 
 def test_waiting_for_the_same_thing_is_told_once() -> None:
-    told = logged(Waiting("shard 2"), Waiting("shard 2"), Waiting(None), Waiting("shard 3"))
+    told = logged(Wait("shard 2"), Wait("shard 2"), Wait(None), Wait("shard 3"))
     assert [line["waiting_for"] for line in told] == ["shard 2", "shard 3"]
 
 
@@ -258,7 +258,7 @@ def test_on_a_terminal_alone_the_end_of_an_attempt_and_long_words_are_short(
         for stream in (Terminal(), io.StringIO()):
             configure("info", format, stream)
             LogObserver(Pace()).observe(AttemptFinished(went_live(), None))
-            LogObserver(Pace()).observe(Waiting("no checkpoint in /srv/" + "a" * 99))
+            LogObserver(Pace()).observe(Wait("no checkpoint in /srv/" + "a" * 99))
             told[format, stream.isatty()] = stream.getvalue()
     live, waiting = told["console", True].splitlines()
     assert "by=" not in live  # the source wished it

@@ -23,7 +23,7 @@ from hotreload.events import (
     RevisionWanted,
     SourceScanned,
     StateSaved,
-    Waiting,
+    Wait,
 )
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
@@ -485,7 +485,7 @@ def test_it_is_ready_while_open_or_holding() -> None:
 
 
 def test_scans_are_counted_and_only_good_ones_are_fresh() -> None:
-    failed = after(SourceScanned("rescan", "no such folder"), Waiting("x"))
+    failed = after(SourceScanned("rescan", "no such folder"), Wait("x"))
     assert value(failed, "source_scans_total", cause="rescan") == 1
     assert value(failed, "source_last_scan_timestamp_seconds") == 0
     failed.observe(SourceScanned("event"))

@@ -23,8 +23,8 @@ from hotreload.events import (
     RevisionWanted,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
+    TroubleNews,
+    Wait,
 )
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers, RightAnswers
 from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
@@ -54,13 +54,13 @@ ALL: tuple[Event, ...] = (
     *BOOTED,
     ModeChosen(Mode.DRAIN, "it decodes speculatively"),
     RevisionWanted(STEP_8),
-    Waiting("shard 2 of 4"),
+    Wait("shard 2 of 4"),
     PhaseEntered(STEP_8, Phase.FETCHING),
     Progress(STEP_8, Phase.FETCHING, 5 * 10**6, 10**7),
     SourceScanned("rescan", "EIO"),
     LiveDrifted(generation(3), ("b",)),
     StateSaved("no space left"),
-    TroubleTold("files_gone", "they are gone", "copy them back"),
+    TroubleNews("files_gone", "they are gone", "copy them back"),
 )
 HELD = Pages(
     pinned=True,
@@ -157,7 +157,7 @@ def test_the_source_is_named_and_since_when_it_does_not_answer() -> None:
 
 def test_words_from_elsewhere_begin_no_line_and_drive_no_terminal() -> None:
     evil = "\x1b[31m9\nstate  serving"
-    said = rows(*BOOTED, Waiting(evil), AttemptFinished(rejected(Reason(evil, evil)), None))
+    said = rows(*BOOTED, Wait(evil), AttemptFinished(rejected(Reason(evil, evil)), None))
     for name in ("waiting for", "last attempt"):
         assert "\x1b" not in said[name]["words"]
         assert "\nstate" not in said[name]["words"]
@@ -200,7 +200,7 @@ HOLDING = GateChanged(GateState.HOLDING, 2, 0)
     [
         ((), "answers nobody: booting: the engine is starting, for "),
         (BOOTED, "answers requests; nothing newer is wanted"),
-        ((*BOOTED, Waiting("shard 2")), "answers requests; waits: shard 2 (0 ms so far)"),
+        ((*BOOTED, Wait("shard 2")), "answers requests; waits: shard 2 (0 ms so far)"),
         (
             (*BOOTED, PhaseEntered(STEP_8, Phase.VALIDATING)),
             "answers requests; checking step-8 (888888888888)",

@@ -22,7 +22,7 @@ from hotreload.events import (
     SettingsRead,
     SourceScanned,
     StateSaved,
-    Waiting,
+    Wait,
 )
 from hotreload.json_fields import loading_fields
 from hotreload.picture.picture import Rank, Readings, ReplicaReading, Setup
@@ -153,15 +153,18 @@ def test_a_dead_engine_is_lost_and_not_stopping() -> None:
 
 
 def test_what_the_source_and_the_reconciler_wait_for_stand_side_by_side() -> None:
-    status = after(Waiting("step_9: model.safetensors"), Waiting("step_8 is refused", "reconciler"))
+    status = after(Wait("step_9: model.safetensors"), Wait("step_8 is refused", "reconciler"))
     assert status.snapshot()["waiting_for"] == "step_9: model.safetensors; step_8 is refused"
-    status.observe(Waiting(None))
+    status.observe(Wait(None))
     assert status.snapshot()["waiting_for"] == "step_8 is refused"
 
 
 def test_it_is_ready_while_holding_and_not_before_or_after() -> None:
     assert after().ready() == (False, ["booting: the engine is starting"])
-    assert after(Waiting("a first checkpoint")).ready() == (False, ["booting: a first checkpoint"])
+    assert after(Wait("a first checkpoint")).ready() == (
+        False,
+        ["booting: a first checkpoint"],
+    )
     assert after(*BOOTED).ready() == (True, [])
     assert after(*BOOTED, HOLDING).ready() == (True, [])
     assert after(*BOOTED, sealed("SIGTERM")).ready() == (False, ["stopping: SIGTERM"])
@@ -230,7 +233,7 @@ def test_who_answers_is_asked_at_the_moment_somebody_looks() -> None:
 
 def test_the_document_says_what_is_live_wanted_and_waited_for() -> None:
     snapshot = after(
-        *BOOTED, RevisionWanted(STEP_8), PhaseEntered(STEP_8, Phase.STAGING), Waiting("a pin")
+        *BOOTED, RevisionWanted(STEP_8), PhaseEntered(STEP_8, Phase.STAGING), Wait("a pin")
     ).snapshot()
     assert snapshot["generation"] == 3
     assert (snapshot["revision"], snapshot["label"]) == (STEP_7.id, "step-7")
@@ -409,12 +412,12 @@ def test_an_event_of_a_download_says_how_fast_it_is_and_how_long_it_takes() -> N
         paces = {250: (0, None), 350: (50, 13.0), 1000: (188, 0.0)}
         assert (fields["bytes_per_second"], fields["seconds_left"]) == paces[done]
         now[0] += 2
-    assert "seconds_left" not in status.event(Waiting("a pin"))
+    assert "seconds_left" not in status.event(Wait("a pin"))
 
 
 def test_every_event_says_when_it_happened_and_an_order_when_it_was_given() -> None:
     status = Told(wall=lambda: NOON)
-    assert status.event(Waiting("a pin"))["at"] == "2023-11-14T22:13:20.000Z"
+    assert status.event(Wait("a pin"))["at"] == "2023-11-14T22:13:20.000Z"
     pinned = OperatorAsked(By("pin", 0, 7, NOON - 1))
     assert status.event(pinned)["at"] == "2023-11-14T22:13:19.000Z"
 

@@ -17,8 +17,8 @@ from hotreload.events import (
     RevisionWanted,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
+    TroubleNews,
+    Wait,
 )
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
@@ -34,8 +34,8 @@ WANTED = (*BOOTED, RevisionWanted(STEP_8))
 REFUSED = Pages(refused={STEP_8.id: refusal()})
 STEP_9 = Revision("9" * 40, "step-9")
 NOISE = Revision(f"{NOISY}1", "step-7 + noise")
-GONE = TroubleTold(FILES_GONE, "the files of generation 3 are gone", "copy them back")
-NO_SOCKET = TroubleTold(SOCKET_GONE, "the socket is gone", "look at its folder")
+GONE = TroubleNews(FILES_GONE, "the files of generation 3 are gone", "copy them back")
+NO_SOCKET = TroubleNews(SOCKET_GONE, "the socket is gone", "look at its folder")
 
 
 def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
             "hotreload explain truncated",
         ),
         (
-            (*IS_LIVE, Waiting("step-8: no model.safetensors")),
+            (*IS_LIVE, Wait("step-8: no model.safetensors")),
             Pages(),
             f"{WELL}; it waits: step-8: no model.safetensors (0 ms so far)",
             "wait",
@@ -211,7 +211,7 @@ def test_a_start_says_which_step_it_is_at_and_for_how_long() -> None:
     doing = "nobody is answered: booting: compiling for the first requests of step-7 (777777777777)"
     assert said["words"].startswith(f"{doing}, for ")
     assert (said["tone"], said["next"]) == ("wait", "hotreload status --wait")
-    waits = summary(TroubleTold(WAITS_FOR_FILES, "all is gone", "mount it"))
+    waits = summary(TroubleNews(WAITS_FOR_FILES, "all is gone", "mount it"))
     assert (waits["tone"], waits["next"]) == ("bad", "hotreload explain waits_for_files")
 
 

@@ -15,12 +15,12 @@ from hotreload.events import (
     GateChanged,
     GenerationEnded,
     GenerationLive,
-    Leaving,
     ModeChosen,
     PhaseEntered,
     Progress,
     ReplicaMoved,
-    Waiting,
+    StopRequested,
+    Wait,
 )
 from hotreload.features import FEATURES
 from hotreload.observe.systemd import (
@@ -118,7 +118,7 @@ def attempt(outcome: Outcome, reason: Reason | None = None) -> Attempt:
 
 def test_ready_comes_when_the_gate_opens_and_only_once(listener: Listener) -> None:
     systemd = told(listener)
-    systemd.observe(Waiting("a checkpoint that can be served", "start"))
+    systemd.observe(Wait("a checkpoint that can be served", "start"))
     waiting = "STATUS=starting: waiting for a checkpoint that can be served"
     assert listener.heard() == [EXTEND, waiting]
     systemd.observe(PhaseEntered(FIRST.revision, Phase.STAGING))
@@ -191,7 +191,7 @@ def test_weights_that_a_rollback_made_live_again_do_not_end(listener: Listener) 
 
 def test_an_old_generation_that_ends_in_a_stop_does_not_hide_the_stop(listener: Listener) -> None:
     systemd = overlapping(listener)
-    systemd.observe(Leaving())
+    systemd.observe(StopRequested())
     assert listener.heard()[0] == "STOPPING=1"
     systemd.observe(GenerationEnded(FIRST))
     assert listener.nothing()
@@ -245,7 +245,7 @@ def test_a_start_that_is_rejected_is_not_ready_and_says_why(listener: Listener) 
 
 def test_who_leaves_says_so_while_others_are_answered(listener: Listener) -> None:
     systemd = serving(listener)
-    systemd.observe(Leaving())
+    systemd.observe(StopRequested())
     assert listener.heard() == ["STOPPING=1", "STATUS=stopping: answering the last requests"]
 
 
@@ -329,7 +329,7 @@ def test_a_rank_that_is_asked_to_stop_in_a_step_is_not_ready_again(listener: Lis
     systemd = on_two_hosts(listener, own=1)
     systemd.observe(GateChanged(GateState.OPEN, 0, 0))
     systemd.observe(GenerationLive(FIRST))
-    systemd.observe(Leaving())
+    systemd.observe(StopRequested())
     for _ in range(2):
         listener.heard()
     systemd.observe(PhaseEntered(STEP_2, None))
@@ -411,7 +411,7 @@ def test_a_start_that_waits_for_somebody_is_vouched_for_as_long_as_it_waits(
     listener: Listener,
 ) -> None:
     systemd = Seen(Notifier(listener.environ), longest_boot=0.0)
-    systemd.observe(Waiting("its files", "start"))
+    systemd.observe(Wait("its files", "start"))
     listener.heard()
     systemd._tick()
     assert listener.heard() == [EXTEND]

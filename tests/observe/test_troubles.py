@@ -1,7 +1,7 @@
 """Troubles that stand: told once, shown in the status, counted for Prometheus until they end."""
 
 from hotreload.cli.client.status_text import status_text
-from hotreload.events import Event, TroubleTold
+from hotreload.events import Event, TroubleNews
 from hotreload.troubles import FILES_GONE, Trouble
 from tests.cli.test_top_frame import shown as top
 from tests.evidence import TROUBLES
@@ -11,16 +11,16 @@ from tests.observe.test_metrics import value
 from tests.observe.test_named import said
 from tests.observe.test_status import BOOTED, after
 
-GONE = TroubleTold(FILES_GONE, "the files of generation 3 are gone", "copy them back")
-OTHERS = TroubleTold(FILES_GONE, "the files of generations 2 and 3 are gone", "copy them back")
-BACK = TroubleTold(FILES_GONE, None)
+GONE = TroubleNews(FILES_GONE, "the files of generation 3 are gone", "copy them back")
+OTHERS = TroubleNews(FILES_GONE, "the files of generations 2 and 3 are gone", "copy them back")
+BACK = TroubleNews(FILES_GONE, None)
 
 
 def test_a_trouble_is_told_when_it_begins_changes_and_ends_however_often_it_is_looked_at() -> None:
     told: list[Event] = []
     trouble = Trouble(FILES_GONE, told.append)
     for words in (None, GONE.message, GONE.message, OTHERS.message, None, None):
-        trouble.now(words, "copy them back" if words else "")
+        trouble.set(words, "copy them back" if words else "")
     assert told == [GONE, OTHERS, BACK]
 
 

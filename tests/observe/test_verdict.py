@@ -12,7 +12,7 @@ from hotreload.events import (
     GateChanged,
     GenerationLive,
     RevisionWanted,
-    Waiting,
+    Wait,
 )
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.types import Attempt, By, GateState, Outcome
@@ -60,7 +60,7 @@ TRIED = (LIVE_7, RevisionWanted(STEP_8))
     [
         ((LIVE_7,), "pass", "step-7 (777777777777) is live"),
         (TRIED, "waiting", "step-8 (888888888888) is not live yet"),
-        ((*TRIED, Waiting("a pin holds it", "reconciler")), "waiting", "a pin holds it"),
+        ((*TRIED, Wait("a pin holds it", "reconciler")), "waiting", "a pin holds it"),
         (
             (*TRIED, finished(rejected())),
             "rejected",

@@ -12,7 +12,16 @@ from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
-from hotreload.types import Attempt, Generation, Loading, Outcome, Phase, Reason, Refusal, Revision
+from hotreload.types import (
+    Attempt,
+    Generation,
+    LoadFacts,
+    Outcome,
+    Phase,
+    Reason,
+    Refusal,
+    Revision,
+)
 from tests.evidence import REASONS, WORD, judged
 
 if TYPE_CHECKING:
@@ -24,7 +33,7 @@ STEP_8 = Revision("8" * 40, "step-8")
 TRUNCATED = Reason("truncated", "model.safetensors ends early", ("expected 9", "got 7"))
 NOON = 1_700_000_000.0  # 2023-11-14T22:13:20Z
 
-OWN = Loading(
+OWN = LoadFacts(
     "own",
     leaves_staged=12,
     leaves_shared=18,
@@ -33,7 +42,7 @@ OWN = Loading(
     largest_change=0.04,
     most_changed="layers.3.down_proj",
 )
-UPSTREAM = Loading("upstream", "it is fp8", leaves_staged=30, bytes_read=1000, leaves_changed=30)
+UPSTREAM = LoadFacts("upstream", "it is fp8", leaves_staged=30, bytes_read=1000, leaves_changed=30)
 
 
 def generation(number: int = 3, revision: Revision = STEP_7, **leaves: int) -> Generation:

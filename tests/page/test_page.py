@@ -28,8 +28,8 @@ from hotreload.events import (
     RevisionWanted,
     SourceScanned,
     StateSaved,
-    TroubleTold,
-    Waiting,
+    TroubleNews,
+    Wait,
 )
 from hotreload.features.command.events import CommandBegan
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
@@ -462,7 +462,7 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
     world.view.ledger.overruled = Overrule(FIRST.revision, SECOND.revision, by)
     world.events.publish(RevisionWanted(FIRST.revision))
     world.events.publish(StateSaved("no space left"))
-    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    world.events.publish(Wait("2 of 4 shards of step-3"))
     odd = PassedOver("step-9", Reason("format", "step-9 holds a.bin"))
     world.events.publish(FoldersPassedOver((odd,), {"format": 3}))
     await opened(tab, world)
@@ -478,8 +478,8 @@ async def test_what_it_waits_for_what_is_refused_and_a_pin_are_said(world: World
 
 
 WRONG = (
-    TroubleTold("files_gone", "the files of generation 1 are gone from /mnt/" + "a" * 60, "copy"),
-    TroubleTold("socket_gone", "the socket was removed", "look at its folder"),
+    TroubleNews("files_gone", "the files of generation 1 are gone from /mnt/" + "a" * 60, "copy"),
+    TroubleNews("socket_gone", "the socket was removed", "look at its folder"),
     StateSaved("state.json cannot be written: no space left on device"),
     LiveDrifted(FIRST, ("model.layers.0." + "x" * 60,)),
     SourceScanned("rescan", "EIO"),
@@ -507,7 +507,7 @@ async def test_what_somebody_must_mend_looks_like_a_fault_and_says_what_to_type(
         "Not saved a restart f": BAD,
         "Source directory, ": WAIT,
     }
-    world.events.publish(TroubleTold("files_gone", None))
+    world.events.publish(TroubleNews("files_gone", None))
     world.events.publish(StateSaved(None))
     await tab.until("!document.querySelector('#facts').innerText.includes('files_gone')")
     assert len(await tab.ask(TONE_OF)) == 3
@@ -596,7 +596,7 @@ async def test_markup_in_what_comes_from_outside_is_shown_as_text(world: World, 
     reason = Reason("probe", SCRIPT, (SCRIPT, "more"))
     world.view.ledger.refused["evil"] = Refusal(evil.revision, reason, time.time())
     world.go_live(evil)
-    world.events.publish(Waiting(SCRIPT))
+    world.events.publish(Wait(SCRIPT))
     phases = {Phase.STAGING: 1.0}
     tried = judged(
         Attempt(evil.revision, Outcome.REJECTED, reason, phases, 0.1, 1.7e9),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.events import Leaving
+from hotreload.events import StopRequested
 from hotreload.server.http.connections import PeerProtocol
 from tests.server.world import World, answer_on, serving
 from tests.waiting import PATIENCE
@@ -201,5 +201,5 @@ async def test_who_is_gone_over_tcp_is_noticed_by_the_next_piece_of_a_stream(wor
     connection = await accepted(world)
     writer.close()
     await world.until(lambda: connection.is_half_closed)
-    world.events.publish(Leaving())
+    world.events.publish(StopRequested())
     await world.until(lambda: world.metrics.finished == [("/events", 499)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.events import Event, SocketBoundAnew, TroubleTold
+from hotreload.events import Event, SocketBoundAnew, TroubleNews
 from hotreload.server.http import socket_paths
 from hotreload.server.http.server_sockets import bind_unix
 from hotreload.troubles import SOCKET_GONE
@@ -31,7 +31,7 @@ class Watched(Witness):
         world.events.subscribe(self.note)
 
     def note(self, event: Event) -> None:
-        if isinstance(event, SocketBoundAnew | TroubleTold):
+        if isinstance(event, SocketBoundAnew | TroubleNews):
             super().note(event)
 
     async def bound_anew(self) -> None:
@@ -42,7 +42,7 @@ class Watched(Witness):
         """The words of the trouble."""
         await self.until(lambda: bool(self.happened))
         (told,) = self.happened
-        assert isinstance(told, TroubleTold)
+        assert isinstance(told, TroubleNews)
         assert (told.code, bool(told.todo)) == (SOCKET_GONE, True)
         return told.message or ""
 
@@ -127,7 +127,7 @@ async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
         above.mkdir()
         await watched.bound_anew()
         assert watched.happened[1:] == [
-            TroubleTold(SOCKET_GONE, None),
+            TroubleNews(SOCKET_GONE, None),
             SocketBoundAnew(str(watched.path)),
         ]
     assert not watched.path.exists()
@@ -248,12 +248,12 @@ async def test_a_socket_of_systemds_is_told_with_the_unit_to_restart(
             f"no client can connect: {tmp_path / 's.look'}, which systemd opened, was removed"
         )
         (told,) = watched.happened
-        assert isinstance(told, TroubleTold)
+        assert isinstance(told, TroubleNews)
         assert "systemctl restart hotreload.socket" in told.todo
         (tmp_path / "s").unlink()
         await watched.until(lambda: len(watched.happened) == 2)
         _, both = watched.happened
-        assert isinstance(both, TroubleTold)
+        assert isinstance(both, TroubleNews)
         assert f"{tmp_path / 's'}, which systemd opened, was removed" in str(both.message)
         assert not (tmp_path / "s").exists()
         watched.world.socket_paths.take([_listener(watched)], ours=True)

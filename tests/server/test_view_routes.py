@@ -10,8 +10,8 @@ import pytest
 from starlette.routing import Route
 
 from hotreload.errors import HotReloadError
-from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Waiting
-from hotreload.facts.listed import Listed, Standing
+from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Wait
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason, Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serving
@@ -86,7 +86,7 @@ async def test_a_daemon_that_boots_or_is_sealed_is_not_ready_and_says_why(
 
 
 async def test_status_and_history_say_what_the_observers_know(world: World) -> None:
-    world.events.publish(Waiting("2 of 4 shards of step-3"))
+    world.events.publish(Wait("2 of 4 shards of step-3"))
     world.events.publish(AttemptFinished(attempt(), SECOND))
     async with world.client() as client:
         status = (await client.get("/status")).json()
@@ -100,7 +100,7 @@ async def test_the_checkpoints_that_the_source_sees_are_told_and_at_most_so_many
     world: World,
 ) -> None:
     world.view.listed += [
-        Listed(f"step-{n}", Standing.ODD, "is empty", "missing") for n in range(3)
+        Listed(f"step-{n}", ListedState.ODD, "is empty", "missing") for n in range(3)
     ]
     async with world.client() as client:
         said = (await client.get("/checkpoints?most=2")).json()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.events import Warming
+from hotreload.events import Warmup
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.life.acceptance import with_files
@@ -150,7 +150,7 @@ async def test_what_misbehaves_is_refused_and_nothing_good_is_and_nobody_hears_i
     attempts: list[tuple[str | None, Attempt]] = []
     async with running.serving():
         await running.until(
-            lambda: any(isinstance(each, Warming) and each.is_over for each in running.happened)
+            lambda: any(isinstance(each, Warmup) and each.is_over for each in running.happened)
         )
         async with Streams(running).on() as streams:
             await asyncio.sleep(QUIET_SECONDS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import PastGeneration
-from hotreload.events import TroubleTold
+from hotreload.events import TroubleNews
 from hotreload.facts.mount_table import Mount
 from hotreload.sources import emptied
 from hotreload.types import Revision
@@ -13,7 +13,7 @@ from tests.sources.watching import Watching, forget, watching, write
 
 
 def told(watch: Watching) -> list[str | None]:
-    return [each.message for each in watch.happened if isinstance(each, TroubleTold)]
+    return [each.message for each in watch.happened if isinstance(each, TroubleNews)]
 
 
 def lay(number: int, folder: Path) -> PastGeneration:

@@ -390,13 +390,13 @@ async def test_what_lies_here_is_handed_over_while_a_download_hangs(
     await in_thread(lambda cancel: fault.seen.wait(PATIENCE))
     fetching.cancel()
     await asyncio.wait({fetching})
-    assert threads.all_left_behind()
+    assert threads.list_left_behind()
     assert threads.left_behind() is None  # or nothing would be loaded
     assert await fetched(source, str(folder)) == folder
     with pytest.raises(SourceUnavailable, match="a download into it is still under way"):
         await fetched(source)
     fault.release.set()
-    while threads.all_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
+    while threads.list_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
         await asyncio.sleep(0)
     await fetched(source)
 
@@ -469,7 +469,7 @@ async def test_a_long_hash_that_is_given_up_ends_and_holds_up_no_later_fetch(
     fetching.cancel()
     await asyncio.wait({fetching})
     assert fetching.cancelled()
-    assert threads.all_left_behind() == []
+    assert threads.list_left_behind() == []
 
 
 async def test_what_is_no_commit_is_not_asked_for(hub: LocalHub, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ async def test_a_hub_that_drips_holds_up_no_later_look_and_nobody_for_ever(
         assert follow.waiting is None
         assert threads.left_behind() is None
     fault.release.set()
-    while threads.all_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
+    while threads.list_left_behind():  # noqa: ASYNC110 - a thread ends, no event tells
         await asyncio.sleep(0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.checkpoint.survey import Roots, survey
-from hotreload.facts.listed import Standing
+from hotreload.facts.listed import ListedState
 from hotreload.sources import tree
 from tests.clock import Clock
 from tests.hub.local_hub import LocalHub, local_hub
@@ -17,10 +17,10 @@ from tests.sources.following import LONG, checkpoint, following
 from tests.sources.watching import Watching, arrive, forget, watching, write
 from tests.waiting import turn_until
 
-NEWEST, WAITING, OLDER, ODD = Standing
+NEWEST, WAITING, OLDER, ODD = ListedState
 
 
-def standings(watch: Watching) -> dict[str, Standing]:
+def standings(watch: Watching) -> dict[str, ListedState]:
     return {each.name: each.standing for each in watch.source.list_seen()}
 
 

@@ -15,7 +15,7 @@ from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointRejected
-from hotreload.events import Event, FoldersPassedOver, SourceScanned, Waiting
+from hotreload.events import Event, FoldersPassedOver, SourceScanned, Wait
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.options import FolderOptions
 from hotreload.types import Revision
@@ -82,7 +82,7 @@ class Watching(Witness):
 
     @property
     def waiting(self) -> str | None:
-        said = [event.waiting_for for event in self.happened if isinstance(event, Waiting)]
+        said = [event.waiting_for for event in self.happened if isinstance(event, Wait)]
         return said[-1] if said else None
 
     @property

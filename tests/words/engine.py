@@ -20,12 +20,12 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.spool import private_copy
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.life.start import start_engine
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, HowFar, Loading, Revision, Staged, TensorSpec
+from hotreload.types import Checkpoint, HowFar, LoadFacts, Revision, Staged, TensorSpec
 from tests.fake_answers import Fields
 from tests.fakes import OVERFLOWS_ON, FakeEngine, FakeWeights, Steps
 from tests.words.tiny_model import MOST, TinyModel
@@ -51,7 +51,7 @@ class EngineOfWords(FakeEngine):
         revision: Revision,
         checkpoint: Checkpoint | None = None,
         probes: Sequence[Probe] = (),
-        filling: Filling | None = None,
+        filling: FirstLoad | None = None,
     ) -> "EngineOfWords":
         """Start as `SglangEngine.start` does; random weights say their name.
 
@@ -81,7 +81,7 @@ class EngineOfWords(FakeEngine):
                 return made_from(checkpoint, folder)
 
         weights = await in_thread(read, leave_as=f"the loading of {checkpoint.revision}")
-        loading = Loading("own", leaves_staged=len(checkpoint.held), bytes_read=checkpoint.bytes)
+        loading = LoadFacts("own", leaves_staged=len(checkpoint.held), bytes_read=checkpoint.bytes)
         return replace(self.made_of(checkpoint, weights), loading=loading)
 
     def made_of(self, checkpoint: Checkpoint, weights: FakeWeights) -> Staged:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hotreload.core.engines.rollout import Rollout
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Staged
 
 
@@ -86,7 +86,7 @@ async def _take_one_back(
     await rollout.secure_number(at_any_rate=True)
     async with switch.hold_earlier(place) as kept:
         if kept is not None:
-            await uninterrupted(flip(rollout, switch, kept))
+            await run_to_end(flip(rollout, switch, kept))
             return True
     if (copy := rollout.copy()) is None:
         return False

@@ -12,7 +12,7 @@ from typing import Any
 from hotreload.core.engines.replica import Replica
 from hotreload.core.judge import Case
 from hotreload.errors import EngineLost
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Lease
 
 log = logging.getLogger("hotreload.follow_up")
@@ -83,7 +83,7 @@ class FollowUps:
         try:
             await follow_up.run()
         finally:
-            await uninterrupted(self._save())
+            await run_to_end(self._save())
 
     async def make_way(self) -> None:
         """End the work under way, and wait until the weights that it held are put away."""

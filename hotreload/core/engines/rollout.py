@@ -19,7 +19,7 @@ from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import CheckpointRejected, EngineLost, Misbehaved, Superseded, TryAgain
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode, Reason, Staged
 
 log = logging.getLogger("hotreload.rollout")
@@ -74,7 +74,7 @@ class Rollout:
             raise
         except Exception:
             if self.changed and self._progress.generation is None:
-                await uninterrupted(self._put_back())
+                await run_to_end(self._put_back())
             raise
         finally:
             self._replicas.trial = None

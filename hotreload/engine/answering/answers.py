@@ -18,7 +18,7 @@ from hotreload.engine.upstream.outlet import Outlet
 from hotreload.engine.upstream.thread.nonfinite_logits import check_finite
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.errors import BadRequest, cut
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import AS_ASKED, FOR_A_SWAP
 
 Answer = dict[str, Any]
@@ -141,7 +141,7 @@ class Answers:
         finally:
             self._asked_as.pop(rid, None)
             self._ended_by_us.pop(rid, None)
-            await uninterrupted(self._leave(pieces, rid))
+            await run_to_end(self._leave(pieces, rid))
 
     async def _next(self, pieces: AsyncIterator[Answer]) -> Answer | None:
         self._watch.check()
@@ -170,7 +170,7 @@ class Answers:
         try:
             return [await task for task in tasks]
         finally:
-            await uninterrupted(all_ended(tasks))
+            await run_to_end(all_ended(tasks))
 
     async def _whole(self, item: Item, lane: int, parsed: Parsed) -> Answer:
         async with aclosing(self._answer(item, lane, parsed)) as answers:
@@ -187,7 +187,7 @@ class Answers:
             async for piece in newest.pieces():
                 yield piece
         finally:
-            await uninterrupted(all_ended(tasks))
+            await run_to_end(all_ended(tasks))
 
     async def _feed(self, pieces: AsyncGenerator[Answer], index: int, into: "Newest") -> None:
         try:

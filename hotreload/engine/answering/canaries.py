@@ -18,7 +18,7 @@ from hotreload.engine.answering.probe import (
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 
 Ask = Callable[[Parsed], AsyncGenerator[Answer | list[Answer]]]
 Batches = Sequence[Sequence[Probe]]
@@ -78,7 +78,7 @@ class Canaries:
         try:
             return [await task for task in tasks]
         finally:
-            await uninterrupted(all_ended(tasks))
+            await run_to_end(all_ended(tasks))
 
     async def _verdict(self, probe: Probe, generate: Ask) -> str | None:
         asked = self._parsed(probe)

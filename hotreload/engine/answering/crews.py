@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from hotreload.errors import BadRequest, NotServing
-from hotreload.threads import all_left_behind, in_thread
+from hotreload.threads import in_thread, list_left_behind
 
 CREW_SECONDS = 30.0
 """Time that one piece of work may take; then its thread is left behind."""
@@ -22,7 +22,7 @@ class Crew:
     async def run[T](self, work: Callable[[threading.Event], T]) -> T:
         """Do the work in a thread when one is free; the event tells it that nobody waits for it."""
         async with self._free:
-            if all_left_behind().count(self._name) >= self._threads:
+            if list_left_behind().count(self._name) >= self._threads:
                 words = f"every thread for {self._name} hangs in work that took too long"
                 raise NotServing(words, code="prompts_hang", retry_after=CREW_SECONDS)
             return await self._in_time(work)

@@ -15,7 +15,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import layout_of
 from hotreload.engine.weights.leaf.measuring import Measured
 from hotreload.engine.weights.leaf.values import first_values
-from hotreload.engine.weights.load.filling import Filling
+from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loaders import Comparison, Loaders
 from hotreload.engine.weights.load.plan import record_plan
 from hotreload.engine.weights.load.rereading import why_no_room
@@ -28,7 +28,7 @@ from hotreload.engine.weights.weights import Destination, Weights, held_bytes, s
 from hotreload.errors import BadRequest
 from hotreload.quiet import QUIET, Quiet
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, HowFar, Loading, Noise, Revision, Staged
+from hotreload.types import Checkpoint, HowFar, LoadFacts, Noise, Revision, Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class StagingOptions:
     """The file that tells later starts what our own loader was found to make as upstream's does."""
 
 
-First = Revision | Original | Filling
+First = Revision | Original | FirstLoad
 """The first weights: the name of what upstream loaded, another engine's, or what ours loaded."""
 
 
@@ -102,7 +102,7 @@ class StagingEngine:
 
     def adopt(self, leaves: list[Any], first: First) -> None:
         """Make the live set of what was loaded, or of an original's copy."""
-        if isinstance(first, Filling):
+        if isinstance(first, FirstLoad):
             self.live = self._filled(leaves, first)
             return
         if isinstance(first, Revision):
@@ -122,7 +122,7 @@ class StagingEngine:
         staging.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
-    def _filled(self, leaves: list[Any], filling: Filling) -> Staged:
+    def _filled(self, leaves: list[Any], filling: FirstLoad) -> Staged:
         """One of our sets, which lies in memory of our own and is measured."""
         assert filling.measured is not None, "the engine was built with it"
         self.set_bytes = size_of(self.layout.named(leaves))
@@ -163,7 +163,7 @@ class StagingEngine:
         if self.loaders.comparison.distrust:
             self._is_distrusted.set()
 
-    async def distrusted(self) -> str:
+    async def wait_for_distrust(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
         await self._is_distrusted.wait()
         return self.loaders.comparison.distrust
@@ -183,7 +183,7 @@ class StagingEngine:
         """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         await self.until_ready_to_stage()
         self.staging = HowFar(0, checkpoint.bytes)
-        how: list[Loading] = []
+        how: list[LoadFacts] = []
         try:
             load = partial(self._load, checkpoint, self.live.weights, how)
             staged = await self._staged(checkpoint.revision, load)
@@ -243,7 +243,12 @@ class StagingEngine:
         return replace(self._destination, held=held)
 
     def _load(
-        self, checkpoint: Checkpoint, live: Weights, how: list[Loading], *, cancel: threading.Event
+        self,
+        checkpoint: Checkpoint,
+        live: Weights,
+        how: list[LoadFacts],
+        *,
+        cancel: threading.Event,
     ) -> Weights:
         def told(done: int) -> None:
             self.staging = HowFar(done, checkpoint.bytes)

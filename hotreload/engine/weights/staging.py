@@ -19,7 +19,7 @@ from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
 from hotreload.engine.weights.memory.headroom import check_headroom, telling_lack_of_memory
 from hotreload.engine.weights.weights import Destination, Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
-from hotreload.types import Checkpoint, Loading
+from hotreload.types import Checkpoint, LoadFacts
 
 YOUNG = 1
 """The generation of objects that loading made, for the garbage collector."""
@@ -37,7 +37,7 @@ def made_of(
     place: Destination,
     told: ToldBytes,
     cancel: threading.Event,
-) -> tuple[Weights, Loading]:
+) -> tuple[Weights, LoadFacts]:
     """Load a checkpoint where spare weights wait; whatever goes wrong, nothing is left behind."""
     with telling_lack_of_memory():
         made, loading = loaders.load(checkpoint, live, place, cancel, told)

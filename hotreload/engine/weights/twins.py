@@ -20,7 +20,7 @@ from hotreload.engine.weights.memory.host_arrays import copied_to_host
 from hotreload.engine.weights.staging import check_signatures
 from hotreload.engine.weights.weights import Destination, Weights, at_hand
 from hotreload.errors import CheckpointIncompatible, TryAgain
-from hotreload.quiet import Quiet, done_quietly
+from hotreload.quiet import Quiet, do_quietly
 from hotreload.types import Revision, Staged
 
 
@@ -162,7 +162,7 @@ class Copying:
         def bytes_of(place: int) -> int:
             return int(self._live.leaves[place].nbytes)
 
-        return done_quietly(places, worker, self._quiet, bytes_of)
+        return do_quietly(places, worker, self._quiet, bytes_of)
 
 
 def _placed_like(leaf: Any, live: Any) -> Any:

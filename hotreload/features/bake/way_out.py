@@ -41,7 +41,7 @@ class WayOut:
     def forget(self) -> None:
         """Leave nothing."""
         self._left = self.told = None
-        self._stuck.now(None)
+        self._stuck.set(None)
 
     @property
     def due(self) -> float | None:
@@ -63,5 +63,5 @@ class WayOut:
         except (BadRequest, Busy, NotServing, TryAgain) as why:
             fields = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
             log.warning("bake.not_rolled_back", extra=fields)
-            self._stuck.now(f"{left.revision} is to be left and still answers: {why}", TODO)
+            self._stuck.set(f"{left.revision} is to be left and still answers: {why}", TODO)
         return None

@@ -24,7 +24,7 @@ from hotreload.errors import ConfigError, cut
 from hotreload.features.command import process_session
 from hotreload.features.command.evidence import CommandEnd
 from hotreload.features.command.process_session import END_SECONDS, kill_session
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 
 log = logging.getLogger("hotreload.command")
 
@@ -118,7 +118,7 @@ async def run_command(
             await asyncio.wait({over}, timeout=within)
             in_time = over.done()
         finally:
-            await uninterrupted(_end_session(program, guard, over))
+            await run_to_end(_end_session(program, guard, over))
         if in_time:
             over.result()
     return CommandEnd(*_outcome(program.returncode, in_time, within, lines))

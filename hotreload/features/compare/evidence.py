@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.json_fields import Fields, rounded
+from hotreload.json_fields import Fields, round_numbers
 from hotreload.picture.words import AttemptWords, counted, plain
 from hotreload.types import Evidence
 
@@ -16,7 +16,7 @@ BEHAVIOUR = "behaviour"
 
 def behaviour_fields(behaviour: Behaviour) -> Fields:
     """Return how new weights differ from the live ones; what was not measured is null."""
-    fields: Fields = rounded(asdict(behaviour))
+    fields: Fields = round_numbers(asdict(behaviour))
     return fields
 
 

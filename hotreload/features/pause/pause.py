@@ -78,7 +78,7 @@ class Pause(Admission):
         if not self.limit:
             raise BadRequest(FORBIDDEN, code="pause_forbidden")
         self._forget_end()
-        self._lapsed.now(None)
+        self._lapsed.set(None)
         self._by = by
         self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse, by)
         self._publish(PauseBegan(by, mode, running.value, self.limit))
@@ -86,7 +86,7 @@ class Pause(Admission):
 
     def end(self, by: By) -> bool:
         """Let in those who wait, and all who come; False where no pause stood."""
-        self._lapsed.now(None)
+        self._lapsed.set(None)
         stood = self.stands
         if stood:
             self._over(by)
@@ -101,7 +101,7 @@ class Pause(Admission):
             f"{caller} paused at {iso(by.at)} and did not end it within {duration(self.limit)} "
             "([pause] limit), so the pause ended by itself"
         )
-        self._lapsed.now(words, LOOK_FOR_THE_CALLER)
+        self._lapsed.set(words, LOOK_FOR_THE_CALLER)
         self._over(None)
 
     def _over(self, by: By | None) -> None:

@@ -1,4 +1,4 @@
-"""`life.running.RunningEngine` of rank 0: what it does to its own part of the engine, all do.
+"""`RunningEngine` on rank 0: a change of its own part of the engine is made on all ranks.
 
 Changes go over all ranks; requests, and what is told of the engine, are rank 0's own.
 """
@@ -34,7 +34,7 @@ from hotreload.hosts.steps import (
     StepSeconds,
 )
 from hotreload.hosts.vote import Chair, check_same
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import (
     Checkpoint,
     EngineLoad,
@@ -68,7 +68,7 @@ class OverRanks:
             try:
                 check_same(ballots, "fingerprint", staged.fingerprint)
             except HotReloadError:
-                await uninterrupted(_all_of(free(staged), step.give_up()))
+                await run_to_end(_all_of(free(staged), step.give_up()))
                 raise
             self._names[staged.weights] = str(step.number)
             return staged
@@ -300,13 +300,13 @@ class OverRanks:
         """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
         self._own.judge_by(probes, max_drift)
 
-    async def distrusted(self) -> str:
+    async def wait_for_distrust(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
-        return await self._own.distrusted()
+        return await self._own.wait_for_distrust()
 
-    async def died(self) -> NoReturn:
+    async def wait_until_dead(self) -> NoReturn:
         """Raise EngineLost as soon as it is known that the engine died or hangs."""
-        await self._own.died()
+        await self._own.wait_until_dead()
 
     async def close(self) -> None:
         """End rank 0's part; each rank ends its own, and leaves the others afterwards."""

@@ -30,7 +30,7 @@ from hotreload.hosts.steps import in_step, next_job
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.hosts.upstream.wire import guarded
-from hotreload.threads import all_left_behind, in_thread
+from hotreload.threads import in_thread, list_left_behind
 from hotreload.types import Checkpoint, Revision, Staged
 
 
@@ -95,7 +95,7 @@ class RankEngine(SglangEngine):
         EngineLost for each later one, since this process can build no more.
         """
         terms = _checked(terms)
-        if ENGINE_START in all_left_behind():
+        if ENGINE_START in list_left_behind():
             raise EngineLost(
                 "an earlier start waits for another rank's for ever; only a new process helps"
             )

@@ -15,7 +15,7 @@ from hotreload.life.start.model_files import digests_of_side_files
 from hotreload.observe.metrics import installed
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import masked
-from hotreload.settings.rereading import ALIKE
+from hotreload.settings.live_changes import ALIKE
 from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 

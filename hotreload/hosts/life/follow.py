@@ -19,7 +19,7 @@ from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, WantedCheck
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
-from hotreload.events import GenerationLive, PhaseEntered, Publish, Warming
+from hotreload.events import GenerationLive, PhaseEntered, Publish, Warmup
 from hotreload.facts.heap import STARTING, keep_what_is_there
 from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
@@ -29,17 +29,17 @@ from hotreload.hosts.life.meeting import Lose, met
 from hotreload.hosts.steps import About, Following, take_part
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Follower
-from hotreload.life.checking import Checking
-from hotreload.life.running import RunningEngine
+from hotreload.life.checkpoint_checks import CheckpointChecks
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.start.boot import unarmed
+from hotreload.life.start.boot import pass_no_failpoint
 from hotreload.life.start.candidates import revision_of_model
 from hotreload.life.start.model_files import keep_model
 from hotreload.life.start.served_by import served_from
 from hotreload.life.start.start_engine import to_start_from
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
 
 NOT_RANK_0 = "not_rank_0"
@@ -55,7 +55,7 @@ class Follow(Following[RankEngine]):
         slot: ServingSlot,
         *,
         source: Source,
-        checking: Checking,
+        checking: CheckpointChecks,
         attempts: Attempts,
         lose: Lose,
         started: Callable[[], None],
@@ -92,7 +92,7 @@ class Follow(Following[RankEngine]):
                     tasks.create_task(self._until_dead(), name="watch the engine")
             finally:
                 self._slot.clear()
-                await uninterrupted(self._closed())
+                await run_to_end(self._closed())
         raise AssertionError("nothing else ends it")
 
     def lose(self, why: EngineLost) -> None:
@@ -103,7 +103,7 @@ class Follow(Following[RankEngine]):
     async def _until_dead(self) -> None:
         await self._is_built.wait()
         try:
-            await self.own.died()
+            await self.own.wait_until_dead()
         except EngineLost as lost:
             self._lose(lost)
             raise
@@ -117,7 +117,7 @@ class Follow(Following[RankEngine]):
 
     async def reach(self, point: str) -> None:
         """Pass no failpoint of an attempt in the start."""
-        await (failpoints.reach if self._is_live else unarmed)(point)
+        await (failpoints.reach if self._is_live else pass_no_failpoint)(point)
 
     # --- the start -------------------------------------------------------------------------------
 
@@ -132,9 +132,9 @@ class Follow(Following[RankEngine]):
             raise EngineLost("rank 0 begins anew, and here an engine is built")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
         revision = revision_of(about)
-        checkpoint = await self._prepared(revision, unarmed)
+        checkpoint = await self._prepared(revision, pass_no_failpoint)
         model = self._settings.engine.model or checkpoint.path
-        progress = self._attempts.progress_of(revision, unarmed)
+        progress = self._attempts.progress_of(revision, pass_no_failpoint)
         copied = to_start_from(self._settings, model, checkpoint, progress)
         self._made_from = checkpoint, await self._copies.enter_async_context(copied)
 
@@ -142,7 +142,7 @@ class Follow(Following[RankEngine]):
         """Build this rank's part of the engine, from what was prepared."""
         assert self._made_from is not None, "it is prepared before it is built"
         (checkpoint, asked), self._made_from = self._made_from, None
-        progress = self._attempts.progress_of(checkpoint.revision, unarmed)
+        progress = self._attempts.progress_of(checkpoint.revision, pass_no_failpoint)
         async with self._copies, progress.phase(Phase.BUILDING):
             engine = await RankEngine.start_rank(self._joined, **asked)
         progress.publish(PhaseEntered(progress.revision, None))
@@ -244,7 +244,7 @@ class FollowerStatus:
             self._slot.fill(Replicas({0: self._replica}))
             self._publish(chosen)
             self._replica.open()
-            self._publish(Warming(self._gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
+            self._publish(Warmup(self._gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
         else:
             self._replica.live = live
             self._gate.change(Lease(live, engine))

@@ -26,7 +26,7 @@ from hotreload.hosts.upstream.joining import Ranks
 from hotreload.hosts.vote import Ballot, Chair
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import stage_seconds
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import Revision
 
 log = logging.getLogger("hotreload.ranks")
@@ -134,7 +134,7 @@ class Lead:
             why = "; ".join(str(fault) for fault in faults if fault)
             raise EngineLost(f"the engine was not built on all ranks: {why}")
         except BaseException:
-            await uninterrupted(_undone(own, others))
+            await run_to_end(_undone(own, others))
             raise
 
     async def _asked(self, kind: StepKind, about: Mapping[str, str] | None = None) -> list[Ballot]:

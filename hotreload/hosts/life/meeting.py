@@ -12,7 +12,7 @@ from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.upstream.joining import Ranks
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.load import Settings
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 
 log = logging.getLogger("hotreload.ranks")
 
@@ -62,7 +62,7 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
             yield joined, beats
             beating.cancel()
     except BaseException as end:
-        await uninterrupted(_part(joined, beats, end, gone))
+        await run_to_end(_part(joined, beats, end, gone))
         raise
 
 

@@ -11,7 +11,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.engine.compile_cache import JAX_VARIABLE, leave_out
 from hotreload.events import LastLifeDied
 from hotreload.json_fields import iso
-from hotreload.life.saved.state_lock import Died, LifeStage
+from hotreload.life.saved.state_lock import DeadLife, LifeStage
 from hotreload.life.start.start_engine import compile_cache_of
 from hotreload.settings.sections import Settings
 
@@ -19,7 +19,7 @@ HOW_IT_ENDED = "ended"
 """The file in systemd's state folder that says how the last process of the service ended."""
 
 
-def last_life(died: Died, ledger: Ledger, settings: Settings) -> LastLifeDied:
+def make_last_life_event(died: DeadLife, ledger: Ledger, settings: Settings) -> LastLifeDied:
     """Say what became of it; leave out what it had compiled if it died over its start."""
     live = ledger.generations[-1] if ledger.generations else None
     what = "with the machine" if died.with_machine else f"by {_signal_of(died)}"
@@ -34,7 +34,7 @@ def last_life(died: Died, ledger: Ledger, settings: Settings) -> LastLifeDied:
     return LastLifeDied("; ".join(said), died.with_machine)
 
 
-def _signal_of(died: Died) -> str:
+def _signal_of(died: DeadLife) -> str:
     """Name the signal, where systemd wrote it down when it was there (`ExecStopPost=`)."""
     with suppress(OSError, ValueError):
         ended = Path(os.environ.get("STATE_DIRECTORY", "").partition(":")[0], HOW_IT_ENDED)

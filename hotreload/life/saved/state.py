@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import Event, Leaving, Publish, StateSaved, Warming
+from hotreload.events import Event, Publish, StateSaved, StopRequested, Warmup
 from hotreload.life.saved import state_files
 from hotreload.life.saved.state_files import Found
 from hotreload.life.saved.state_json import to_json
 from hotreload.life.saved.state_lock import LifeStage, StateFolder
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED, Trouble
 
 TRY_AGAIN_SECONDS = 30.0
@@ -51,9 +51,9 @@ class StateFile:
     def observe(self, event: Event) -> None:
         """Note how far this life has come, for the next one."""
         match event:
-            case Warming(is_over=True):
+            case Warmup(is_over=True):
                 self.folder.note(LifeStage.SERVING)
-            case Leaving():
+            case StopRequested():
                 self.folder.note(LifeStage.OVER)
 
     def read(self) -> Ledger:
@@ -69,23 +69,23 @@ class StateFile:
         writes what the ledger is when its turn comes.
         """
         async with self._writes:
-            why = await self._written(ledger)
+            why = await self._write_ledger(ledger)
             before, self._unsaved = self._unsaved, why
         if (why is None) != (before is None):
             self._publish(StateSaved(why))
         if why is not None:
             self._has_failed.set()
         elif ledger.damage is None:
-            self._damaged.now(None)
-        self._moved.now(self.folder.moved, MOVE_BACK if self.folder.moved else "")
+            self._damaged.set(None)
+        self._moved.set(self.folder.moved, MOVE_BACK if self.folder.moved else "")
         return why
 
-    async def _written(self, ledger: Ledger) -> str | None:
+    async def _write_ledger(self, ledger: Ledger) -> str | None:
         if self._found.is_newer:
             return f"{self.path} is left as it is: a newer hotreload wrote it"
         try:
             data, number = to_json(ledger), max(ledger.next_number - 1, ledger.promised)
-            await uninterrupted(asyncio.to_thread(self._write, data, number))
+            await run_to_end(asyncio.to_thread(self._write, data, number))
         except (OSError, ValueError) as error:
             return f"{self.path} cannot be written: {error}"
         return None
@@ -99,7 +99,7 @@ class StateFile:
         async with self._writes:
             self._noted = number  # first: a cancel comes out of the wait though it is written
             try:
-                await uninterrupted(asyncio.to_thread(self._note, number))
+                await run_to_end(asyncio.to_thread(self._note, number))
             except OSError as error:
                 return f"{self.path.parent / state_files.NUMBER} cannot be written: {error}"
             ledger.promised = number
@@ -107,12 +107,12 @@ class StateFile:
 
     def _note(self, number: int) -> None:
         self.folder.follow()
-        with self.folder.opened() as folder:
+        with self.folder.open_folder() as folder:
             state_files.note_number(folder, number)
 
     def _write(self, data: bytes, number: int) -> None:
         self.folder.follow()
-        with self.folder.opened() as folder:
+        with self.folder.open_folder() as folder:
             for name in self._unusable:
                 state_files.keep_aside(folder, name, time.time_ns())
             self._unusable = ()
@@ -127,7 +127,7 @@ class StateFile:
             if self._unsaved is not None:
                 await self.save(ledger)
 
-    def _looked(self) -> bool:
+    def _check_folder(self) -> bool:
         if time.monotonic() - self._beat_at > SIGN_OF_LIFE_SECONDS:
             self.folder.beat()
             self._beat_at = time.monotonic()
@@ -138,12 +138,12 @@ class StateFile:
 
         Where it was moved or deleted the ledger is saved, wherever that can be.
         """
-        self._damaged.now(self._found.damage, self._found.todo)
+        self._damaged.set(self._found.damage, self._found.todo)
         while True:
             await asyncio.sleep(pause)
             async with self._writes:
                 is_in_place = await in_thread(
-                    lambda cancel: self._looked(),
+                    lambda cancel: self._check_folder(),
                     leave_as="a look at the state folder",
                     is_read=False,
                 )

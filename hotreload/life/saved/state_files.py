@@ -71,9 +71,9 @@ def _without_newest(folder: Path, fault: Exception, given: int) -> Found:
         if not isinstance(other, FileNotFoundError):
             unusable.append(FORMER)
         ledger = Ledger()
-        damage = f"{_told(newest, fault)}; {_told(former, other)}: {ALL_LOST}"
+        damage = f"{_describe_fault(newest, fault)}; {_describe_fault(former, other)}: {ALL_LOST}"
     else:
-        damage = f"{_told(newest, fault)}; {former} of {at} was read instead: {LAST_LOST}"
+        damage = f"{_describe_fault(newest, fault)}; {former} of {at} was read instead: {LAST_LOST}"
     last = max(given, ledger.next_number - 1)
     # One more may have been live, and have answered, before it could be written.
     ledger.numbers_given = last + 1 if last else 0
@@ -81,7 +81,7 @@ def _without_newest(folder: Path, fault: Exception, given: int) -> Found:
     return Found(ledger, damage, LOOK, tuple(unusable))
 
 
-def _told(path: Path, fault: Exception) -> str:
+def _describe_fault(path: Path, fault: Exception) -> str:
     if isinstance(fault, FileNotFoundError):
         return f"{path} is gone"
     if isinstance(fault, OSError):

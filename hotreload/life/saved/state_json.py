@@ -19,7 +19,7 @@ from hotreload.core.ledger import (
     ServedBy,
 )
 from hotreload.errors import CheckpointChanged
-from hotreload.json_fields import Fields, iso, rounded
+from hotreload.json_fields import Fields, iso, round_numbers
 from hotreload.types import Attempt, By, Refusal, Revision
 
 VERSION = 12
@@ -145,7 +145,7 @@ def _evidence_of(attempt: dict[str, Any]) -> Iterator[Fields]:
     yield _evidence("bake", outcome, words, bake=facts)
     outcome, words, facts = "none", attempt.get("not_compared", ""), None
     if (found := attempt.get("behaviour")) is not None:
-        outcome, facts = "compared", rounded({**_NOT_MEASURED, **found})
+        outcome, facts = "compared", round_numbers({**_NOT_MEASURED, **found})
     outcome = "cut_short" if words else outcome
     yield _evidence("compare", outcome, words, behaviour=facts, not_compared=words or None)
     said = attempt.get("command_said", [])
@@ -197,7 +197,7 @@ _MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
 """For each older version, how to turn its data into the next version's."""
 
 
-def _migrated(memory: Any) -> dict[str, Any]:
+def _migrate(memory: Any) -> dict[str, Any]:
     version = memory.get("version") if isinstance(memory, dict) else None
     if not isinstance(version, int):
         raise ValueError("it has no version")
@@ -210,9 +210,9 @@ def _migrated(memory: Any) -> dict[str, Any]:
     return {**memory, "version": VERSION}
 
 
-def _loaded(text: str) -> dict[str, Any]:
+def _load(text: str) -> dict[str, Any]:
     try:
-        memory = _migrated(json.loads(text))
+        memory = _migrate(json.loads(text))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except (AttributeError, KeyError, TypeError):
@@ -233,7 +233,7 @@ def from_json(data: bytes) -> Ledger:
 
     ValueError says what is wrong with the data; NewerState is the one that time mends.
     """
-    memory = _MEMORY.validate_python(_loaded(data.decode()))
+    memory = _MEMORY.validate_python(_load(data.decode()))
     return Ledger(
         refused={each.revision.id: each for each in memory.refused if _is_verdict(each)},
         pinned=memory.pinned,

@@ -36,7 +36,7 @@ class LifeStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class DeadLife:
     """A life that did not end in order: by a signal, or with its machine."""
 
     pid: int
@@ -48,7 +48,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedFolder:
     """A folder and the lock in it, both open."""
 
     folder: int
@@ -77,14 +77,14 @@ class StateFolder:
         self.path = path
         self.moved: str | None = None
         """The reason why what is written lies elsewhere than under `path`, at the last look."""
-        self.died: Died | None = None
+        self.died: DeadLife | None = None
         """The life before this one, if it did not end in order."""
-        self._held: Held | None = None
+        self._held: LockedFolder | None = None
         self._socket = Path()
         self._stage = LifeStage.STARTING
 
     @contextmanager
-    def held(self, socket: Path) -> Iterator[None]:
+    def hold(self, socket: Path) -> Iterator[None]:
         """Hold the folder for life; ConfigError names the daemon that has it already.
 
         The kernel lets go of it at any death. A folder that cannot be locked is told, and used.
@@ -92,12 +92,12 @@ class StateFolder:
         self._socket = socket
         died = _died_in(self.path)
         try:
-            self._held = _taken(self.path, self._said)
+            self._held = _lock_folder(self.path, self._lock_text)
             self.died = died
         except BlockingIOError:
             raise ConfigError(
-                f"[state] directory: {self.path} is in use by {named(user_of(self.path))}; stop "
-                "that one, or set another [state] directory"
+                f"[state] directory: {self.path} is in use by {describe_user(user_of(self.path))}; "
+                "stop that one, or set another [state] directory"
             ) from None
         except OSError as error:
             _complain(self.path, error)
@@ -110,7 +110,7 @@ class StateFolder:
                 self._held = None
 
     @property
-    def _said(self) -> bytes:
+    def _lock_text(self) -> bytes:
         """The text of the lock; of one size, so that a full disk has room for each stage."""
         user = {"pid": os.getpid(), "socket": str(self._socket)}
         return json.dumps({**user, "stage": self._stage, "boot": _boot()}).encode().ljust(512)
@@ -120,7 +120,7 @@ class StateFolder:
         if self._stage is LifeStage.OVER:
             return
         self._stage = stage
-        self._write(lambda lock: _say(lock, self._said))
+        self._write(lambda lock: _say(lock, self._lock_text))
 
     def beat(self) -> None:
         """Give a sign of life: the next life says when the last one was."""
@@ -132,7 +132,7 @@ class StateFolder:
                 write(self._held.lock)
 
     @contextmanager
-    def opened(self) -> Iterator[int]:
+    def open_folder(self) -> Iterator[int]:
         """The folder to write to: what is held, wherever it lies; else what has its name."""
         if self._held is not None:
             yield self._held.folder
@@ -170,9 +170,9 @@ class StateFolder:
             self.moved = f"{self.path} is gone; {lies_at}"
             return
         try:
-            found = _taken(self.path, self._said)
+            found = _lock_folder(self.path, self._lock_text)
         except BlockingIOError:
-            user = named(user_of(self.path))
+            user = describe_user(user_of(self.path))
             self.moved = f"{self.path} is another folder now, and {user} uses it; {lies_at}"
         except OSError as error:
             self.moved = f"{self.path} is another folder now, and cannot be used: {error}"
@@ -182,7 +182,7 @@ class StateFolder:
             self._held = found
 
 
-def _taken(path: Path, said: bytes) -> Held:
+def _lock_folder(path: Path, said: bytes) -> LockedFolder:
     """Make and lock the folder of this name; BlockingIOError when another daemon has it."""
     with ExitStack() as opened:
         path.mkdir(parents=True, exist_ok=True)
@@ -198,7 +198,7 @@ def _taken(path: Path, said: bytes) -> Held:
         except OSError as error:  # a file system without locks, or a full one
             _complain(path, error)
         opened.pop_all()
-    return Held(folder, lock)
+    return LockedFolder(folder, lock)
 
 
 def _say(lock: int, said: bytes) -> None:
@@ -213,14 +213,14 @@ def _boot() -> str:
     return ""
 
 
-def _died_in(directory: Path) -> Died | None:
+def _died_in(directory: Path) -> DeadLife | None:
     """Read of the life that held this folder last if it did not end in order."""
     user = user_of(directory)
     with suppress(OSError, LookupError, TypeError, ValueError):  # or it is of an older version
         stage, pid = LifeStage(user["stage"]), int(user["pid"])
         if stage is not LifeStage.OVER:
             seen = (directory / LOCK).stat().st_mtime
-            return Died(pid, stage, seen, with_machine=user.get("boot") != _boot())
+            return DeadLife(pid, stage, seen, with_machine=user.get("boot") != _boot())
     return None
 
 
@@ -242,7 +242,7 @@ def user_of(directory: Path) -> dict[str, Any]:
     return {}
 
 
-def named(user: dict[str, Any]) -> str:
+def describe_user(user: dict[str, Any]) -> str:
     """The daemon that wrote this, in words."""
     if not user:
         return "another hotreload"

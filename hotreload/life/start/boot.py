@@ -29,9 +29,9 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
-from hotreload.events import Waiting
-from hotreload.life.mounts import first_missing, mounted, tell_of_missing
-from hotreload.life.running import RunningEngine
+from hotreload.events import Wait
+from hotreload.life.mounts import first_missing, log_missing_mount, wait_for_mount
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.saved.process_age import seconds_since_exec
 from hotreload.life.start.candidates import (
     FOR_NO_ENGINE,
@@ -44,7 +44,7 @@ from hotreload.life.start.candidates import (
 from hotreload.life.start.first_switch import FirstSwitch
 from hotreload.life.start.served_by import UNFIT_MODEL, served_from
 from hotreload.life.start.start_troubles import Gone
-from hotreload.life.start.whereabouts import Absent, foreseen, reading
+from hotreload.life.start.whereabouts import Absent, read_from_disk, reject_on_fault
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
@@ -58,7 +58,7 @@ NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
 """Errors that say nothing about the revision that is tried: they end the start."""
 
 
-async def unarmed(point: str) -> None:
+async def pass_no_failpoint(point: str) -> None:
     """Pass no failpoint in a start: tests arm them for the attempts that come after it."""
 
 
@@ -106,18 +106,18 @@ class Start:
         while True:
             try:
                 await self._answer()
-                self._tell_what_it_took()
+                self._log_waits()
                 return
             except ConfigError as unfit:
                 missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
                 if missing is None:
                     raise
-                tell_of_missing(missing, str(unfit))
-            self._attempts.publish(Waiting(f"{missing} to be mounted", "start"))
-            await mounted(missing, self._missing_mount)
-            self._attempts.publish(Waiting(None, "start"))
+                log_missing_mount(missing, str(unfit))
+            self._attempts.publish(Wait(f"{missing} to be mounted", "start"))
+            await wait_for_mount(missing, self._missing_mount)
+            self._attempts.publish(Wait(None, "start"))
 
-    def _tell_what_it_took(self) -> None:
+    def _log_waits(self) -> None:
         """Requests are let in: say how long they had to wait, and for what."""
         attempt = self._attempts.ledger.history[0]
         phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
@@ -126,7 +126,7 @@ class Start:
     async def _missing_mount(self) -> Path | None:
         if not self._awaited:
             return None
-        return await reading(self._awaited[0], partial(first_missing, self._awaited))
+        return await read_from_disk(self._awaited[0], partial(first_missing, self._awaited))
 
     async def _serve_as(self, model: Path) -> None:
         """While the model itself cannot be served no checkpoint helps: it alone is waited for."""
@@ -191,7 +191,7 @@ class Start:
         if unfit.code != UNFIT_MODEL:
             raise unfit
         log.warning("boot.no_model_yet", extra={"why": str(unfit)})
-        self._attempts.publish(Waiting("a checkpoint that can be served", "start"))
+        self._attempts.publish(Wait("a checkpoint that can be served", "start"))
 
     # --- one after the other -------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Start:
         if self._model is not None:
             await self._serve_as(self._model)
         for failures in count(1):
-            refusals = await self._refusals_of(self._candidates.known(wish), self._model or kept)
+            refusals = await self._refusals_of(self._candidates.list_all(wish), self._model or kept)
             if not refusals:
                 return
             if not self._candidates.must_wait or self._is_a_setting(refusals):
@@ -227,13 +227,13 @@ class Start:
         for candidate in candidates:
             refusal = await self._refusal_of(candidate, model)
             if refusal is None:
-                self._tell_what_answers(candidate, refusals)
+                self._publish_answer(candidate, refusals)
                 return []
             refusals.append(refusal)
         return refusals
 
-    def _tell_what_answers(self, candidate: Candidate, refusals: list[PassedBy]) -> None:
-        self._attempts.publish(Waiting(None, "start"))
+    def _publish_answer(self, candidate: Candidate, refusals: list[PassedBy]) -> None:
+        self._attempts.publish(Wait(None, "start"))
         self._gone.waits_no_more()
         live = self._attempts.ledger.live
         if candidate.instead_of is not None and live is not None:
@@ -243,14 +243,14 @@ class Start:
         """Try one candidate; return None when it answers, else why it does not."""
         named = {"candidate": candidate.why}
         try:
-            revision = await foreseen(candidate.find())
+            revision = await reject_on_fault(candidate.find())
         except Absent as nothing:
             log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
             return PassedBy(candidate, str(nothing))
         except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})
             return PassedBy(candidate, str(fault))
-        attempt = await self._attempted(revision, candidate, model)
+        attempt = await self._attempt(revision, candidate, model)
         if attempt.reason is None:
             return None
         code, words = attempt.reason.code, attempt.reason.message
@@ -261,11 +261,11 @@ class Start:
         self._candidates.note_failure(candidate, words, is_final=is_final)
         return PassedBy(candidate, words, code)
 
-    async def _attempted(
+    async def _attempt(
         self, revision: Revision, candidate: Candidate, model: Path | None
     ) -> Attempt:
         """Make the attempt; damaged files do not refuse a revision that was good before."""
-        attempts, progress = self._attempts, self._attempts.progress_of(revision, unarmed)
+        attempts, progress = self._attempts, self._attempts.progress_of(revision, pass_no_failpoint)
         is_good = candidate.is_configured or attempts.ledger.past_of(revision) is not None
         policy = AttemptPolicy(
             by=_start(candidate.why),
@@ -274,7 +274,7 @@ class Start:
             raises=NOT_THE_CHECKPOINTS_FAULT,
         )
         async with attempts.open_record(progress, policy):
-            checkpoint = await self._prepared(progress, candidate, model)
+            checkpoint = await self._prepare(progress, candidate, model)
             log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
             await self._switch_to(progress, checkpoint, candidate, model)
         if progress.verdict is not None:
@@ -289,14 +289,14 @@ class Start:
         # The revision is refused, so the next start tries another.
         raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
 
-    async def _prepared(
+    async def _prepare(
         self, progress: AttemptProgress, candidate: Candidate, model: Path | None
     ) -> Checkpoint:
         return await prepare(
             progress,
             WantedCheck(progress, asyncio.Event()),
-            fetch=partial(_fetched, candidate),
-            validate=partial(self._checked, model),
+            fetch=partial(_fetch, candidate),
+            validate=partial(self._check, model),
             rules=self._rules,
         )
 
@@ -316,7 +316,7 @@ class Start:
                 raise
             raise TryAgain(str(fault), code=DOES_NOT_START) from fault
 
-    async def _checked(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
+    async def _check(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
         """Check a candidate against the model, or against its own config if none is configured."""
         if self._model is None:
             try:
@@ -328,7 +328,7 @@ class Start:
     async def _from_random(self, model: Path) -> None:
         """Start with random weights: there is nothing to fetch, check or probe."""
         await self._serve_as(model)
-        progress = self._attempts.progress_of(RANDOM_WEIGHTS, unarmed)
+        progress = self._attempts.progress_of(RANDOM_WEIGHTS, pass_no_failpoint)
         policy = AttemptPolicy(
             by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
         )
@@ -340,7 +340,7 @@ def _start(why: str) -> By:
     return By(START, os.getuid(), os.getpid(), time.time(), why)
 
 
-async def _fetched(candidate: Candidate, revision: Revision) -> Path:
+async def _fetch(candidate: Candidate, revision: Revision) -> Path:
     try:
         return await candidate.fetch(revision)
     except BadRequest as gone:

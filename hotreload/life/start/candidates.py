@@ -22,7 +22,13 @@ from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
 from hotreload.life.start.model_files import kept_model
 from hotreload.life.start.served_by import UNFIT_MODEL
-from hotreload.life.start.whereabouts import Absent, files_in, is_newer, reading, require_disks
+from hotreload.life.start.whereabouts import (
+    Absent,
+    files_in,
+    is_newer,
+    read_from_disk,
+    require_disks,
+)
 from hotreload.settings.load import Settings
 from hotreload.types import Revision
 
@@ -108,14 +114,14 @@ class Candidates:
         places = (place for place in self._ledger.generations if place.revision == revision)
         return self._model is not None and any(p.path == str(self._model) for p in places)
 
-    def known(self, newest: Revision | None = None) -> Iterator[Candidate]:
+    def list_all(self, newest: Revision | None = None) -> Iterator[Candidate]:
         """Every candidate, the best first; `newest` is the source's wish, if it is known."""
         meant = self._ledger.start_target
         if not self._starts_from_model:
             if meant is not None:
                 yield from self._last_good(meant)
             find = partial(self._newest, newest, meant)
-            yield Candidate("the newest checkpoint", find, self._fetched)
+            yield Candidate("the newest checkpoint", find, self._fetch)
             if meant is not None and self._may_be_older:
                 yield from self._instead_of(meant, newest)
         if self._model is not None and (not self.must_wait or self._is_meant(meant)):
@@ -137,7 +143,7 @@ class Candidates:
         # The copy here may be damaged; a hub still has the bytes. A copy that is gone was fetched.
         why = f"the last good generation, {place.revision}, fetched again"
         find = partial(self._where_it_lay, why, place)
-        yield Candidate(why, find, self._fetched, is_tried_once=self._order is not None)
+        yield Candidate(why, find, self._fetch, is_tried_once=self._order is not None)
 
     def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
         """Generations that were live before it, the newest first, else one that never was."""
@@ -148,7 +154,7 @@ class Candidates:
                 # A source fetches its newest alone, so older ones are taken from where they lay.
                 yield Candidate(why, find, partial(_lies_at, older.path), instead_of=meant)
         find = partial(self._older, newest, meant)
-        yield Candidate("an older checkpoint", find, self._fetched, instead_of=meant)
+        yield Candidate("an older checkpoint", find, self._fetch, instead_of=meant)
 
     def _is_no_fallback(self, revision: Revision) -> bool:
         return self.must_wait and self._is_the_model(revision)
@@ -170,7 +176,7 @@ class Candidates:
 
     async def _newest(self, wish: Revision | None, meant: PastGeneration | None) -> Revision:
         """The newest of the source, where that is no older one than what was live last."""
-        revision = await self._resolved(wish)
+        revision = await self._resolve_newest(wish)
         if meant is not None and await self._is_older(revision, meant):
             words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
             raise Absent(words)
@@ -178,13 +184,13 @@ class Candidates:
 
     async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
         """The newest that the source has left, where it was never live."""
-        revision = await self._resolved(wish)
+        revision = await self._resolve_newest(wish)
         was_live = self._ledger.past_of(revision) is not None
         if was_live or not await self._is_older(revision, meant):
             raise Absent(f"{revision} is the newest, and is listed already")
         return self._anew("an older checkpoint", revision, revision)
 
-    async def _resolved(self, wish: Revision | None) -> Revision:
+    async def _resolve_newest(self, wish: Revision | None) -> Revision:
         """The newest of the source, unless something is known against it."""
         require_disks()
         try:
@@ -242,19 +248,19 @@ class Candidates:
             await files_in(folder)
         except Absent as absent:
             try:
-                return await self._fetched(revision)
+                return await self._fetch(revision)
             except HotReloadError as gone:
                 why = {"path": place.path, "why": str(gone)}
                 log.warning("boot.last_good_is_gone", extra=why)
                 raise SourceUnavailable(f"{absent}: {gone}") from gone
         return folder
 
-    async def _fetched(self, revision: Revision) -> Path:
+    async def _fetch(self, revision: Revision) -> Path:
         return await self._source.fetch(revision)
 
     async def kept_model(self) -> Path | None:
         """The model's files that earlier starts were served with, where none is configured."""
-        return await reading(self._state, lambda: kept_model(self._state))
+        return await read_from_disk(self._state, lambda: kept_model(self._state))
 
 
 async def _lies_at(path: str | Path, revision: Revision) -> Path:
@@ -263,8 +269,8 @@ async def _lies_at(path: str | Path, revision: Revision) -> Path:
 
 async def revision_of_model(model: Path) -> Revision:
     """Name the weights in the operator's own model folder; ConfigError without any."""
-    looked = await reading(model, lambda: survey(model))
+    looked = await read_from_disk(model, lambda: survey(model))
     if looked.waiting_for is not None:
         why = most_telling(looked.findings).message if looked.findings else looked.waiting_for
         raise ConfigError(f"[engine] model: {model} has no weights to load: {why}")
-    return Revision(await reading(model, lambda: content_id(looked)), model.name)
+    return Revision(await read_from_disk(model, lambda: content_id(looked)), model.name)

@@ -16,7 +16,7 @@ from hotreload.core.probes import (
 )
 from hotreload.core.progress import AttemptProgress
 from hotreload.errors import ConfigError, EngineLost
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.served_by import changes
 from hotreload.life.start.start_troubles import Doubt
 from hotreload.types import Checkpoint, Generation, Phase, Staged
@@ -67,12 +67,12 @@ class FirstSwitch:
         ledger = self._attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
             self.engine = engine = await self._start_engine(model, None, progress)
-            progress.generation = await self._minted(engine.live, None)
+            progress.generation = await self._mint(engine.live, None)
         else:
             by = await self._served_by(model)
             self.engine = engine = await self._start_engine(model, checkpoint, progress)
             await self._prove(progress, engine, by)
-            progress.generation = await self._minted(engine.live, checkpoint.path)
+            progress.generation = await self._mint(engine.live, checkpoint.path)
             ledger.served_by, ledger.missed = by, instead_of
         self._go_live(engine, progress.generation)
 
@@ -102,7 +102,7 @@ class FirstSwitch:
         await engine.scrub()  # an answer that was no number may have left its like in the cache
         self._doubt.of(past, verdict)
 
-    async def _minted(self, staged: Staged, path: Path | None) -> Generation:
+    async def _mint(self, staged: Staged, path: Path | None) -> Generation:
         """Give the weights their old number if they answered last, else a new one."""
         ledger = self._attempts.ledger
         last = ledger.last_good

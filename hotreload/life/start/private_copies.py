@@ -37,7 +37,7 @@ def _size_of(weights: Checkpoint | None) -> int:
 
 
 @asynccontextmanager
-async def copied(
+async def copy_privately(
     model: Path, weights: Checkpoint | None, place: Path, within: float, progress: AttemptProgress
 ) -> AsyncIterator[Path]:
     """A private copy of a model's small files, and of these weights, until the end of the block."""

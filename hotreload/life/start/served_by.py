@@ -15,7 +15,7 @@ from hotreload.checkpoint import fit
 from hotreload.core.ledger import ServedBy
 from hotreload.errors import CheckpointRejected, ConfigError
 from hotreload.life.start.model_files import closed_at, digests_of_side_files
-from hotreload.life.start.whereabouts import foreseen, reading
+from hotreload.life.start.whereabouts import read_from_disk, reject_on_fault
 from hotreload.observe.metrics import installed
 from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
@@ -36,15 +36,15 @@ CAUSES = {
 
 async def served_from(model: Path) -> Served:
     """Find what an engine with this model serves: every checkpoint is checked against it."""
-    closed = await reading(model, lambda: closed_at(model))
+    closed = await read_from_disk(model, lambda: closed_at(model))
     if closed is not None:
         words = f"[engine] model: {model} may not be read: {closed} is closed to this user"
         raise ConfigError(f"{words}; open it (chmod a+rX {closed})", code=UNFIT_MODEL)
-    if not await reading(model, (model / "config.json").is_file):
+    if not await read_from_disk(model, (model / "config.json").is_file):
         words = f"[engine] model: {model} is no model folder: it has no config.json"
         raise ConfigError(words, code=UNFIT_MODEL)
     try:
-        return await foreseen(reading(model, lambda: fit.served_by(model)))
+        return await reject_on_fault(read_from_disk(model, lambda: fit.served_by(model)))
     except CheckpointRejected as unfit:
         words = f"[engine] model: {model} cannot be served: {unfit}"
         raise ConfigError(words, code=UNFIT_MODEL) from unfit

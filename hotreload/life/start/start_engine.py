@@ -14,22 +14,22 @@ from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
-from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.trust import note_in_vain, noted
 from hotreload.engine.weights.memory.spare_processors import counted
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
-from hotreload.life.checking import Checking
-from hotreload.life.rereading import Rereading, probes_of
-from hotreload.life.running import RunningEngine
+from hotreload.life.checkpoint_checks import CheckpointChecks
+from hotreload.life.live_settings import LiveSettings, probes_of
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.model_files import keep_model, kept_model
-from hotreload.life.start.private_copies import copied, place_for_copies
-from hotreload.life.start.warming import LONGEST, warm
+from hotreload.life.start.private_copies import copy_privately, place_for_copies
+from hotreload.life.start.warmup import LONGEST, warm
 from hotreload.quiet import Quiet
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import shares_of
-from hotreload.threads import in_thread, uninterrupted
+from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Checkpoint, Phase
 
 log = logging.getLogger("hotreload.boot")
@@ -47,8 +47,8 @@ class Engines:
 
     def __init__(
         self,
-        rereading: Rereading,
-        checking: Checking,
+        live_settings: LiveSettings,
+        checking: CheckpointChecks,
         *,
         make: MakeEngine | None,
         started: Callable[[], None],
@@ -57,7 +57,7 @@ class Engines:
 
         XLA installs a handler for SIGTERM.
         """
-        self._rereading = rereading
+        self._rereading = live_settings
         self._checking = checking
         self._make = make
         self._started = started
@@ -96,19 +96,19 @@ async def start_engine(
     """
     engine = None
     if make is None and weights is not None and settings.engine.loader == "auto":
-        engine = await _filled(settings, model, weights, progress)
+        engine = await _start_with_own_loader(settings, model, weights, progress)
     if engine is None:
         made_from = to_start_from(settings, model, weights, progress)
         async with made_from as asked, progress.phase(Phase.BUILDING):
             engine = await (make or SglangEngine.start)(**asked)
-    async with _closed_if_broken_off(engine):
+    async with _close_on_error(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
         await _warm(engine, settings, progress)
     return engine
 
 
-async def _filled(
+async def _start_with_own_loader(
     settings: Settings, model: Path, weights: Checkpoint, progress: AttemptProgress
 ) -> RunningEngine | None:
     """An engine that our own loader reads the weights into, if an earlier start trusts it.
@@ -119,7 +119,7 @@ async def _filled(
     mark = await asyncio.to_thread(noted, trust)
     if mark is None:
         return None
-    filling = Filling(weights, mark, settings.reload.stage_timeout)
+    filling = FirstLoad(weights, mark, settings.reload.stage_timeout)
     telling = publish_progress(
         lambda: filling.so_far, progress.revision, progress.publish, Phase.BUILDING
     )
@@ -149,35 +149,35 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
         probes=probes_of(settings),
         twin=twin,
     )
-    async with _closed_if_broken_off(engine):
+    async with _close_on_error(engine):
         # No attempt is made: nobody is told of its phases.
         await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
     return engine
 
 
 @asynccontextmanager
-async def importing_meanwhile() -> AsyncIterator[None]:
+async def import_in_background() -> AsyncIterator[None]:
     """Import sglang-jax meanwhile: what a start reads and checks first needs none of it."""
 
-    async def imported() -> None:
+    async def import_engine() -> None:
         with suppress(Exception):  # the start comes upon the same, and says it
             await in_thread(lambda cancel: import_upstream(), leave_as="an import", is_read=False)
 
-    importing = asyncio.create_task(imported(), name="import sglang-jax")
+    importing = asyncio.create_task(import_engine(), name="import sglang-jax")
     try:
         yield
     finally:
         importing.cancel()
-        await uninterrupted(asyncio.wait({importing}))
+        await run_to_end(asyncio.wait({importing}))
 
 
 @asynccontextmanager
-async def _closed_if_broken_off(engine: RunningEngine) -> AsyncIterator[None]:
+async def _close_on_error(engine: RunningEngine) -> AsyncIterator[None]:
     """A stop may come before anybody else knows of the engine."""
     try:
         yield
     except BaseException:
-        await uninterrupted(engine.close())
+        await run_to_end(engine.close())
         raise
 
 
@@ -233,7 +233,7 @@ async def to_start_from(
     model: Path,
     weights: Checkpoint | None,
     progress: AttemptProgress,
-    filling: Filling | None = None,
+    filling: FirstLoad | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield what an engine is started with: `SglangEngine.start` says what each means.
 
@@ -249,7 +249,7 @@ async def to_start_from(
         return
     asked["checkpoint" if filling is None else "filling"] = filling or weights
     within = settings.reload.stage_timeout
-    async with copied(model, to_copy, place, within, progress) as folder:
+    async with copy_privately(model, to_copy, place, within, progress) as folder:
         with _send_with_cors(settings, model, folder):
             options = engine_options(settings, folder)
             yield {**asked, "options": options, "revision": weights.revision}

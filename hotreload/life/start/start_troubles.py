@@ -23,11 +23,11 @@ from hotreload.events import (
     OperatorAsked,
     Publish,
     SettingsRead,
-    Waiting,
-    Warming,
+    Wait,
+    Warmup,
 )
 from hotreload.json_fields import iso
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.whereabouts import Absent, files_in, source_has
 from hotreload.threads import left_behind
 from hotreload.troubles import FILES_GONE, OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES, Trouble
@@ -64,21 +64,21 @@ class Doubt:
             f"{verdict}; generation {live.number}, {live.revision}, live since {iso(live.since)}, "
             "answers all the same: neither its weights nor the engine have changed"
         )
-        self._trouble.now(words, CORRECT_THE_PROBE)
+        self._trouble.set(words, CORRECT_THE_PROBE)
 
     def observe(self, event: Event) -> None:
         """Ask again when the probes are others, and no more when other weights are live."""
         match event:
             case SettingsRead(changed) if "[[probe]]" in changed:
                 self._asked.set()
-            case Warming(is_over=True) if not self._is_told:
+            case Warmup(is_over=True) if not self._is_told:
                 self._asked.set()
             case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
                 self._end()
 
     def _end(self) -> None:
         self._of, self._is_told = None, False
-        self._trouble.now(None)
+        self._trouble.set(None)
 
     async def run(
         self, replicas: Iterable[Replica[RunningEngine]], within: Callable[[], float]
@@ -137,20 +137,20 @@ class Gone:
 
     def waits(self, meant: PastGeneration | None, why: Sequence[str]) -> None:
         """The start waits; `why` says of each candidate why it does not answer."""
-        name = _named(meant) if meant else "a checkpoint that was not refused"
-        self._publish(Waiting(f"{name}: {why[0]}", "start"))
+        name = _describe(meant) if meant else "a checkpoint that was not refused"
+        self._publish(Wait(f"{name}: {why[0]}", "start"))
         told = dict.fromkeys(why)
-        self._waits.now(f"the start waits for {name}: {'; '.join(told)}", TO_GO_ON)
+        self._waits.set(f"the start waits for {name}: {'; '.join(told)}", TO_GO_ON)
 
     def waits_no_more(self) -> None:
         """Something is going to answer."""
-        self._waits.now(None)
+        self._waits.set(None)
 
     def answers(self, older: Revision, instead_of: PastGeneration, why: str) -> None:
         """An older checkpoint answers in the place of what was live last."""
         self._answers = older
-        words = f"{older} answers instead of {_named(instead_of)}, which was live last: {why}"
-        self._older.now(words, TO_END_IT)
+        words = f"{older} answers instead of {_describe(instead_of)}, which was live last: {why}"
+        self._older.set(words, TO_END_IT)
 
     def observe(self, event: Event) -> None:
         """An older one is meant once others were live or somebody pins it."""
@@ -163,10 +163,10 @@ class Gone:
             case _:
                 return
         if is_over:
-            self._older.now(None)
+            self._older.set(None)
 
 
-def _named(place: PastGeneration) -> str:
+def _describe(place: PastGeneration) -> str:
     return f"generation {place.number}, {place.revision}"
 
 
@@ -213,7 +213,7 @@ class FilesGone:
             for place, so in matter
             if (why := await self._why_gone(place)) is not None
         ]
-        self._trouble.now("; ".join(told) or None, COPY_THEM_BACK if told else "")
+        self._trouble.set("; ".join(told) or None, COPY_THEM_BACK if told else "")
 
     def _that_matter(
         self, keeps: Callable[[PastGeneration], bool]

@@ -29,12 +29,12 @@ class Absent(Exception):
     """It is not there, or cannot be looked at, and no checkpoint is at fault."""
 
 
-async def reading[T](what: Path, read: Callable[[], T]) -> T:
+async def read_from_disk[T](what: Path, read: Callable[[], T]) -> T:
     """Read from a disk in a thread, which is left behind if it hangs."""
     return await in_thread(lambda cancel: read(), leave_as=f"a read of {what}")
 
 
-async def foreseen[T](doing: Awaitable[T]) -> T:
+async def reject_on_fault[T](doing: Awaitable[T]) -> T:
     """Turn a fault of ours into a refusal of what is looked at: it must not end every start."""
     try:
         return await doing
@@ -51,7 +51,7 @@ async def files_in(folder: Path) -> Files:
     require_disks()
     try:
         async with deadline(DISK_SECONDS, f"a look at {folder}", "is its server there?"):
-            files = await reading(folder, lambda: _files_in(folder))
+            files = await read_from_disk(folder, lambda: _files_in(folder))
     except SourceUnavailable as late:
         raise Absent(str(late)) from late
     if not files:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from pathlib import Path
 
 from hotreload.errors import AddressTaken, ConfigError, NotServing
-from hotreload.facts.files import locked
+from hotreload.facts.files import hold_lock
 from hotreload.facts.holders import process_of, who_has
 from hotreload.facts.socket_names import LOOKING
 from hotreload.server.http.peers import peer_of
@@ -81,7 +81,7 @@ def _make_folder(folder: Path) -> None:
 def _lock_folder(folder: Path) -> Iterator[None]:
     """Keep other daemons from binding the socket between our check and our bind."""
     try:
-        with locked(folder):
+        with hold_lock(folder):
             yield
     except BlockingIOError:
         raise AddressTaken(f"another hotreload is starting in {folder}; try again") from None

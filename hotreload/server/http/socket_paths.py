@@ -123,7 +123,7 @@ class SocketPaths:
         elif not socket_path.is_intact:
             fault = f"no client can connect: {socket_path.path}, which systemd opened, was removed"
             todo = RESTART_THE_UNIT
-        self._trouble.now(fault, todo, of=str(socket_path.path))
+        self._trouble.set(fault, todo, of=str(socket_path.path))
         if listener is not None:
             self._publish(SocketBoundAnew(str(socket_path.path)))
         return listener

@@ -68,7 +68,7 @@ class Download:
 
         The snapshot is whole or not there.
         """
-        with self._translated(), self._snapshots.locked():
+        with self._translated(), self._snapshots.hold_lock():
             self._folder = self._snapshots.partial(self._sha)
             files = self._choose()
             self._reuse(files)

@@ -19,8 +19,8 @@ from urllib.parse import quote
 from hotreload.checkpoint.digests import Digests, unread_id
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointChanged, CheckpointRejected, SourceUnavailable
-from hotreload.facts.files import locked, put_folder, replace
-from hotreload.facts.listed import Listed, Standing
+from hotreload.facts.files import hold_lock, put_folder, replace
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.sources.hub.client import HubFile
 from hotreload.sources.hub.digest import HubDigest
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
@@ -195,11 +195,11 @@ class Snapshots:
         return None
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Keep everybody else from putting snapshots together here; SourceUnavailable if one is."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            with locked(self.folder / ".lock", os.O_CREAT | os.O_RDWR):
+            with hold_lock(self.folder / ".lock", os.O_CREAT | os.O_RDWR):
                 yield
         except BlockingIOError:
             raise SourceUnavailable(
@@ -238,18 +238,20 @@ def listed_commits(
 ) -> list[Listed]:
     """The wished commit first, then the others as they came."""
     commits = [_commit(snapshot, at, wished, named(snapshot.sha)) for snapshot, at in here]
-    newest = [each for each in commits if each.standing is Standing.NEWEST]
+    newest = [each for each in commits if each.standing is ListedState.NEWEST]
     if wished is not None and not newest:
         revision = named(wished)
-        newest = [Listed(revision.label, Standing.NEWEST, "not downloaded yet", revision=revision)]
-    return [*newest, *(each for each in commits if each.standing is not Standing.NEWEST)]
+        newest = [
+            Listed(revision.label, ListedState.NEWEST, "not downloaded yet", revision=revision)
+        ]
+    return [*newest, *(each for each in commits if each.standing is not ListedState.NEWEST)]
 
 
 def _commit(snapshot: Snapshot, at: float, wished: str | None, revision: Revision) -> Listed:
     is_wished = snapshot.sha == wished
     return Listed(
         revision.label,
-        Standing.NEWEST if is_wished else Standing.OLDER,
+        ListedState.NEWEST if is_wished else ListedState.OLDER,
         "" if is_wished else "the hub names another commit now",
         revision=revision,
         path=str(snapshot.folder),

@@ -10,7 +10,7 @@ import pytest
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.listener import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
-from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleTold
+from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.baking import Baking
 from hotreload.features.bake.events import BakeTold
@@ -256,7 +256,7 @@ async def test_what_keeps_it_from_going_back_is_told_and_it_is_asked_again(
     world.now += 31
     await world.turns()
     assert [each.message for each in caplog.records].count("bake.not_rolled_back") == 2
-    troubles = [each for each in world.happened if isinstance(each, TroubleTold)]
+    troubles = [each for each in world.happened if isinstance(each, TroubleNews)]
     assert [each.code for each in troubles] == ["convicted_answers"]
     assert troubles[0].message is not None
     assert troubles[0].message.startswith("step_1 (r1) is to be left and still answers: ")
@@ -264,7 +264,7 @@ async def test_what_keeps_it_from_going_back_is_told_and_it_is_asked_again(
     world.now += 31
     await world.turns()
     assert [each.message for each in caplog.records].count("bake.not_rolled_back") == 2
-    assert [e.message for e in world.happened if isinstance(e, TroubleTold)][1:] == [None]
+    assert [e.message for e in world.happened if isinstance(e, TroubleNews)][1:] == [None]
 
 
 # --- promoted, or not known ------------------------------------------------------------------

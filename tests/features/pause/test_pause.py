@@ -8,7 +8,7 @@ import pytest
 from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
-from hotreload.events import Event, TroubleTold
+from hotreload.events import Event, TroubleNews
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.features.pause.pause import Pause, Running
 from hotreload.types import By, Generation, Lease, Revision
@@ -50,7 +50,7 @@ class Paused:
         return [each.name for each in self.told if isinstance(each, PauseBegan | PauseOver)]
 
     def troubles(self) -> list[str | None]:
-        return [each.message for each in self.told if isinstance(each, TroubleTold)]
+        return [each.message for each in self.told if isinstance(each, TroubleNews)]
 
 
 async def held(paused: Paused, count: int = 1) -> list[asyncio.Task[int]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Ledger, Overrule
-from hotreload.events import Event, StateSaved, TroubleTold
+from hotreload.events import Event, StateSaved, TroubleNews
 from hotreload.life.saved.state import StateFile
 from hotreload.life.saved.state_json import VERSION
 from hotreload.troubles import STATE_DAMAGED, STATE_MOVED
@@ -112,7 +112,7 @@ async def damage(state: StateFile, told: list[Event]) -> str | None:
     watching = asyncio.create_task(state.watch(Ledger()))
     await asyncio.sleep(0)
     watching.cancel()
-    (trouble,) = (each for each in told if isinstance(each, TroubleTold))
+    (trouble,) = (each for each in told if isinstance(each, TroubleNews))
     assert trouble.code == STATE_DAMAGED
     return trouble.message
 
@@ -135,7 +135,7 @@ async def test_a_damaged_state_is_told_until_somebody_pins_or_unpins(tmp_path: P
     assert again == told
     known.set_pinned(False, By("unpin", 1, 2, 4.5))
     await state.save(known)
-    assert again[1:] == [TroubleTold(STATE_DAMAGED, None, "")]
+    assert again[1:] == [TroubleNews(STATE_DAMAGED, None, "")]
     assert len(list(tmp_path.glob("*.unreadable"))) == 1
 
 
@@ -145,7 +145,7 @@ async def test_a_folder_that_is_moved_away_is_told_and_nothing_is_lost_when_it_i
     told = asyncio.Queue[Event]()
     path, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     state = StateFile(path, told.put_nowait)
-    with state.folder.held(Path("/run/s")):
+    with state.folder.hold(Path("/run/s")):
         watching = asyncio.create_task(state.watch(ledger(), pause=0.001))
         try:
             path.rename(elsewhere)
@@ -156,9 +156,9 @@ async def test_a_folder_that_is_moved_away_is_told_and_nothing_is_lost_when_it_i
         finally:
             watching.cancel()
             await asyncio.wait({watching})
-    assert isinstance(began, TroubleTold)
+    assert isinstance(began, TroubleNews)
     assert (began.code, str(elsewhere) in str(began.message)) == (STATE_MOVED, True)
-    assert over == TroubleTold(STATE_MOVED, None, "")
+    assert over == TroubleNews(STATE_MOVED, None, "")
     assert state.read().last_good == ledger().last_good
 
 

@@ -16,7 +16,7 @@ from hotreload.types import (
     Attempt,
     By,
     Generation,
-    Loading,
+    LoadFacts,
     Outcome,
     Phase,
     Reason,
@@ -32,7 +32,7 @@ def rich(generations: int = 10) -> Ledger:
     for number in range(1, generations + 1):
         revision = Revision(f"{number:032x}", f"step_{number}")
         ledger.went_live(Generation(number, revision, f"fp{number}", float(number)), f"/c/{number}")
-        loading = Loading("own", largest_change=math.inf, most_changed="leaf")
+        loading = LoadFacts("own", largest_change=math.inf, most_changed="leaf")
         attempt = Attempt(
             revision, Outcome.LIVE, None, {Phase.STAGING: 0.5}, 0.0, 7.0, number, loading=loading
         )

@@ -23,7 +23,7 @@ from hotreload.types import (
     By,
     Evidence,
     Generation,
-    Loading,
+    LoadFacts,
     Outcome,
     Phase,
     Reason,
@@ -70,7 +70,7 @@ def test_what_must_survive_a_restart_does() -> None:
 
 @pytest.mark.parametrize("change", [0.04, math.inf])
 def test_how_an_attempt_was_loaded_survives_a_restart(change: float) -> None:
-    loading = Loading("own", leaves_staged=3, largest_change=change, most_changed="leaf")
+    loading = LoadFacts("own", leaves_staged=3, largest_change=change, most_changed="leaf")
     ledger = Ledger()
     ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, loading=loading))
     assert from_json(to_json(ledger)).history[0].loading == loading

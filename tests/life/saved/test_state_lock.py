@@ -16,12 +16,12 @@ FIRST, SECOND = Path("/run/first.sock"), Path("/run/second.sock")
 
 def test_the_second_to_come_is_told_who_has_it(tmp_path: Path) -> None:
     state = tmp_path / "made" / "on demand"
-    with StateFolder(state).held(FIRST):
+    with StateFolder(state).hold(FIRST):
         told = rf"\[state\] directory: {state} is in use .*pid {os.getpid()}, socket {FIRST}"
-        with pytest.raises(ConfigError, match=told), StateFolder(state).held(SECOND):
+        with pytest.raises(ConfigError, match=told), StateFolder(state).hold(SECOND):
             pass
         assert user_of(state)["socket"] == str(FIRST)
-    with StateFolder(state).held(SECOND):
+    with StateFolder(state).hold(SECOND):
         assert user_of(state)["pid"] == os.getpid()
         assert user_of(state)["socket"] == str(SECOND)
 
@@ -30,11 +30,11 @@ def test_the_second_to_come_is_told_who_has_it(tmp_path: Path) -> None:
 def test_one_that_has_not_written_its_name_yet_has_it_all_the_same(
     tmp_path: Path, text: str
 ) -> None:
-    with StateFolder(tmp_path).held(FIRST):
+    with StateFolder(tmp_path).hold(FIRST):
         (tmp_path / LOCK).write_text(text)
         with (
             pytest.raises(ConfigError, match="by another hotreload;"),
-            StateFolder(tmp_path).held(SECOND),
+            StateFolder(tmp_path).hold(SECOND),
         ):
             pass
 
@@ -43,7 +43,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_and_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    with StateFolder(tmp_path / "file" / "state").held(FIRST):
+    with StateFolder(tmp_path / "file" / "state").hold(FIRST):
         assert "state.not_locked" in caplog.text
 
 
@@ -54,7 +54,7 @@ def test_a_file_system_without_locks_is_told_and_used(
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with StateFolder(tmp_path).held(FIRST):
+    with StateFolder(tmp_path).hold(FIRST):
         assert "No locks available" in vars(caplog.records[0])["error"]
 
 
@@ -63,7 +63,7 @@ def test_a_folder_that_is_moved_is_written_to_where_it_lies_and_is_well_when_it_
 ) -> None:
     path, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     state = StateFolder(path)
-    with state.held(FIRST):
+    with state.hold(FIRST):
         path.rename(elsewhere)
         assert not state.is_in_place
         written(state, "a")
@@ -82,9 +82,9 @@ def test_a_folder_that_another_daemon_made_under_the_name_is_left_to_it_until_it
 ) -> None:
     path, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     state = StateFolder(path)
-    with state.held(FIRST):
+    with state.hold(FIRST):
         path.rename(elsewhere)
-        with StateFolder(path).held(SECOND):
+        with StateFolder(path).hold(SECOND):
             written(state, "a")
             assert f"another hotreload (pid {os.getpid()}, socket {SECOND}) uses it" in str(
                 state.moved
@@ -93,7 +93,7 @@ def test_a_folder_that_another_daemon_made_under_the_name_is_left_to_it_until_it
         written(state, "b")
         assert state.moved is None
         assert (path / "b").exists()
-        with pytest.raises(ConfigError, match=str(FIRST)), StateFolder(path).held(SECOND):
+        with pytest.raises(ConfigError, match=str(FIRST)), StateFolder(path).hold(SECOND):
             pass
 
 
@@ -101,21 +101,21 @@ def test_a_folder_that_another_daemon_made_under_the_name_is_left_to_it_until_it
 def test_what_is_deleted_is_made_and_taken_anew(tmp_path: Path, gone: str) -> None:
     path = tmp_path / "state"
     state = StateFolder(path)
-    with state.held(FIRST):
+    with state.hold(FIRST):
         shutil.rmtree(path) if gone == "the folder" else (path / LOCK).unlink()
         assert not state.is_in_place
         written(state, "a")
         assert state.moved is None
         assert state.is_in_place
         assert (path / "a").exists()
-        with pytest.raises(ConfigError, match=str(FIRST)), StateFolder(path).held(SECOND):
+        with pytest.raises(ConfigError, match=str(FIRST)), StateFolder(path).hold(SECOND):
             pass
 
 
 def test_what_stands_under_the_name_and_is_no_folder_is_told(tmp_path: Path) -> None:
     path = tmp_path / "state"
     state = StateFolder(path)
-    with state.held(FIRST):
+    with state.hold(FIRST):
         path.rename(tmp_path / "elsewhere")
         path.write_text("no folder")
         written(state, "a")
@@ -126,5 +126,5 @@ def test_what_stands_under_the_name_and_is_no_folder_is_told(tmp_path: Path) -> 
 def written(state: StateFolder, name: str) -> None:
     """Write as a save does."""
     state.follow()
-    with state.opened() as folder:
+    with state.open_folder() as folder:
         os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=folder))

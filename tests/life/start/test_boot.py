@@ -25,9 +25,16 @@ from hotreload.errors import (
     EngineLost,
     ProbeFailed,
 )
-from hotreload.events import AttemptFinished, Event, PhaseEntered, TroubleTold, Waiting, Warming
+from hotreload.events import (
+    AttemptFinished,
+    Event,
+    PhaseEntered,
+    TroubleNews,
+    Wait,
+    Warmup,
+)
 from hotreload.life import mounts
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.life.start import boot, first_switch
 from hotreload.life.start.boot import Start
@@ -109,7 +116,7 @@ class Starting:
         """What began answers now, and what it is owed is asked of it."""
         replicas: Any = [SimpleNamespace(engine=self.serves)]
         asking = asyncio.create_task(self.doubt.run(replicas, lambda: 0.05))
-        self.doubt.observe(Warming(0, 0, 0, is_over=True))
+        self.doubt.observe(Warmup(0, 0, 0, is_over=True))
         try:
             yield
         finally:
@@ -120,7 +127,7 @@ class Starting:
 
     def trouble(self, code: str) -> str | None:
         """What is said of a trouble now."""
-        told = [e for e in self.events if isinstance(e, TroubleTold) and e.code == code]
+        told = [e for e in self.events if isinstance(e, TroubleNews) and e.code == code]
         return told[-1].message if told else None
 
     async def has_told(self, code: str) -> str:
@@ -433,7 +440,7 @@ class OnlyHub(Starting):
 
     def note(self, event: Event) -> None:
         super().note(event)
-        if isinstance(event, Waiting) and event.waiting_for is not None:
+        if isinstance(event, Wait) and event.waiting_for is not None:
             self.has_waited.set()
 
 
@@ -638,12 +645,12 @@ async def test_a_model_that_is_not_mounted_yet_is_waited_for(
     elsewhere, point = machine.model.rename(tmp_path / "elsewhere"), machine.model
     point.mkdir()
     starting = asyncio.create_task(machine.run())
-    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    await turn_until(lambda: Wait(f"{point} to be mounted", "start") in machine.events)
     assert machine.started == []
     point.rmdir()
     elsewhere.rename(point)
     await asyncio.wait_for(starting, PATIENCE)
-    assert machine.events[-1] == Waiting(None, "start")
+    assert machine.events[-1] == Wait(None, "start")
     shutil.rmtree(point)
     with pytest.raises(ConfigError, match="is no model folder"):
         await machine.run()
@@ -660,7 +667,7 @@ async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing
     machine.forget()
     machine.unfit = {"step_2", machine.model.name}
     starting = asyncio.create_task(machine.run())
-    await turn_until(lambda: Waiting(f"{point} to be mounted", "start") in machine.events)
+    await turn_until(lambda: Wait(f"{point} to be mounted", "start") in machine.events)
     tried = len(machine.attempts)
     machine.unfit = set()
     (point / "step_3").mkdir()

@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import DrainTimedOut, EngineLost, ProbeFailed
-from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleTold, Warming
+from hotreload.events import AttemptFinished, Event, SettingsRead, TroubleNews, Warmup
 from hotreload.life.start.start_troubles import Doubt
 from hotreload.types import Attempt, Outcome, Revision
 from tests.fakes import HANG, FakeEngine, Steps
@@ -32,7 +32,7 @@ class World:
     @property
     def says(self) -> str | None:
         last = self.told[-1]
-        assert isinstance(last, TroubleTold)
+        assert isinstance(last, TroubleNews)
         return last.message
 
     async def run(self) -> None:
@@ -99,11 +99,11 @@ async def test_whole_answers_are_asked_for_once_what_clients_need_is_compiled() 
     world.doubt.whether(LIVE)
     world.doubt._is_told = False
     running = asyncio.create_task(world.run())
-    world.doubt.observe(Warming(0, 1, 2))
+    world.doubt.observe(Warmup(0, 1, 2))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not world.steps.entered["probe"].is_set()
-    world.doubt.observe(Warming(0, 2, 2, is_over=True))
+    world.doubt.observe(Warmup(0, 2, 2, is_over=True))
     await world.steps.entered["probe"].wait()
     running.cancel()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Ledger, PastGeneration
-from hotreload.events import Event, SettingsRead, TroubleTold
+from hotreload.events import Event, SettingsRead, TroubleNews
 from hotreload.life.start import whereabouts
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.types import Generation, Revision
@@ -46,7 +46,7 @@ class World:
     async def look(self) -> str | None:
         await self.files_gone.look(self.keeps)
         last = self.told[-1] if self.told else None
-        return last.message if isinstance(last, TroubleTold) else None
+        return last.message if isinstance(last, TroubleNews) else None
 
     def delete(self, number: int) -> None:
         shutil.rmtree(self.folder / f"step_{number}")

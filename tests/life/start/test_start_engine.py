@@ -19,7 +19,7 @@ from hotreload.engine.compile_cache import CompileCache
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
-from hotreload.engine.weights.load.filling import Filling, NotByOurs
+from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.trust import note, noted
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
@@ -174,7 +174,7 @@ class Copies:
         self,
         options: EngineOptions,
         checkpoint: Checkpoint | None = None,
-        filling: Filling | None = None,
+        filling: FirstLoad | None = None,
         **more: Any,
     ) -> Started:
         assert (options.model / "config.json").is_file()
@@ -277,6 +277,6 @@ async def test_sglang_jax_is_imported_while_a_start_reads_and_checks(
         raise ConfigError("sglang-jax is not installed")  # the start says so itself
 
     monkeypatch.setattr(starting, "import_upstream", import_upstream)
-    async with starting.importing_meanwhile():
+    async with starting.import_in_background():
         await turn_until(importing.is_set)
         checked.set()

@@ -13,10 +13,10 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import Event, PhaseEntered, Progress
-from hotreload.events import Warming as Told
+from hotreload.events import Warmup as Told
 from hotreload.facts.heap import SELDOM
-from hotreload.life.running import RunningEngine
-from hotreload.life.start.warming import Batch, batches, compile_behind, warm
+from hotreload.life.running_engine import RunningEngine
+from hotreload.life.start.warmup import Batch, batches, compile_behind, warm
 from hotreload.types import Generation, Phase, Revision
 from tests.fakes import HANG, FakeEngine, Steps
 from tests.waiting import turn_until
@@ -28,7 +28,7 @@ LONGER = [Batch(1, 96), Batch(1, 192), Batch(2, 192)]
 """What the fake engine takes of longer prompts."""
 
 
-class Warming:
+class Warmup:
     """An engine that is warmed, and what was told meanwhile."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def test_no_prompt_begins_like_another_or_leaves_the_vocabulary() -> None:
 
 
 async def test_each_batch_is_asked_and_nothing_of_it_stays() -> None:
-    warming = Warming()
+    warming = Warmup()
     await warming.run()
     assert warming.asked == [Batch(1, 3), Batch(2, 3), Batch(4, 3), *LONGER]
     assert warming.engine.scrubs == 1
@@ -92,19 +92,19 @@ async def test_each_batch_is_asked_and_nothing_of_it_stays() -> None:
 
 
 async def test_off_it_asks_nothing_and_has_no_phase() -> None:
-    warming = Warming()
+    warming = Warmup()
     await warming.run(most=0)
     assert (warming.asked, warming.told, warming.engine.scrubs) == ([], [], 0)
 
 
 async def test_no_batch_is_begun_after_its_time() -> None:
-    warming = Warming()
+    warming = Warmup()
     await warming.run(within=0.0)
     assert warming.asked == []
 
 
 async def test_it_tells_how_many_batches_are_compiled() -> None:
-    warming = Warming()
+    warming = Warmup()
     warming.engine.may_answer.clear()
 
     def told(event: Event) -> None:
@@ -123,7 +123,7 @@ async def test_it_tells_how_many_batches_are_compiled() -> None:
 )
 async def test_what_goes_wrong_in_it_does_not_end_the_start(fault: Exception, asked: int) -> None:
     """The probe judges the answers; an engine that takes no such batch serves without."""
-    warming = Warming()
+    warming = Warmup()
     warming.engine.steps.faults["generate"] = [fault]
     await warming.run()
     assert len(warming.asked) == asked
@@ -131,7 +131,7 @@ async def test_what_goes_wrong_in_it_does_not_end_the_start(fault: Exception, as
 
 
 async def test_an_engine_that_is_lost_in_it_ends_the_start() -> None:
-    warming = Warming()
+    warming = Warmup()
     warming.engine.steps.faults["generate"] = EngineLost("the scheduler thread died")
     with pytest.raises(EngineLost):
         await warming.run()

@@ -19,7 +19,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import freely_split
 from hotreload.engine.weights.leaf.measuring import sums_of
 from hotreload.engine.weights.memory.host_arrays import is_on_host, on_host
-from hotreload.types import Loading
+from hotreload.types import LoadFacts
 
 SAMPLE = 1 << 15
 """Elements of a leaf that are looked at to say how much it changed."""
@@ -55,7 +55,7 @@ def change_by(*squares: Any) -> float:
     return min(change, LARGEST_CHANGE) if math.isfinite(change) else LARGEST_CHANGE
 
 
-def with_changes(loading: Loading, changes: Mapping[str, float]) -> Loading:
+def with_changes(loading: LoadFacts, changes: Mapping[str, float]) -> LoadFacts:
     """The same, with how far each leaf is from the live one."""
     changed = {path: change for path, change in changes.items() if change}
     most = max(changed, key=changed.__getitem__, default="")

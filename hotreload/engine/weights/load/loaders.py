@@ -40,8 +40,8 @@ from hotreload.engine.weights.memory.headroom import check_headroom, size_of
 from hotreload.engine.weights.memory.host_arrays import copied_to_host
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
-from hotreload.quiet import Quiet, done_quietly
-from hotreload.types import Checkpoint, Loading
+from hotreload.quiet import Quiet, do_quietly
+from hotreload.types import Checkpoint, LoadFacts
 
 log = logging.getLogger("hotreload.engine")
 
@@ -97,14 +97,14 @@ class Loaders:
         place: Destination,
         cancel: threading.Event,
         told: ToldBytes,
-    ) -> tuple[Weights, Loading]:
+    ) -> tuple[Weights, LoadFacts]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
         self.check_takes(checkpoint)
         checkpoint = read_as_needed(checkpoint, self, live, place, cancel)
         why, count = self.why_not_ours(checkpoint), Count(told)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
-            how = Loading("upstream", why, len(self._layout.places), 0, count.total)
+            how = LoadFacts("upstream", why, len(self._layout.places), 0, count.total)
             return made, with_changes(how, self._changes(made, live))
         failpoints.reach_in_thread("reading")
         if place.is_host:
@@ -166,7 +166,7 @@ class Loaders:
         place: Destination,
         cancel: threading.Event,
         count: Count,
-    ) -> tuple[Weights, Loading]:
+    ) -> tuple[Weights, LoadFacts]:
         """Leaves that would be equal to those of a set that is there are shared with it."""
         paths, (leaves, ones) = self._layout.paths, self._at_hand(checkpoint, live, place)
         shared = [at for at in self._layout.places if paths[at] in ones]
@@ -195,7 +195,7 @@ class Loaders:
             leaves.clear()  # an error keeps the frames it passed, and they must not keep weights
             raise
         made_anew = len(self._layout.places) - len(shared)
-        how = Loading("own", "", made_anew, len(shared), count.total)
+        how = LoadFacts("own", "", made_anew, len(shared), count.total)
         return Weights(leaves, gathered(ones)), with_changes(how, changes)
 
     def need(
@@ -228,7 +228,7 @@ class Loaders:
 
     def _to_host(
         self, checkpoint: Checkpoint, live: Weights, cancel: threading.Event, count: Count
-    ) -> tuple[Weights, Loading]:
+    ) -> tuple[Weights, LoadFacts]:
         """None is shared: a set that waits on the host is whole, whatever is live when it goes."""
         paths, stay = self._layout.paths, left_out(self._layout, self._plan.parts, checkpoint)
         places = [at for at in self._layout.places if at not in stay]
@@ -249,7 +249,7 @@ class Loaders:
             made.drop()
             raise
         made.measured = gathered(ones)
-        how = Loading("own", "", len(places), len(stay), count.total)
+        how = LoadFacts("own", "", len(places), len(stay), count.total)
         return made, with_changes(how, changes)
 
     def _by_upstream(
@@ -324,7 +324,7 @@ class Loaders:
             return sum(int(live.leaves[at].nbytes) for at in places)
 
         jobs = divided(places, live.leaves)
-        for together in done_quietly(jobs, worker, self.quiet, bytes_of):
+        for together in do_quietly(jobs, worker, self.quiet, bytes_of):
             yield from together
 
     def _make(

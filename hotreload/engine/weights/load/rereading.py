@@ -11,7 +11,7 @@ from hotreload.engine.weights.load.own import Made, Reader
 from hotreload.engine.weights.memory.headroom import check_headroom, why_no_further
 from hotreload.engine.weights.weights import Destination, Weights
 from hotreload.errors import NotEnoughMemory
-from hotreload.quiet import Quiet, done_quietly
+from hotreload.quiet import Quiet, do_quietly
 from hotreload.types import Checkpoint
 
 log = logging.getLogger("hotreload.engine")
@@ -48,7 +48,7 @@ def _read_beside(
         held = checkpoint.held[tensor]
         return held.end - held.begin
 
-    for _ in done_quietly(tensors, worker, quiet, bytes_of):
+    for _ in do_quietly(tensors, worker, quiet, bytes_of):
         pass
 
 

@@ -18,14 +18,14 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.parts import AllFeatures
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
+from hotreload.settings.live_changes import reread
 from hotreload.settings.load import Settings
-from hotreload.settings.rereading import reread
 from hotreload.settings.rules import rules_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
@@ -42,7 +42,7 @@ LOOK_AT_SECRETS_SECONDS = 1.0
 PUT_IT_RIGHT = "put the file right: until then what it held when it was last read counts"
 
 
-class Rereading:
+class LiveSettings:
     """Holds the settings in force, and reads them again when somebody asks."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Rereading:
             await self._asked.wait()
             self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
             try:
-                found = reread(self.settings, await self._wished())
+                found = reread(self.settings, await self._read_wished())
                 apply = await features.prepare(found.settings)  # all check, and then all go by them
                 self._go_by(found.settings, replicas, reconciler)
                 apply()
@@ -86,14 +86,14 @@ class Rereading:
                 words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
                 self._refuse(words)
             else:
-                self.refused.now(None)
+                self.refused.set(None)
                 self._publish(SettingsRead(found.changed, found.waiting))
 
     def _refuse(self, why: str) -> None:
-        self.refused.now(why, MEND_IT)
+        self.refused.set(why, MEND_IT)
         self._publish(SettingsRead(error=why))
 
-    async def _wished(self) -> Settings:
+    async def _read_wished(self) -> Settings:
         async with deadline(REREAD_SECONDS, "reading the settings", "is their disk there?"):
             # No read of a checkpoint: one that hangs must not hold up those.
             name = "a read of the settings"
@@ -186,7 +186,7 @@ class SecretFiles:
             self._refuse(name, str(fault))
         else:
             self._faults.pop(name, None)
-            self._trouble.now(None, of=name)
+            self._trouble.set(None, of=name)
             if name in self.keys and self.keys[name].replace(found):
                 changed()
         finally:
@@ -194,7 +194,7 @@ class SecretFiles:
 
     def _refuse(self, name: str, why: str) -> None:
         """Tell why a file cannot be read; what is known of it counts on, in all processes alike."""
-        self._trouble.now(why, PUT_IT_RIGHT, of=name)
+        self._trouble.set(why, PUT_IT_RIGHT, of=name)
         if name in self.keys and self._faults.get(name) != why:
             log.error("api_keys.unreadable", extra={"cause": why, "todo": PUT_IT_RIGHT})
         self._faults[name] = why

@@ -17,9 +17,9 @@ from hotreload.core.engines.replica import Replica
 from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
-from hotreload.events import Publish, Warming
+from hotreload.events import Publish, Warmup
 from hotreload.facts.heap import collect_seldom, keep_what_is_there
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.types import HowFar, Phase
 
 log = logging.getLogger("hotreload.boot")
@@ -56,7 +56,7 @@ async def compile_behind(
     collect_seldom(maker)  # JAX traces a model for each size, and keeps all of it
     try:
         while done < len(sizes) and spent < within:
-            publish(Warming(replica.index, done, len(sizes)))
+            publish(Warmup(replica.index, done, len(sizes)))
             await failpoints.reach(Phase.WARMING)
             if done and not sizes[done].is_shadow:  # what an attempt needs itself waits for none
                 async with changing:
@@ -68,7 +68,7 @@ async def compile_behind(
     finally:
         engine.keep_to_compiled(False)
         keep_what_is_there(maker)
-        publish(Warming(replica.index, done, len(sizes), is_over=True))
+        publish(Warmup(replica.index, done, len(sizes), is_over=True))
     if sizes:
         told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3)}
         log.info("boot.warmed", extra={**told, "replica": replica.index})

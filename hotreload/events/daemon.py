@@ -110,7 +110,7 @@ class WorkerMoved(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Warming(Event):
+class Warmup(Event):
     """An engine that serves has compiled for so many sizes of batches, of those it is to."""
 
     replica: int
@@ -124,7 +124,7 @@ class Warming(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving(Event):
+class StopRequested(Event):
     """The daemon was told to stop; requests inside the gate are still answered."""
 
     name = "daemon.stopping"
@@ -219,7 +219,7 @@ class SettingsRead(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class TroubleTold(Event):
+class TroubleNews(Event):
     """Something is wrong and stays so until somebody mends it; no message when it is over."""
 
     code: str

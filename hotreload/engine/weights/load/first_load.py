@@ -28,7 +28,7 @@ from hotreload.engine.weights.load.plan import Recorded, loading_by, plan_of
 from hotreload.engine.weights.load.trust import mark_of
 from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
 from hotreload.errors import ConfigError, TryAgain
-from hotreload.quiet import Quiet, done_quietly
+from hotreload.quiet import Quiet, do_quietly
 from hotreload.types import Checkpoint, HowFar
 
 AT_LEAST = 2
@@ -64,7 +64,7 @@ class Outline:
 
 
 @dataclass(slots=True)
-class Filling:
+class FirstLoad:
     """A checkpoint that an engine gets while it is built, and what is known of that."""
 
     checkpoint: Checkpoint
@@ -138,7 +138,7 @@ class Filling:
                 yield make
 
         sizes = [outline for _, outline in recipes.values()]
-        for together in done_quietly(batches(range(len(paths)), sizes), worker, quiet):
+        for together in do_quietly(batches(range(len(paths)), sizes), worker, quiet):
             yield from together
 
     def _note(self, done: int) -> None:

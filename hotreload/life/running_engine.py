@@ -84,11 +84,11 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
         """Return if all could be asked of new weights; ConfigError names one that cannot be."""
         ...
 
-    async def distrusted(self) -> str:
+    async def wait_for_distrust(self) -> str:
         """Wait until our own loader was found to make other weights than upstream's; say which."""
         ...
 
-    async def died(self) -> NoReturn:
+    async def wait_until_dead(self) -> NoReturn:
         """Raise EngineLost as soon as it is known that the engine died or hangs."""
         ...
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy
-from hotreload.life.rereading import Rereading
+from hotreload.life.live_settings import LiveSettings
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, Revision, Served
 
 
-class Checking:
+class CheckpointChecks:
     """The checks that the core validates checkpoints with, at a start and later."""
 
     def __init__(
         self,
-        rereading: Rereading,
+        live_settings: LiveSettings,
         *,
         content_of: Callable[[Revision], str],
         roots: Sequence[Path],
@@ -27,7 +27,7 @@ class Checking:
         """The settings of the moment rule; `content_of` is the content a revision must have."""
         self.served = Served({}, {}, {})
         """The model that each checkpoint must match; known once a start has looked at it."""
-        self._rereading = rereading
+        self._rereading = live_settings
         self._content_of = content_of
         self._roots = roots
         self._digests = digests

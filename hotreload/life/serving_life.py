@@ -25,21 +25,21 @@ from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.facts.heap import STARTING, keep_what_is_there
-from hotreload.life.checking import Checking
+from hotreload.life.checkpoint_checks import CheckpointChecks
+from hotreload.life.live_settings import LiveSettings
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
-from hotreload.life.rereading import Rereading
-from hotreload.life.running import RunningEngine
+from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start.boot import Start
 from hotreload.life.start.first_switch import FirstSwitch
 from hotreload.life.start.served_by import served_by_now
-from hotreload.life.start.start_engine import Engines, MakeEngine, importing_meanwhile
+from hotreload.life.start.start_engine import Engines, MakeEngine, import_in_background
 from hotreload.life.start.start_troubles import Doubt, Gone
-from hotreload.life.start.warming import compile_behind
+from hotreload.life.start.warmup import compile_behind
 from hotreload.parts import AllFeatures
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
-from hotreload.threads import uninterrupted
+from hotreload.threads import run_to_end
 from hotreload.types import ROLLBACK, Generation, Mode
 
 
@@ -66,9 +66,9 @@ class ServingLife:
         slot: ServingSlot,
         events: Events,
         *,
-        rereading: Rereading,
+        live_settings: LiveSettings,
         source: Source,
-        checking: Checking,
+        checking: CheckpointChecks,
         attempts: Attempts,
         features: AllFeatures,
         started: Callable[[], None],
@@ -79,7 +79,7 @@ class ServingLife:
         `others` are taken along in all that changes the engine.
         """
         self._slot = slot
-        self._rereading = rereading
+        self._rereading = live_settings
         self._source = source
         self._checking = checking
         self._attempts = attempts
@@ -87,9 +87,9 @@ class ServingLife:
         self._publish = attempts.publish
         self._started = started
         make = others.make if others else None
-        self._engines = engines = Engines(rereading, checking, make=make, started=started)
+        self._engines = engines = Engines(live_settings, checking, make=make, started=started)
         self._others = others
-        settings = rereading.settings
+        settings = live_settings.settings
         self._doubt, gone = Doubt(self._publish), Gone(self._publish)
         for trouble in (self._doubt, gone):
             events.subscribe(trouble.observe)
@@ -117,7 +117,7 @@ class ServingLife:
         """Start, and keep what is live up to date; EngineLost when no engine serves any more."""
         async with self._others.together() if self._others else nullcontext():
             try:
-                async with importing_meanwhile():
+                async with import_in_background():
                     await self._start.run()
                 keep_what_is_there(STARTING)
                 async with asyncio.TaskGroup() as tasks:
@@ -138,7 +138,7 @@ class ServingLife:
         engines = [replica.engine for replica in self._by_index.values()]
         for engine in (self._start.engine, *engines):
             if engine is not None:
-                await uninterrupted(engine.close())
+                await run_to_end(engine.close())
 
     def begin(self, engine: RunningEngine, live: Generation) -> None:
         """Let requests in to the first engine; `run` must run as long as its gate is open."""
@@ -187,7 +187,7 @@ class ServingLife:
                 tasks_of,
                 settings=settings,
                 reconciler=reconciler,
-                leave=self._slot.leaving(ROLLBACK),
+                leave=self._slot.make_leave(ROLLBACK),
                 changing=replicas.changing,
                 publish=self._publish,
             ),
@@ -245,15 +245,15 @@ def tasks_of(
             within=settings.engine.warm_timeout,
             publish=publish,
         ),
-        **verifying(settings, replica, publish),
+        **integrity_tasks(settings, replica, publish),
     }
 
 
-def verifying(
+def integrity_tasks(
     settings: Settings, replica: Replica[RunningEngine], publish: Publish
 ) -> Mapping[str, Run]:
     """Gather the tasks that look after the weights' integrity."""
-    distrusted = replica.engine.distrusted
+    distrusted = replica.engine.wait_for_distrust
     tell = partial(report_distrust, replica, distrusted=distrusted, publish=publish)
     every = settings.checks.verify_live_every
     if every is None:

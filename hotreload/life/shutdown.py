@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     BAD_CONFIG = 78
 
 
-class Ending:
+class Shutdown:
     """The first cause counts: what follows from it is no reason of its own."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Ending:
         self.cause = why
         self._entrance.seal(str(why), code="stopping" if self.goes_with_rank_0 else why.code)
 
-    def by(self, causes: BaseExceptionGroup[Any], code: ExitCode, event: str) -> ExitCode:
+    def fail(self, causes: BaseExceptionGroup[Any], code: ExitCode, event: str) -> ExitCode:
         """Let nobody in any more, and say why; return the exit code."""
         cause: Any = self.cause or first_of(causes)  # a rank that left explains what follows
         self.cause = cause
@@ -61,7 +61,7 @@ class Ending:
         log.critical(event, extra={"cause": str(cause), "exit_code": int(code)})
         return code
 
-    async def in_order(self) -> ExitCode:
+    async def end_cleanly(self) -> ExitCode:
         """Remember nothing of what was under way: the end says nothing about its checkpoint."""
         self._ledger.abandon()
         await self._save(self._ledger)
@@ -73,7 +73,7 @@ class Ending:
         A stop that comes while a lost engine is closed must not make it a success.
         """
         if was_asked and isinstance(self.cause, RankLeft):
-            return await self.in_order()  # all hosts were asked to stop; another one was quicker
+            return await self.end_cleanly()  # all hosts were asked to stop; another one was quicker
         if code != ExitCode.ENGINE_LOST and not is_lost:
             return code
         if isinstance(self.cause, RankLeft):
