@@ -51,8 +51,7 @@ class FetchMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "hotreload_fetch_remaining_seconds",
-            "How long the current download still takes; 0 when there is none, +Inf when nothing "
-            "comes.",
+            "How long the current download still takes; 0 without one, +Inf when nothing comes.",
             self._seconds_left(),
         )
 
@@ -94,7 +93,7 @@ class LoadMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "hotreload_largest_change",
-            "The largest change of a leaf in the checkpoint that was staged last: the root mean "
-            "square of the change, over that of the live leaf.",
+            "The largest change of a leaf in the last staged checkpoint: root mean square, over "
+            "that of the live leaf.",
             self._largest_change,
         )

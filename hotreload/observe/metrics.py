@@ -125,8 +125,7 @@ class Metrics:
         )
         self._expected = self._gauge(
             "expected_every_seconds",
-            "In how many seconds something new is expected to go live; 0 where [metrics] "
-            "expect_every is not set.",
+            "[metrics] expect_every; 0 where it is not set.",
         )
         self._reloads = self._counter("reloads", "Attempts, by how they ended.", "outcome")
         self._wanted_since = self._gauge(
@@ -169,15 +168,14 @@ class Metrics:
         )
         self._saved.set(1)
         self._rebinds = self._counter(
-            "socket_rebinds", "How often the unix socket was bound anew: somebody had removed it."
+            "socket_rebinds", "How often the unix socket was removed and bound again."
         )
 
     def _make_request_metrics(self) -> None:
         self._requests = self._counter(
             "requests",
-            "Requests that ended, by status code: a stream that broke off counts with the code of "
-            "its problem, a request cut short for a swap or a stop as 503, one whose client left "
-            "first as 499.",
+            "Requests that ended, by status code: a broken stream by the code of its problem, one "
+            "cut short for a swap or a stop as 503, one whose client left as 499.",
             "route",
             "code",
         )
@@ -194,7 +192,7 @@ class Metrics:
         )
         self._tokens = self._counter("tokens", "Tokens generated for clients.")
         self._withheld = self._counter(
-            "answers_withheld", "Answers that no client was given, because the weights made NaN."
+            "answers_withheld", "Answers withheld because the weights made NaN."
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -49,17 +49,17 @@ def _replicas(replicas: ReplicasNow) -> Iterator[Metric]:
     )
     number = GaugeMetricFamily(
         "hotreload_replica_generation",
-        "The number of the generation that is live in an engine; 0 while it does not serve.",
+        "The live generation of an engine; 0 while it does not serve.",
         labels=["replica"],
     )
     restarts = CounterMetricFamily(
         "hotreload_replica_restarts",
-        "How often an engine that was lost was started again, beside the others.",
+        "How often a lost engine was started again.",
         labels=["replica"],
     )
     warming = GaugeMetricFamily(
         "hotreload_sizes_to_compile",
-        "Sizes of batches that an engine still compiles for, beside those who are served.",
+        "Sizes of batches that an engine still compiles, beside its answers.",
         labels=["replica"],
     )
     for index, each in enumerate(replicas.all):
@@ -81,7 +81,7 @@ def _workers(workers: WorkersNow) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "hotreload_workers_lost",
-        "Such processes that ended or hung, with their clients.",
+        "Such processes that ended or hung.",
         workers.lost,
     )
 
@@ -105,7 +105,7 @@ def _integrity(integrity: Integrity) -> Iterator[Metric]:
     )
     yield told(
         "live_verified_timestamp_seconds",
-        "When the live weights were last computed anew and found whole; 0 for never.",
+        "When the live weights were last found whole; 0 for never.",
         lambda each: each.verified_at,
     )
 
@@ -113,7 +113,7 @@ def _integrity(integrity: Integrity) -> Iterator[Metric]:
 def _passed_over(folders: PassedOverNow) -> Iterator[Metric]:
     gauge = GaugeMetricFamily(
         "hotreload_source_passed_over",
-        "Folders that were probably meant as newer checkpoints and are passed over, by reason.",
+        "Folders that look like newer checkpoints and are passed over, by reason.",
         labels=["reason"],
     )
     for reason, count in {**dict.fromkeys(PASSED_OVER, 0), **folders.counts}.items():
@@ -121,8 +121,7 @@ def _passed_over(folders: PassedOverNow) -> Iterator[Metric]:
     yield gauge
     info = GaugeMetricFamily(
         "hotreload_source_passed_over_info",
-        "The newest folder that is passed over for a reason, and the beginning of what to do "
-        "about it; always 1.",
+        "The newest folder that is passed over, and the beginning of what to do; always 1.",
         labels=["label", "reason", "message"],
     )
     for code, folder in folders.newest.items():
@@ -134,7 +133,7 @@ def _troubles(troubles: TroublesNow, codes: Sequence[str]) -> Iterator[Metric]:
     standing = troubles.standing
     gauge = GaugeMetricFamily(
         "hotreload_trouble",
-        "1 while something is wrong that somebody must mend, by its code; else 0.",
+        "1 while this trouble stands, else 0.",
         labels=["code"],
     )
     for code in codes:
@@ -142,7 +141,7 @@ def _troubles(troubles: TroublesNow, codes: Sequence[str]) -> Iterator[Metric]:
     yield gauge
     info = GaugeMetricFamily(
         "hotreload_trouble_info",
-        "What is wrong, and the beginning of what to do about it; always 1.",
+        "What is wrong, and the beginning of what to do; always 1.",
         labels=["code", "message", "todo"],
     )
     for code, told in standing.items():
@@ -176,8 +175,8 @@ class NameMetrics(Collector):
         yield wanted
         failure = GaugeMetricFamily(
             "hotreload_last_failure_info",
-            "The attempt that failed last, also before a restart: the checkpoint, how it ended and "
-            "the beginning of why; always 1.",
+            "The last failed attempt, also before a restart: checkpoint, outcome, beginning of "
+            "the reason; always 1.",
             labels=["revision", "label", "outcome", "reason", "message"],
         )
         if (attempt := last_failure(self._picture.ledger)) is not None:
@@ -222,8 +221,7 @@ class RankMetrics(Collector):
             return
         yield GaugeMetricFamily(
             "hotreload_rank",
-            "Which of several hosts this is; 0 is the one that decides and answers. No series "
-            "where there is one host.",
+            "Which of several hosts this is; 0 decides and answers. No series with one host.",
             rank.own,
         )
         if not rank.follows:
@@ -232,8 +230,8 @@ class RankMetrics(Collector):
     def _silences(self) -> Metric:
         heard = GaugeMetricFamily(
             "hotreload_rank_heard_seconds",
-            "On rank 0: how long ago each other rank gave its last sign of life; after 30 s the "
-            "engine counts as lost.",
+            "On rank 0: seconds since each other rank's last sign of life; after 30 s the engine "
+            "is lost.",
             labels=["rank"],
         )
         for rank, seconds in self._heard().items():

@@ -44,7 +44,7 @@ class LiveMetrics(Collector):
             yield self._checksums(live)
         yield GaugeMetricFamily(
             "hotreload_leaf_checksums_left_out",
-            "Live leaves whose checksum is not exported: those beyond [metrics] max_leaves.",
+            "Live leaves without an exported checksum: beyond [metrics] max_leaves.",
             left_out(live, self._max_leaves),
         )
 
@@ -85,8 +85,8 @@ class ReadMetrics(Collector):
         )
         yield GaugeMetricFamily(
             "hotreload_last_new_timestamp_seconds",
-            "When weights that were never live before last went live, also before a restart; 0 for "
-            "never. A rollback, noise and a start are nothing new.",
+            "When new weights last went live, also before a restart; 0 for never. A rollback, "
+            "noise and a start are nothing new.",
             new_at(ledger),
         )
 
@@ -108,8 +108,7 @@ GAUGES: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
     ),
     (
         "requests_held",
-        "Requests that wait at the closed gate now: for a swap where swaps drain, or for the "
-        "cleaning after NaN.",
+        "Requests that wait at the closed gate now.",
         lambda each: each.held,
     ),
     (
@@ -132,8 +131,7 @@ COUNTERS: tuple[tuple[str, str, Callable[[ReplicaReading], int]], ...] = (
     ),
     (
         "staged_bytes",
-        "Bytes read for weights that were staged, or copied from another engine; those of shared "
-        "leaves are not read.",
+        "Bytes read or copied for weights that were staged; shared leaves are not read.",
         lambda each: each.staged_bytes,
     ),
 )
@@ -160,8 +158,8 @@ def _of_replicas(replicas: Sequence[ReplicaReading]) -> Iterator[Metric]:
 def _kv_tokens(of: Mapping[str, ReplicaReading]) -> Metric:
     tokens = GaugeMetricFamily(
         "hotreload_kv_tokens",
-        "Tokens of the KV pool that serves, by what holds them; cached prefixes are given back "
-        "when requests need them. All 0 where the pool has several parts.",
+        "Tokens of the KV pool, by what holds them; cached ones are free for requests. All 0 "
+        "where the pool has several parts.",
         labels=["use", "replica"],
     )
     for index, each in of.items():
@@ -174,8 +172,7 @@ def _kv_tokens(of: Mapping[str, ReplicaReading]) -> Metric:
 def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
     held = GaugeMetricFamily(
         "hotreload_weights_bytes",
-        "Bytes of weights on the devices of an engine, by place; what several sets share is "
-        "counted once.",
+        "Bytes of weights on an engine's devices, by place; shared ones count once.",
         labels=["place", "replica"],
     )
     for index, each in of.items():
@@ -188,7 +185,7 @@ def _answering(answering: Sequence[AnsweringGeneration]) -> Iterator[Metric]:
     """Count the generations that answer, and the requests that older ones still have to end."""
     yield GaugeMetricFamily(
         "hotreload_generations_answering",
-        "Generations that answer requests now: 1, more while older ones fade out, 0 while booting.",
+        "Generations that answer requests now; 0 while booting.",
         len(answering),
     )
     yield GaugeMetricFamily(

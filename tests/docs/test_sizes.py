@@ -2,9 +2,10 @@
 
 import pytest
 
-from tests.docs.pages import PAGES
+from tests.docs.pages import PAGES, ROOT
 
 LIMITS = {
+    "CHANGELOG.md": 6_000,
     "docs/api.md": 18_000,
     "docs/architecture.md": 9_100,
     "docs/checkpoints.md": 8_000,
@@ -14,7 +15,7 @@ LIMITS = {
     "docs/judge.md": 12_000,
     "docs/operate.md": 13_300,
     "docs/performance.md": 7_000,
-    "docs/reference.md": 36_000,
+    "docs/reference.md": 35_000,
     "docs/several.md": 8_000,
     "docs/start.md": 11_000,
     "docs/train.md": 13_000,
@@ -23,15 +24,18 @@ LIMITS = {
 """Bytes of each page, beside the README."""
 MOST_BYTES = 170_000
 MOST_PAGES = 15
-"""The changelog is one of them."""
 
 
 @pytest.mark.parametrize("page", LIMITS)
 def test_a_page_keeps_within_its_bytes(page: str) -> None:
-    assert len(PAGES[page].encode()) <= LIMITS[page], "say it in fewer words"
+    assert size_of(page) <= LIMITS[page], "say it in fewer words"
 
 
 def test_the_pages_are_few_and_short() -> None:
-    assert PAGES.keys() == {*LIMITS, "README.md"}
-    assert len(LIMITS) < MOST_PAGES
-    assert sum(len(PAGES[page].encode()) for page in LIMITS) <= MOST_BYTES
+    assert PAGES.keys() | {"CHANGELOG.md"} == {*LIMITS, "README.md"}
+    assert len(LIMITS) <= MOST_PAGES
+    assert sum(map(size_of, LIMITS)) <= MOST_BYTES
+
+
+def size_of(page: str) -> int:
+    return (ROOT / page).stat().st_size

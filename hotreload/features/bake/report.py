@@ -73,21 +73,20 @@ class BakeReport(FeatureReport):
         yield Family(
             "gauge",
             "hotreload_bake_since_timestamp_seconds",
-            "Since when clients' answers judge the live weights ([bake] time); 0 while none do.",
+            "Since when a bake judges the live weights; 0 without one.",
             series=[((), bake.since if bake else 0)],
         )
         yield Family(
             "gauge",
             "hotreload_bake_answers",
-            "Answers that the judgement on the live weights rests on: of them, and of those "
-            "before.",
+            "Answers that the bake rests on: of the live weights, and of those before.",
             ("weights",),
             [(("new",), bake.answers if bake else 0), (("old",), bake.old_answers if bake else 0)],
         )
         yield Family(
             "gauge",
             "hotreload_bake_signals",
-            "How many of these answers show a sign of bad weights, by sign.",
+            "How many of these answers show a sign of bad weights.",
             ("signal", "weights"),
             [*_signs(bake)],
         )

@@ -15,19 +15,19 @@ from hotreload.picture.words import counted
 from hotreload.types import Attempt
 
 COMPARED_FIGURES = {
-    "agreement": "Part of an answer that is the same up to the first token that differs",
-    "length_ratio": "Length of the new weights' answers, over that of the live ones'",
-    "mean_kl": "Mean divergence of the new weights from the live ones, in nats a token",
+    "agreement": "Part of an answer that is the same up to the first different token",
+    "length_ratio": "Length of answers, over the live weights'",
+    "mean_kl": "Mean divergence from the live weights, in nats a token",
     "noise_kl": "The same of the live weights, asked twice",
     "same_top": "Share of places where both expect the same token",
-    "perplexity_ratio": "Perplexity of plain texts, over that of the live weights",
+    "perplexity_ratio": "Perplexity of plain texts, over the live weights'",
     "seconds": "Time that the comparison took",
     "heard": "Requests of clients that it was compared by",
     "heard_same_top": "Share of places of their answers where both expect the same token",
 }
 """The figures of a comparison that have a metric each."""
 ACCURACY_FIGURES = {
-    "accuracy": "Share of right answers, of those that the corpus expects",
+    "accuracy": "Share of right answers to the corpus",
     "live_accuracy": "The same of the weights that were live",
 }
 """Those of answers that were expected."""
@@ -81,8 +81,8 @@ class CompareReport(FeatureReport):
         yield Family(
             "gauge",
             "hotreload_behaviour_info",
-            "The checkpoint that was compared last, its generation if it went live, and the reason "
-            "if it did not; always 1.",
+            "The checkpoint of the last comparison, its generation if it went live, else the "
+            "reason; always 1.",
             ("revision", "label", "generation", "outcome", "reason"),
             [(_labels(self._last), 1)] if self._last else [],
         )
@@ -111,7 +111,7 @@ def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Fam
         yield Family(
             "gauge",
             f"hotreload_behaviour_{name}",
-            f"{words}; of the last comparison (NaN: none).",
+            f"{words}; last comparison.",
             series=[((), math.nan if value is None else value)],
         )
 

@@ -69,7 +69,7 @@ class PauseReport(FeatureReport):
         yield Family(
             "gauge",
             "hotreload_paused_since_timestamp_seconds",
-            "Since when a pause that somebody asked for stands; 0 while none does.",
+            "Since when a pause stands; 0 without one.",
             series=[((), self._since)],
         )
         yield Family(
@@ -81,7 +81,7 @@ class PauseReport(FeatureReport):
         yield Family(
             "counter",
             "hotreload_pauses",
-            "Pauses that ended: because they were asked to, or by [pause] limit.",
+            "Pauses that ended: by order, or by [pause] limit.",
             ("ended",),
             [((how,), count) for how, count in self._ended.items()],
         )
