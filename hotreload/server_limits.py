@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hotreload.core.rules import LONGEST_REQUEST
+
 
 @dataclass(slots=True)
 class Limits:
@@ -16,7 +18,7 @@ class Limits:
     """Requests to the model at a time, those who wait at the gate among them."""
     connections: int = 4096
     """On the unix socket, and as many over TCP; fewer where few descriptors are allowed."""
-    request_seconds: float = 600.0
+    request_seconds: float = LONGEST_REQUEST
     generation_seconds: float = 30.0
     """The longest wait of a request for the oldest generation it accepts."""
     batch: int = 256

@@ -87,7 +87,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "behaviour": {"behaviour"},
     "threads": {"errors"},
     "quiet": set(),
-    **{defaults: set(RULES_OF_ANSWERS) for defaults in DEFAULTS},
+    "core.rules": {"types", *RULES_OF_ANSWERS},
+    "server_limits": {"core.rules"},
     "core": CORE,
     "setting": set(),
     "settings.kinds": {"figures"},
@@ -306,6 +307,17 @@ def test_who_alone_makes_a_value_makes_it_alone() -> None:
                 if made_in is not None and not is_within(layer_of(module), made_in):
                     made.append(f"{name_of(module)}: {ast.unparse(node)}")
     assert made == []
+
+
+@pytest.mark.parametrize("call", ["flock", "fsync"])
+def test_one_module_locks_files_and_flushes_them(call: str) -> None:
+    calls = {
+        name_of(module)
+        for module in MODULES
+        for node in nodes_of(module)
+        if isinstance(node, ast.Attribute) and node.attr == call
+    }
+    assert calls == {"hotreload.facts.files"}
 
 
 # --- circles ---------------------------------------------------------------------------------

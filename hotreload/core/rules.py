@@ -4,8 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
 
+from hotreload.types import Shares
+
 BY_MEMORY: Final = "auto"
 """Value of `sets` for as many sets of weights as memory holds, up to `MOST_SETS`."""
+LONGEST_REQUEST = 600.0
+"""Seconds that a request may take unless a setting says otherwise."""
+LONGEST_PROBE = 30.0
 MOST_SETS = 6
 """The most sets of weights where memory decides: each lane takes turns and slows tokens."""
 
@@ -26,18 +31,18 @@ class Rules:
     validate_timeout: float = 1800.0
     stage_timeout: float = 1800.0
     drain_timeout: float = 30.0
-    longest_drain: float = 600.0
+    longest_drain: float = LONGEST_REQUEST
     """The longest time a request may run: after it a drain has seen every request end."""
     abort_on_drain_timeout: bool = False
     sets: int | Literal["auto"] = 2
     """The most sets of weights on the device, counting those that answer older requests."""
-    finish_timeout: float = 600.0
+    finish_timeout: float = LONGEST_REQUEST
     """Seconds that older requests may take when new weights need their room."""
     together: bool = False
     """True to have all engines ready before any of them goes live."""
-    probe_timeout: float = 30.0
+    probe_timeout: float = LONGEST_PROBE
     keep_previous: KeepPrevious = KeepPrevious.DEVICE
-    times_beside_clients: float = 2 + 5 / 30
+    times_beside_clients: float = Shares().times_as_long(LONGEST_PROBE)
     """Factor by which the probes may take longer while clients are answered."""
 
     @property

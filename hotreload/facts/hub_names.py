@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+DEFAULT_BRANCH = "main"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?", re.ASCII)
 
 

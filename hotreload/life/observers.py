@@ -16,6 +16,7 @@ from hotreload.picture.picture import Picture, Rank, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.words import WordAttempt
+from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.settings.sections import Settings
 
@@ -70,7 +71,8 @@ class Observers:
             self.picture,
             max_leaves=settings.metrics.max_leaves if settings.metrics.per_leaf else 0,
             expect_every=settings.metrics.expect_every,
-            of_features=[path for each in routes for path in each.paths],
+            routes=COUNTED_FROM_THE_START,
+            later_routes=[*COUNTED_ONCE_ASKED, *(path for each in routes for path in each.paths)],
             reasons=reasons,
         )
         self.systemd = Systemd(

@@ -32,7 +32,7 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
 )
-from hotreload.observe.labels import OTHER_SERVERS_ROUTES, ROUTES, SCAN_CAUSES, STATUS_CODES
+from hotreload.observe.labels import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES
 from hotreload.observe.loads import FetchMetrics, LoadMetrics
 from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.pictured import NameMetrics, PictureMetrics, RankMetrics
@@ -61,14 +61,15 @@ class Metrics:
         *,
         max_leaves: int = 1000,
         expect_every: float | None = None,
-        of_features: Collection[str] = (),
+        routes: Collection[str] = (),
+        later_routes: Collection[str] = (),
         reasons: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
-        in how many seconds something new is expected to go live. `of_features` are the paths of
-        features' routes, each exported when it is first asked. `reasons` are the codes of
-        features' refusals.
+        in how many seconds something new is expected to go live. `routes` are exported from the
+        start, and `later_routes` each once it is first asked; all others count as one. `reasons`
+        are the codes of features' refusals.
         """
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
         self._clock = clock
@@ -81,7 +82,8 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         self._max_leaves = max_leaves
-        self._routes = frozenset((*ROUTES, *OTHER_SERVERS_ROUTES, *of_features))
+        self._routes = (*routes, OTHER_ROUTES)
+        self._known_routes = frozenset((*routes, *later_routes))
         self._fetched = FetchMetrics(picture.pace)
         self._loads = LoadMetrics()
         self._fresh = Fresh(self.render)
@@ -216,7 +218,7 @@ class Metrics:
             self._phase_since.labels(phase.value)
         for cause in SCAN_CAUSES:
             self._scans.labels(cause)
-        for route in ROUTES:
+        for route in self._routes:
             self._request_seconds.labels(route)
             for code in STATUS_CODES:
                 self._requests.labels(route, code)
@@ -298,7 +300,7 @@ class Metrics:
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count an answered request; unknown routes share one label."""
-        known = route if route in self._routes else "other"
+        known = route if route in self._known_routes else OTHER_ROUTES
         self._requests.labels(known, code).inc()
         self._request_seconds.labels(known).observe(seconds)
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 
 from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
+from hotreload.facts.hub_names import DEFAULT_BRANCH
 from hotreload.settings.kinds import (
     Deadline,
     Glob,
@@ -137,7 +138,7 @@ class SourceSettings(SettingsTable):
         examples=["org/name"],
     )
     revision: RevisionName = Field(
-        default="main", description="The branch, tag or commit to follow."
+        default=DEFAULT_BRANCH, description="The branch, tag or commit to follow."
     )
     poll: Deadline = Field(
         default=60.0,

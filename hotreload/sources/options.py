@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotreload.checkpoint.file_names import SERVED_FILES
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
 from hotreload.sources.place import Ordering
 
@@ -13,12 +12,12 @@ from hotreload.sources.place import Ordering
 class FolderOptions:
     """Rules for a watched folder: which ones below it are checkpoints, and when one is complete."""
 
-    pattern: str = "*"
+    pattern: str
+    settle: float
+    rescan: float
+    order: Ordering
+    patience: float
     marker: str | None = None
-    settle: float = 2.0
-    rescan: float = 5.0
-    order: Ordering = "step"
-    patience: float = 60.0
     depth: int = 3
     roots: Sequence[Path] = ()
     """Folders in which checkpoints may lie, beside the watched one."""
@@ -30,9 +29,9 @@ class FolderOptions:
 class HubOptions:
     """Rules for a repo: what of it is followed, how often the hub is asked, and who asks."""
 
-    revision: str = "main"
-    poll: float = 60.0
-    allow: Sequence[str] = SERVED_FILES
+    revision: str
+    poll: float
+    allow: Sequence[str]
     endpoint: str | None = None
     token: Callable[[], str | None] = lambda: None
     remedies: Remedies = BY_SETTINGS

@@ -26,6 +26,7 @@ from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
+from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START
 from hotreload.types import AnsweringGeneration, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.evidence import REASONS, WORD
@@ -112,7 +113,12 @@ class Observed:
         self.status = Status(self.picture, named=lambda: [*reversed(self.ledger.refused)])
         self.checkpoints = Checkpoints(self.picture, lambda: self.listed, clock=self.clock)
         self.metrics = Metrics(
-            self.picture, max_leaves=3, expect_every=3600, reasons=REASONS, clock=self.clock
+            self.picture,
+            max_leaves=3,
+            expect_every=3600,
+            routes=COUNTED_FROM_THE_START,
+            reasons=REASONS,
+            clock=self.clock,
         )
         self.systemd = Systemd(
             self.picture,

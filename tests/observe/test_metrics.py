@@ -32,13 +32,14 @@ from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.observe.labels import (
     KV_USES,
     LOADERS,
-    ROUTES,
+    OTHER_ROUTES,
     SCAN_CAUSES,
     STATUS_CODES,
     WEIGHT_PLACES,
 )
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
+from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START
 from hotreload.types import (
     NOISY,
     START,
@@ -67,6 +68,7 @@ from tests.observe.things import (
     went_live,
 )
 
+ROUTES = (*COUNTED_FROM_THE_START, OTHER_ROUTES)
 CONTRACT = [
     "workers",
     "workers_lost_total",

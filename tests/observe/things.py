@@ -12,6 +12,7 @@ from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
+from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
 from hotreload.types import (
     Attempt,
     Generation,
@@ -146,7 +147,13 @@ class Counted(Metrics):
 
     def __init__(self, picture: Picture | None = None, **how: Any) -> None:
         self.picture = picture or picture_of()
-        super().__init__(self.picture, reasons=REASONS, **how)
+        super().__init__(
+            self.picture,
+            routes=COUNTED_FROM_THE_START,
+            later_routes=COUNTED_ONCE_ASKED,
+            reasons=REASONS,
+            **how,
+        )
 
     def observe(self, event: Event) -> None:
         self.picture.observe(event)

@@ -13,7 +13,7 @@ from hotreload.sources.places import TURNS
 from hotreload.sources.seen import Seen
 from hotreload.sources.tree import Tree
 from tests.clock import Clock
-from tests.sources.watching import forget, write
+from tests.sources.watching import forget, taken, write
 
 COUNT = 200
 
@@ -28,7 +28,13 @@ def many(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree_of(root: Path, clock: Clock) -> Tree:
-    tree = Tree(root, FolderOptions(settle=1.0), Seen(Digests(), lambda: False), clock=clock)
+    options = FolderOptions(**taken(FolderOptions, {"settle": 1.0}))
+    tree = Tree(
+        root,
+        options,
+        Seen(Digests(), lambda: False),
+        clock=clock,
+    )
     tree.look(set())
     clock.now += 2
     look = tree.look(set())

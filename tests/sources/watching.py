@@ -16,6 +16,7 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Wait
+from hotreload.settings.source import SourceSettings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.options import FolderOptions
 from hotreload.types import Revision
@@ -125,10 +126,12 @@ def directory(
 
 
 def taken(options: type, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are such options, taken out of them."""
-    return {
-        field.name: settings.pop(field.name) for field in fields(options) if field.name in settings
-    }
+    """The settings that are such options, taken out of them; else what is usual."""
+    given = {**SourceSettings().model_dump(), **settings}
+    names = [field.name for field in fields(options) if field.name in given]
+    for name in names:
+        settings.pop(name, None)
+    return {name: given[name] for name in names}
 
 
 @asynccontextmanager

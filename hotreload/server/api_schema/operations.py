@@ -204,9 +204,16 @@ SGLANG_OPERATIONS: Operations = {
     ),
 }
 
-OPERATIONS: Operations = {
+_OTHER_SERVERS_OPERATIONS: Operations = {
     **SGLANG_OPERATIONS,
     **ORDER_OPERATIONS,
+    ("POST", "/v1/responses"): _asks(
+        "OpenAI's responses, of text and without state.", ref_to("Response"), RESPONSES, "input"
+    ),
+}
+"""Operations of other servers' clients; most daemons never see a request for one."""
+OPERATIONS: Operations = {
+    **_OTHER_SERVERS_OPERATIONS,
     ("POST", "/generate"): replace(
         _asks("Ask in the engine's own schema.", ONE_OR_EACH, known_fields.GENERATE),
         one_of=known_fields.PROMPTS,
@@ -222,9 +229,6 @@ OPERATIONS: Operations = {
     ),
     ("POST", "/v1/chat/completions"): _asks(
         "OpenAI's chat completions.", ref_to("ChatCompletion"), known_fields.CHAT, "messages"
-    ),
-    ("POST", "/v1/responses"): _asks(
-        "OpenAI's responses, of text and without state.", ref_to("Response"), RESPONSES, "input"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
     ("GET", "/v1/models/{name}"): Operation(
@@ -286,3 +290,15 @@ OPERATIONS: Operations = {
         )
     ),
 }
+
+_COUNTED_AS_OTHER = {"/openapi.json", "/page/{name}", "/v1/models/{name}"}
+COUNTED_ONCE_ASKED = frozenset(path for _, path in _OTHER_SERVERS_OPERATIONS)
+"""Paths whose requests metrics count from the first: no alert counts them."""
+COUNTED_FROM_THE_START = tuple(
+    dict.fromkeys(
+        path
+        for _, path in OPERATIONS
+        if path not in COUNTED_ONCE_ASKED and path not in _COUNTED_AS_OTHER
+    )
+)
+"""Paths whose requests metrics count, and show as 0 before there is one."""

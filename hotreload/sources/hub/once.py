@@ -1,10 +1,13 @@
 """One download without a daemon: for `hotreload check`, `diff` and `swap`."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.file_names import SERVED_FILES
 from hotreload.events import Publish
+from hotreload.facts.hub_names import DEFAULT_BRANCH
 from hotreload.sources.hub.client import usual_token
 from hotreload.sources.hub.faults import BY_OPTIONS
 from hotreload.sources.huggingface import HuggingFaceSource
@@ -21,6 +24,12 @@ async def download(
 ) -> Path:
     """Download what `org/name@revision` means now; returns its folder, every file verified."""
     repo, _, revision = name.partition("@")
-    options = HubOptions(revision=revision or "main", token=token, remedies=BY_OPTIONS)
+    options = HubOptions(
+        revision=revision or DEFAULT_BRANCH,
+        poll=math.inf,
+        allow=SERVED_FILES,
+        token=token,
+        remedies=BY_OPTIONS,
+    )
     source = HuggingFaceSource(repo, options, cache=cache, digests=digests, publish=publish)
     return await source.fetch(await source.resolve(None))

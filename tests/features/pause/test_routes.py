@@ -271,7 +271,7 @@ async def test_a_rank_that_follows_takes_none_of_it(method: str, path: str) -> N
 
 def test_requests_are_counted_by_the_paths_of_its_routes() -> None:
     def counted(of_features: frozenset[str]) -> set[str]:
-        metrics = Metrics(Picture(Ledger()), of_features=of_features)
+        metrics = Metrics(Picture(Ledger()), later_routes=of_features)
         for _, path in OF_PAUSES:
             metrics.request_finished(path, 200, 0.1)
         pages = metrics.render().decode()
