@@ -49,7 +49,7 @@ from hotreload.server.http.server_sockets import refuse_clients
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
-from hotreload.sources.configured import make_source
+from hotreload.sources.from_settings import make_source
 
 log = logging.getLogger("hotreload")
 

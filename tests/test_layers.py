@@ -61,7 +61,7 @@ READS = {
 }
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
-CONFIGURED = {"sources.configured", "server.from_settings"}
+CONFIGURED = {"sources.from_settings", "server.from_settings"}
 """The one module of a room that makes its parts as the settings say; the rest of it knows none."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},
-    "sources.configured": {"sources", "checkpoint", "settings", *CORE},
+    "sources.from_settings": {"sources", "checkpoint", "settings", *CORE},
     "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
     "sources": {"sources", "checkpoint", "checkpoint.reading", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},

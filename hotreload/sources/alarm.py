@@ -1,6 +1,6 @@
-"""Says when to look early: hears through inotify what happens to a folder and below it.
+"""Wakes the source early: inotify reports changes of a folder and below it.
 
-The alarm may miss anything, so nothing relies on it: only a look says what is there.
+The alarm may miss changes, so nothing relies on it: only a look finds checkpoints.
 """
 
 import logging
@@ -38,7 +38,7 @@ Ring = Callable[[str, str | None], None]
 
 
 class Alarm:
-    """Rings when something happens to the root or below it; may miss events at any time."""
+    """Calls `ring` when something changes at the root or below it; may miss events at any time."""
 
     def __init__(self, root: Path, ring: Ring) -> None:
         self._root, self._ring = root, ring
@@ -46,7 +46,7 @@ class Alarm:
         self._armed_for: object = _UNARMED
         self._not_before, self._pause = 0.0, _RETRY
         self._said = ""
-        self._overflows = _Overflows(self._hear_overflow)
+        self._overflows = _Overflows(self._note_overflow)
 
     def ensure(self) -> None:
         """Arm; arm again when the root is another folder than before or a thread has died."""
@@ -80,15 +80,15 @@ class Alarm:
     def _arm(self, root: "tuple[str, int, int] | None") -> None:
         _READER_LOG.addHandler(self._overflows)
         _quieten_watchdog()
-        # Full events tell a folder that was renamed into the root from one that was made there.
+        # Full events distinguish a folder that was renamed into the root from one made there.
         self._observer = InotifyObserver(generate_full_events=True)
         if self._root.parent.is_dir():
-            # A watch on the root does not hear that the root is made, renamed or, where it is a
-            # link, led elsewhere.
-            beside = _Ear(self._hear_beside)
+            # A watch on the root misses that the root is made, renamed or, if it is a link, led
+            # elsewhere.
+            beside = _Handler(self._note_beside)
             self._observer.schedule(beside, str(self._root.parent), event_filter=_KINDS)
         if root is not None:
-            inside = _Ear(self._hear)
+            inside = _Handler(self._note)
             self._observer.schedule(inside, root[0], recursive=True, event_filter=_KINDS)
         self._observer.start()
 
@@ -99,18 +99,18 @@ class Alarm:
         threads = [self._observer, *self._observer.emitters, *([reader] if reader else [])]
         return all(thread.is_alive() for thread in threads)
 
-    def _hear(self, event: fs.FileSystemEvent) -> None:
+    def _note(self, event: fs.FileSystemEvent) -> None:
         self._ring("event", _came_whole(event))
 
-    def _hear_beside(self, event: fs.FileSystemEvent) -> None:
+    def _note_beside(self, event: fs.FileSystemEvent) -> None:
         paths = (os.fsdecode(event.dest_path), os.fsdecode(event.src_path))
         if self._root.name in map(os.path.basename, paths):
             claim = os.path.realpath(self._root) if _came_whole(event) else None
             self._ring("event", claim)
 
-    def _hear_overflow(self) -> None:
-        # watchdog now replaces its watches and hears nothing meanwhile. The next look arms the
-        # alarm again before it looks, so what was missed is seen.
+    def _note_overflow(self) -> None:
+        # watchdog now replaces its watches and misses events meanwhile. The next look arms the
+        # alarm again before it looks, so it finds what was missed.
         self._armed_for = _UNARMED
         self._ring("overflow", None)
 
@@ -120,26 +120,26 @@ class Alarm:
         self._said = words
 
 
-class _Ear(fs.FileSystemEventHandler):
+class _Handler(fs.FileSystemEventHandler):
     """Passes every event on unchanged."""
 
-    def __init__(self, hear: Callable[[fs.FileSystemEvent], None]) -> None:
-        self._hear = hear
+    def __init__(self, note: Callable[[fs.FileSystemEvent], None]) -> None:
+        self._note = note
 
     def dispatch(self, event: fs.FileSystemEvent) -> None:
-        self._hear(event)
+        self._note(event)
 
 
 class _Overflows(logging.Handler):
-    """Hears that the kernel dropped events: watchdog says so in its log and nowhere else."""
+    """Notes that the kernel dropped events: watchdog reports it in its log and nowhere else."""
 
-    def __init__(self, hear: Callable[[], None]) -> None:
+    def __init__(self, note: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
-        self._hear = hear
+        self._note = note
 
     def emit(self, record: logging.LogRecord) -> None:
         if "overflow" in record.getMessage().lower():
-            self._hear()
+            self._note()
 
 
 def _quieten_watchdog() -> None:
@@ -155,7 +155,7 @@ def _is_worth_a_line(record: logging.LogRecord) -> bool:
 
 
 def _came_whole(event: fs.FileSystemEvent) -> str | None:
-    """The path that this event made appear in one step: by a rename, or as a link.
+    """Return the path that appeared in one step: by a rename, or as a link.
 
     A folder that is made (not renamed) comes empty. A file's creation matters only where the
     path turns out to be a folder, and then it was a link to one.
@@ -175,6 +175,6 @@ def _identity(root: Path) -> tuple[str, int, int] | None:
 
 
 def remote_file_system(path: Path, table: str | None = None) -> str | None:
-    """The type of the file system of `path` if other machines can change it unheard, else None."""
+    """Return the file system's type if other machines can change it without an event, else None."""
     kind = mount_of(path, table).kind
     return kind if _REMOTE.match(kind) else None

@@ -15,7 +15,7 @@ def folder_below(roots: Iterable[Path], folder: Path, instead: str) -> Path:
 
     BadRequest, which says what to do `instead`, when it lies below none of these.
     """
-    with told_if_exchanged(str(folder)):
+    with explain_exchange(str(folder)):
         meant = Path(os.path.realpath(folder))
         if not any(meant.is_relative_to(os.path.realpath(root)) for root in roots):
             raise BadRequest(f"{folder}: {instead}; {MORE_ROOTS}")
@@ -25,7 +25,7 @@ def folder_below(roots: Iterable[Path], folder: Path, instead: str) -> Path:
 
 
 @contextmanager
-def told_if_exchanged(folder: str) -> Iterator[None]:
+def explain_exchange(folder: str) -> Iterator[None]:
     """Raise SourceUnavailable where a folder becomes a link, or a link a folder, meanwhile."""
     try:
         yield

@@ -24,13 +24,13 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import Alarm
-from hotreload.sources.allowed import MORE_ROOTS, told_if_exchanged
-from hotreload.sources.emptied import EMPTIED_TODO, Emptied
+from hotreload.sources.allowed import MORE_ROOTS, explain_exchange
+from hotreload.sources.emptied import EMPTIED_TODO, EmptiedFolder
 from hotreload.sources.look import Look
 from hotreload.sources.options import FolderOptions
-from hotreload.sources.passing import Telling
+from hotreload.sources.passed_over import PassedOverReport
 from hotreload.sources.places import places
-from hotreload.sources.seen import Seen
+from hotreload.sources.seen import SeenRevisions
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
 from hotreload.troubles import SOURCE_EMPTY, Trouble
@@ -58,16 +58,16 @@ class DirectorySource:
         self._path, self._options = Path(os.path.abspath(path)), options
         self._roots = [self._path, *options.roots]
         self._publish, self._clock = publish, clock
-        self._seen = Seen(digests, options.reads_once)
+        self._seen = SeenRevisions(digests, options.reads_once)
         self._tree = Tree(
             self._path, options, self._seen, is_refused=is_refused, clock=clock, wall=wall
         )
-        self._emptied = Emptied(self._path, generations)
+        self._emptied = EmptiedFolder(self._path, generations)
         self._trouble = Trouble(SOURCE_EMPTY, publish)
         self._wanted, self._handed_over, self._recall_at = "", set[str](), 0.0
         self._first_until: float | None = None
         self._waiting: str | None = None
-        self._passed_over = Telling()
+        self._passed_over = PassedOverReport()
         self._looking, self._woken, self._closed = asyncio.Lock(), asyncio.Event(), False
         self._rest_until = 0.0
         self._cause, self._came = "start", set[str]()
@@ -85,7 +85,7 @@ class DirectorySource:
             await self._sleep(look.due)
 
     async def fetch(self, revision: Revision) -> Path:
-        """The folder the revision was seen in, as long as it holds the same bytes.
+        """Return the folder that the revision was seen in, if it still holds the same bytes.
 
         CheckpointRejected when the revision stands for a passed-over folder.
         """
@@ -114,10 +114,10 @@ class DirectorySource:
         return True
 
     async def resolve(self, name: str | None) -> Revision:
-        """The revision an operator names by folder, path or id; None asks for the newest.
+        """Return the revision that an operator names by folder, path or id; None is the newest.
 
-        An operator who names a folder says that it is finished. So an incomplete one that does not
-        change for `settle` is returned all the same: the checks can say what is wrong with it.
+        By naming a folder an operator declares it finished: an incomplete one that does not change
+        for `settle` is returned, too, and the checks find its faults.
         """
         if name is None:
             return await self._resolve_newest()
@@ -139,12 +139,12 @@ class DirectorySource:
         )
 
     def content_of(self, revision: Revision) -> str:
-        """The revision's own id: this source names revisions by their content, or a stat's."""
+        """Return the revision's own id: it is made of the content, or of what a stat reports."""
         return revision.id
 
     def list_seen(self) -> list[Listed]:
         """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
-        return [self._seen.told_by_content(each) for each in self._tree.listed()]
+        return [self._seen.with_content_id(each) for each in self._tree.list_places()]
 
     def list_ids(self) -> Sequence[str]:
         """The ids of revisions that the last look saw, the newest first; for any thread."""
@@ -207,32 +207,32 @@ class DirectorySource:
             cause, self._cause = self._cause, "rescan"
             came, self._came = self._came, set()
             started = time.monotonic()
-            with self._saying_when_slow():
+            with self._report_when_slow():
                 look = await self._scan(came, at_all, quick=cause == "rescan")
             ended = time.monotonic()
             self._rest_until = ended + min(ended - started, 1.0)
         self._publish(SourceScanned(cause, look.error))
-        self._say(look.error or look.waiting)
+        self._report_waiting(look.error or look.waiting)
         self._trouble.set(look.emptied, EMPTIED_TODO)
         if look.error is None and not at_all:
-            self._say_passed_over(look.passed_over)
+            self._report_passed_over(look.passed_over)
         return look
 
-    def _say(self, waiting: str | None) -> None:
+    def _report_waiting(self, waiting: str | None) -> None:
         if waiting != self._waiting:
             self._waiting = waiting
             self._publish(Wait(waiting))
 
-    def _say_passed_over(self, telling: Telling) -> None:
+    def _report_passed_over(self, telling: PassedOverReport) -> None:
         if telling != self._passed_over:
             self._passed_over = telling
             self._publish(FoldersPassedOver(*telling))
 
     @contextmanager
-    def _saying_when_slow(self) -> Iterator[None]:
+    def _report_when_slow(self) -> Iterator[None]:
         """Report a slow look: a mount that hangs would look like a folder where nothing happens."""
         words = f"{self._path}: a look takes more than {SLOW_LOOK:g} s: new files, or a slow mount"
-        late = asyncio.get_running_loop().call_later(SLOW_LOOK, self._say, words)
+        late = asyncio.get_running_loop().call_later(SLOW_LOOK, self._report_waiting, words)
         try:
             yield
         finally:
@@ -303,7 +303,7 @@ class DirectorySource:
             raise BadRequest("a checkpoint's name holds no NUL")
         shown = name if name.isprintable() else ascii(name)
         roots = [Path(os.path.realpath(root)) for root in self._roots]
-        with told_if_exchanged(shown):
+        with explain_exchange(shown):
             meant = [Path(os.path.realpath(root / name)) for root in roots]
         allowed = [path for path in meant if any(path.is_relative_to(root) for root in roots)]
         if not allowed:
@@ -321,10 +321,10 @@ class DirectorySource:
 
 
 def _names(path: Path) -> tuple[str, str, str]:
-    """Names of a place; who cannot write its bytes as text writes what is shown."""
+    """Return the names by which an order may call a place, also as they are shown."""
     return path.name, as_text(path.name), as_text(str(path))
 
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:
-    """Run `work` in a thread, which is left behind if a mount hangs and nobody waits any more."""
+    """Run `work` in a thread; if a mount hangs and the caller gives up, it is left behind."""
     return await in_thread(work, leave_as="a look at the watched folder")

@@ -1,4 +1,4 @@
-"""Says when a folder that held checkpoints holds none any more: its mount may be gone.
+"""Notices that a folder which held checkpoints holds none any more: its mount may be gone.
 
 To a look an unmounted folder is an empty one, in which no checkpoint has arrived yet.
 """
@@ -17,8 +17,8 @@ EMPTIED_TODO = (
 )
 
 
-class Emptied:
-    """Remembers what a folder held; reads disks, so looks ask it in their thread."""
+class EmptiedFolder:
+    """The last contents of a folder. It reads disks, so a look calls it in its thread."""
 
     def __init__(self, path: Path, generations: Callable[[], Iterable[PastGeneration]]) -> None:
         """`generations` are those that went live, in earlier lives too."""
@@ -30,7 +30,7 @@ class Emptied:
         self._mount: Mount | None = None
 
     def judge(self, look: Look) -> str | None:
-        """The trouble in words; None while there are checkpoints, or if there never were any."""
+        """Return the trouble in words; None while there are checkpoints, or if none ever were."""
         if look.checkpoints:
             self._remember(look)
             return None
@@ -50,7 +50,7 @@ class Emptied:
             self._device, self._mount = device, mount_of(self._path)
 
     def _lay_here(self) -> str:
-        """Which generations lay here, in words; empty for none."""
+        """Return in words which generations lay here; empty for none."""
         roots = (self._path, Path(os.path.realpath(self._path)))
         here = [
             each

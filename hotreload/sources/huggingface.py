@@ -21,12 +21,12 @@ from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.patience import HubCall, Patience
-from hotreload.sources.hub.snapshots import Snapshot, Snapshots, listed_commits
+from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
 from hotreload.sources.options import HubOptions
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 
-DOWNLOAD_TOLD_SECONDS = 0.25
+REPORT_SECONDS = 0.25
 """Seconds between two reports of how far a download is."""
 LOOKS_APART = 0.5
 """The fewest seconds between two looks, however often the source is woken."""
@@ -38,7 +38,7 @@ SOON = 5.0
 
 
 class HuggingFaceSource:
-    """Wants the commit that a branch, tag or commit name of a repo means now."""
+    """A repo on a hub, followed by a branch, tag or commit name."""
 
     def __init__(
         self,
@@ -84,14 +84,14 @@ class HuggingFaceSource:
             head, pause = await self._look()
             if head is None and wished is None:
                 head = await _in_thread(lambda cancel: self._last_known())
-            await self._see_what_is_here()
+            await self._list_snapshots()
             if head is not None and head != wished:
                 wished = self._wished = head
                 yield self._named_revision(head, self._revision)
             await self._sleep(pause)
 
     async def fetch(self, revision: Revision) -> Path:
-        """The folder of the commit's verified files; downloads what is missing of it."""
+        """Return the folder of the commit's verified files; downloads the missing ones."""
         if (folder := self._named.get(revision.id)) is not None:
             return folder
         if not SHA.fullmatch(revision.id):  # a folder that an earlier process resolved
@@ -104,11 +104,11 @@ class HuggingFaceSource:
             )
             if snapshot is None:
                 snapshot = await self._download(revision, kept)
-            await self._see_what_is_here()
+            await self._list_snapshots()
             return snapshot.folder
 
     async def resolve(self, name: str | None) -> Revision:
-        """The revision an operator names: a branch, tag or commit, or a folder of this daemon's.
+        """Return the revision an operator names: a branch, tag, commit, or one of our folders.
 
         `org/name@` may stand before the name. None asks the hub for the newest.
         """
@@ -128,7 +128,7 @@ class HuggingFaceSource:
 
     def list_seen(self) -> list[Listed]:
         """The commit that is wished, and those that lie here; for any thread, reads nothing."""
-        return listed_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
+        return list_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
     def list_ids(self) -> list[str]:
         """The ids of the commit that is wished, and of those that lie here; for any thread."""
@@ -136,7 +136,7 @@ class HuggingFaceSource:
 
     def wake(self, cause: str = "request") -> None:
         """Ask the hub now, unless it is rate-limiting us."""
-        if self._cause == "rescan":  # whoever woke us first, and waits still, is the cause
+        if self._cause == "rescan":  # the first cause since the last look stays
             self._cause = cause
         self._woken.set()
 
@@ -148,18 +148,18 @@ class HuggingFaceSource:
     # --- looking -----------------------------------------------------------------------
 
     async def _look(self) -> tuple[str | None, float]:
-        """The commit that the name means now (None: the hub did not say), and how long to wait."""
+        """Return the commit that the name means now (None: no answer), and how long to wait."""
         cause, self._cause = self._cause, "rescan"
         try:
             head = await self._ask(self._revision)
         except SourceUnavailable as fault:
             pause, self._is_failing = self._pause_after(fault), True
             self._publish(SourceScanned(cause, str(fault)))
-            self._say(f"{fault}; {_next_time(fault, pause)}")
+            self._report_waiting(f"{fault}; {_next_time(fault, pause)}")
             return None, pause
         self._is_failing = False
         self._publish(SourceScanned(cause))
-        self._say(None)
+        self._report_waiting(None)
         with suppress(OSError):  # without the note only a start without the hub is lost
             await _in_thread(lambda cancel: self._snapshots.note_head(self._revision, head.sha))
         return head.sha, self._patience.after_answer(head.limit)
@@ -170,7 +170,7 @@ class HuggingFaceSource:
         return self._patience.after_fault(fault)
 
     async def _ask_for_operator(self, name: str) -> str:
-        """The commit. A passing fault says when to ask again; an answer ends the poll's waiting."""
+        """Return the commit; an answer ends the poll's wait. A fault has a time to ask again."""
         try:
             head = await self._ask(name)
         except HubFault as fault:
@@ -188,7 +188,7 @@ class HuggingFaceSource:
         limit = asyncio.timeout(ANSWER_WITHIN)
         try:
             async with limit, self._asking:
-                self._respect_silence(name)  # the hub may have told the one before us
+                self._respect_silence(name)  # the answer before ours may have asked for silence
                 return await self._head(revision)
         except TimeoutError:
             if not limit.expired():
@@ -209,7 +209,7 @@ class HuggingFaceSource:
             raise HubFault(words, FaultKind.LIMITED, retry_after=silence)
 
     async def _talk[T](self, work: Callable[[threading.Event], T]) -> T:
-        """Speak with the hub in a thread, which is left behind when the hub does not answer."""
+        """Speak with the hub in a thread, which is left behind if the hub does not answer."""
 
         def run(cancel: threading.Event) -> T:
             try:
@@ -217,8 +217,8 @@ class HuggingFaceSource:
             finally:
                 self._client.hang_up()
 
-        # A thread that a slow hub holds up says nothing about the disk, so later reads of the
-        # disk, for a rollback for example, need not wait for its end.
+        # A thread that a slow hub holds up does not use the disk: later reads of the disk, for a
+        # rollback for example, need not wait for its end.
         what = f"a request to the hub for {self._repo}"
         return await in_thread(run, leave_as=what, is_read=False)
 
@@ -230,12 +230,12 @@ class HuggingFaceSource:
             await _set_within(self._woken, pause - least)
             await _set_within(self._closed, self._patience.silence)  # new since then
 
-    def _say(self, waiting: str | None) -> None:
+    def _report_waiting(self, waiting: str | None) -> None:
         if waiting != self._waiting:
             self._waiting = waiting
             self._publish(Wait(waiting))
 
-    async def _see_what_is_here(self) -> None:
+    async def _list_snapshots(self) -> None:
         self._here = await _in_thread(lambda cancel: self._snapshots.by_age())
 
     def _last_known(self) -> str | None:
@@ -249,7 +249,7 @@ class HuggingFaceSource:
         return Revision(sha, f"{self._repo}@{short}")
 
     async def _resolve_folder(self, folder: Path) -> Revision:
-        """A snapshot's folder names its commit; the model's folder is named by its bytes."""
+        """Name a snapshot's folder by its commit, and any other folder by its bytes."""
         if folder.parent == self._snapshots.folder and SHA.fullmatch(folder.name):
             return self._named_revision(folder.name, folder.name)
         if folder not in self._folders:
@@ -265,7 +265,7 @@ class HuggingFaceSource:
     def _sound_snapshot(
         self, sha: str, kept: Collection[str] | None, cancel: threading.Event
     ) -> Snapshot | None:
-        """The commit's snapshot, if it still holds the hub's bytes: else the hub has them."""
+        """Return the commit's snapshot if it still holds the hub's bytes; prune the others."""
         snapshot = self._snapshots.find_sound(sha, cancel)
         if snapshot is not None and kept is not None and not cancel.is_set():
             with suppress(SourceUnavailable, OSError), self._snapshots.hold_lock():
@@ -287,7 +287,7 @@ class HuggingFaceSource:
                 cancel=cancel,
             ).run()
 
-        async with self._telling(revision, count):
+        async with self._report_progress(revision, count):
             try:
                 snapshot = await self._talk(run)
             except HubFault as fault:
@@ -299,31 +299,33 @@ class HuggingFaceSource:
         return snapshot
 
     @asynccontextmanager
-    async def _telling(self, revision: Revision, count: DownloadedBytes) -> AsyncIterator[None]:
+    async def _report_progress(
+        self, revision: Revision, count: DownloadedBytes
+    ) -> AsyncIterator[None]:
         """Report how far the download is until the end of the block."""
-        told: tuple[int, int] | None = None
+        reported: tuple[int, int] | None = None
 
-        def tell() -> None:
-            nonlocal told
-            if told is None and count.total:  # the base from which bytes are counted
-                told = (count.there, count.total)
-                self._publish(Progress(revision, Phase.FETCHING, *told))
+        def report() -> None:
+            nonlocal reported
+            if reported is None and count.total:  # the base from which bytes are counted
+                reported = (count.there, count.total)
+                self._publish(Progress(revision, Phase.FETCHING, *reported))
             now = (count.done, count.total)
-            if now != told and count.total:
-                told = now
+            if now != reported and count.total:
+                reported = now
                 self._publish(Progress(revision, Phase.FETCHING, *now))
 
         async def go_on() -> None:
             while True:
-                tell()
-                await asyncio.sleep(DOWNLOAD_TOLD_SECONDS)
+                report()
+                await asyncio.sleep(REPORT_SECONDS)
 
-        telling = asyncio.create_task(go_on(), name="tell the progress")
+        reports = asyncio.create_task(go_on(), name="tell the progress")
         try:
             yield
         finally:
-            telling.cancel()
-            tell()
+            reports.cancel()
+            report()
 
 
 def _next_time(fault: SourceUnavailable, pause: float) -> str:

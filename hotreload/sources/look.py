@@ -1,6 +1,6 @@
-"""A look at a tree: what it found and, for people who ask, why each checkpoint is not live.
+"""The result of a look at a tree, and for each place why it is not live.
 
-Listing reads nothing of the disk: it tells what the last look has seen.
+A list is made of the last look's result and reads no disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.facts.listed import Listed, ListedState
-from hotreload.sources.passing import Telling
-from hotreload.sources.place import Followed, Place, SortKey
+from hotreload.sources.passed_over import PassedOverReport
+from hotreload.sources.place import FollowedPlace, Place, SortKey
 from hotreload.types import Revision
 
 
@@ -25,8 +25,8 @@ class Look:
     """The rank of the best one among the others."""
     overdue: Revision | None = None
     """A newer one that should have been complete by now, or never will be."""
-    passed_over: Telling = field(default_factory=Telling)
-    told: set[Path] = field(default_factory=set)
+    passed_over: PassedOverReport = field(default_factory=PassedOverReport)
+    reported: set[Path] = field(default_factory=set)
     """The folders of all that are passed over; not all of them are named."""
     checkpoints: int = 0
     """The number of places with a checkpoint, whole or not, or left out by the pattern."""
@@ -79,19 +79,19 @@ class LastLook:
 class Sight(NamedTuple):
     """The verdict of a look on one place; `why` in words, and as a code if the place is odd."""
 
-    followed: Followed
+    followed: FollowedPlace
     standing: ListedState
     why: str
     code: str = ""
 
 
-def judged(
-    ranked: Sequence[Followed],
+def judge(
+    ranked: Sequence[FollowedPlace],
     look: Look,
-    best: Followed | None,
-    was_left: Callable[[Followed], bool],
+    best: FollowedPlace | None,
+    was_left: Callable[[FollowedPlace], bool],
 ) -> tuple[Sight, ...]:
-    """The verdict of the look on each of the places, which are sorted newest first."""
+    """Give the look's verdict on each place; the places are sorted newest first."""
     sights, older_than = list[Sight](), ""
     for each in ranked:
         if each is best:
@@ -106,48 +106,48 @@ def _left_words(was_left: bool) -> str:
     return "older than what was wished last, and nobody has touched it since" if was_left else ""
 
 
-def _sight(each: Followed, look: Look, older: str) -> Sight:
-    is_told = each.place.folder in look.told
+def _sight(each: FollowedPlace, look: Look, older: str) -> Sight:
+    is_reported = each.place.folder in look.reported
     lacks = look.lacking.get(each.place.folder)
-    if lacks is not None and not is_told:
+    if lacks is not None and not is_reported:
         return Sight(each, ListedState.WAITING, lacks)
-    if each.oddity is not None and each.oddity.code == "unfinished" and not is_told:
+    if each.oddity is not None and each.oddity.code == "unfinished" and not is_reported:
         return Sight(each, ListedState.WAITING, "is named as unfinished: its writer renames it")
     if each.oddity is not None:
         return Sight(each, ListedState.ODD, each.oddity.words, each.oddity.code)
     return Sight(each, ListedState.OLDER if older else ListedState.WAITING, older or _lacks(each))
 
 
-def _lacks(each: Followed) -> str:
+def _lacks(each: FollowedPlace) -> str:
     waits = each.survey.waiting_for if each.survey is not None else None
     return waits or "the next look judges it"
 
 
-def listed(sights: Iterable[Sight], followed: Mapping[Path, Followed]) -> list[Listed]:
-    """The places that are still there; one that came since the last whole look goes first.
+def list_places(sights: Iterable[Sight], followed: Mapping[Path, FollowedPlace]) -> list[Listed]:
+    """List the places that are still there; those that came since the last whole look go first.
 
-    A look takes long while it reads new bytes, and somebody may wait for just those.
+    A look takes long while it reads new bytes, and an operator may wait for just those.
     """
     known = [sight for sight in sights if sight.followed.place.folder in followed]
     folders = {sight.followed.place.folder for sight in known}
     new = (each for folder, each in followed.items() if folder not in folders)
     words = "the look under way judges it: new bytes are read for their name"
     come = (Sight(each, ListedState.WAITING, words) for each in new)
-    return [_listed(sight) for sight in (*come, *known)]
+    return [_row_of(sight) for sight in (*come, *known)]
 
 
-def unmatched(place: Place, pattern: str) -> Listed:
-    """A place that the pattern leaves out."""
+def describe_unmatched(place: Place, pattern: str) -> Listed:
+    """Describe a place that the pattern leaves out."""
     words = f"the pattern {pattern!r} ([source] pattern) leaves it out"
-    return _described(place, ListedState.ODD, words, "pattern", None)
+    return _make_row(place, ListedState.ODD, words, "pattern", None)
 
 
-def _listed(sight: Sight) -> Listed:
+def _row_of(sight: Sight) -> Listed:
     each = sight.followed
-    return _described(each.place, sight.standing, sight.why, sight.code, each.revision)
+    return _make_row(each.place, sight.standing, sight.why, sight.code, each.revision)
 
 
-def _described(
+def _make_row(
     place: Place, standing: ListedState, why: str, code: str, revision: Revision | None
 ) -> Listed:
     return Listed(

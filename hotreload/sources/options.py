@@ -22,12 +22,12 @@ class FolderOptions:
     roots: Sequence[Path] = ()
     """Folders in which checkpoints may lie, beside the watched one."""
     reads_once: Callable[[], bool] = lambda: False
-    """Say if whoever stages a finished folder may be the first to read its bytes."""
+    """Say if staging may be the first to read the bytes of a finished folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """Rules for a repo: what of it is followed, how often the hub is asked, and who asks."""
+    """Rules for a repo: its revision and files, how often to ask the hub, and with which token."""
 
     revision: str
     poll: float
@@ -36,4 +36,4 @@ class HubOptions:
     token: Callable[[], str | None] = lambda: None
     remedies: Remedies = BY_SETTINGS
     reads_once: Callable[[], bool] = lambda: False
-    """Say if whoever stages a commit may be the first to read its bytes."""
+    """Say if staging may be the first to read the bytes of a commit."""

@@ -19,7 +19,7 @@ _WEIGHTS = (".safetensors", ".safetensors.index.json")
 
 
 class Entry(NamedTuple):
-    """The file or folder of one name in a folder; equal entries mean that nobody has touched it."""
+    """The file or folder of one name in a folder; equal entries mean that it was not touched."""
 
     name: str
     device: int = 0
@@ -127,7 +127,7 @@ def is_weights(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class Followed:
+class FollowedPlace:
     """One place, and what the looks so far found; times are those of our own clock."""
 
     place: Place
@@ -205,9 +205,9 @@ def lacks_a_step(order: Ordering, place: Place, best: Place) -> bool:
 
 
 def comes_after(order: Ordering, folder: Path, written_at: float, than: PastGeneration) -> bool:
-    """Say whether a folder's checkpoint comes after one that was live, as far as can be told.
+    """Return whether a folder's checkpoint is newer than one that was live, or may be.
 
-    In the order of time one comes after it whose files were written since it went live.
+    By time it is newer if its files were written since the other went live.
     """
     if order == "time":
         return written_at > than.since

@@ -23,7 +23,7 @@ _NEVER_MEANT = ("lost+found",)
 TURNS = 16
 """Each folder is read at every so many looks, whatever its times say."""
 _FRESH_NS = 2 * 10**9
-"""Times as new as this may not tell of a second change: they tick, on some disks by seconds."""
+"""Times as new as this may hide a second change: on some disks they tick by seconds."""
 
 
 class _Known(NamedTuple):
@@ -31,12 +31,12 @@ class _Known(NamedTuple):
     place: Place
 
 
-class Unchanged:
+class UnchangedPlaces:
     """The places of folders as they were read last; for one look after the other.
 
-    It spares looks what seems untouched: else thousands of folders would cost a core. What
-    is made, renamed or deleted in a folder moves the folder's own times. What is written into a
-    file moves the file's alone, so each folder is read anyhow now and then, in turns.
+    A look skips folders that seem untouched: reading thousands would cost a core. Making, renaming
+    or deleting a file moves the folder's times. Writing into a file moves only the file's, so each
+    folder is read now and then, in turns.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Unchanged:
         self._turn = (self._turn + 1) % TURNS
 
     def place(self, found: os.DirEntry[str]) -> Place | None:
-        """The place there as it was read last; None where it must be read."""
+        """Return the place as it was read last; None if it must be read."""
         known = self._known.get(found.path)
         if known is None or known.place.folder not in self._may_be_spared:
             return None
@@ -58,7 +58,9 @@ class Unchanged:
             return None
         return known.place
 
-    def noted(self, found: os.DirEntry[str], read: Callable[[], list[Place]]) -> list[Place]:
+    def read_and_note(
+        self, found: os.DirEntry[str], read: Callable[[], list[Place]]
+    ) -> list[Place]:
         """Read the places of a folder; one that is a checkpoint itself is remembered."""
         path = found.path
         stamp, known = _stamp_of(found), self._known.pop(path, None)
@@ -74,14 +76,14 @@ class Unchanged:
 
 
 def places(root: Path, depth: int) -> Iterator[Place]:
-    """Every place from the root down that may hold a checkpoint; OSError as from `walk`."""
+    """Yield every place from the root down that may hold a checkpoint; OSError as from `walk`."""
     return (place for place in walk(root, depth) if place.oddity is None)
 
 
-def walk(root: Path, depth: int, unchanged: Unchanged | None = None) -> list[Place]:
-    """Every place from the root down, odd ones too; OSError when the root cannot be listed.
+def walk(root: Path, depth: int, unchanged: UnchangedPlaces | None = None) -> list[Place]:
+    """List every place from the root down, odd ones too; OSError if the root cannot be listed.
 
-    What `unchanged` knows is not read again.
+    Places that `unchanged` knows are not read again.
     """
     return _Walk(root, unchanged).below(root, depth, root)
 
@@ -93,7 +95,7 @@ class _Walk:
     (links may lead in a circle), or in a folder named as unfinished.
     """
 
-    def __init__(self, root: Path, unchanged: Unchanged | None) -> None:
+    def __init__(self, root: Path, unchanged: UnchangedPlaces | None) -> None:
         self._root = root
         self._unchanged = unchanged
 
@@ -104,12 +106,12 @@ class _Walk:
         except OSError as error:
             if path == self._root:
                 raise
-            return self._unreadable(path, folder, error)
+            return self._find_unreadable(path, folder, error)
         place = self._place(path, folder, map(_entry, found))
         if place.weights or place.holds(CONFIG):
-            own = place if place.weights else _judged(place)
+            own = place if place.weights else _mark_foreign(place)
             return [own, *self._inside(found, path, depth)] if path == self._root else [own]
-        return self._none(place, self._inside(found, path, depth))
+        return self._inside_or_odd(place, self._inside(found, path, depth))
 
     def _inside(self, found: Iterable[os.DirEntry[str]], path: Path, depth: int) -> list[Place]:
         inside: list[Place] = []
@@ -126,21 +128,21 @@ class _Walk:
         if not entry.is_dir():
             return self._file(entry, path)
         if depth == 0:
-            return self._too_deep(path)
+            return self._find_too_deep(path)
         if is_unfinished(entry.name):
-            return self._unfinished(path)
+            return self._find_unfinished(path)
         if entry.is_symlink():
             return self.below(path, _NO_FURTHER, Path(os.path.realpath(path)))
         if self._unchanged is None:
             return self.below(path, depth - 1, path)
-        return self._unchanged.noted(entry, lambda: self.below(path, depth - 1, path))
+        return self._unchanged.read_and_note(entry, lambda: self.below(path, depth - 1, path))
 
-    def _none(self, place: Place, inside: list[Place]) -> list[Place]:
-        """The places of a folder that is not a checkpoint: those inside, or else why it is odd."""
+    def _inside_or_odd(self, place: Place, inside: list[Place]) -> list[Place]:
+        """List the places in a folder that is no checkpoint; without any, itself if odd."""
         if any(each.weights for each in inside):
             return inside  # the names of thousands are not even looked at
         is_meant = says_step(place.path.name)
-        own = _judged(place)
+        own = _mark_foreign(place)
         if inside and not (own.oddity and is_meant):
             return inside
         if own.oddity is not None:
@@ -151,13 +153,13 @@ class _Walk:
         words = "holds no *.safetensors" if place.entries else "is empty"
         return [self._odd(place.path, place.folder, "missing", words, place.entries)]
 
-    def _unreadable(self, path: Path, folder: Path, error: OSError) -> list[Place]:
+    def _find_unreadable(self, path: Path, folder: Path, error: OSError) -> list[Place]:
         if path.name in _NEVER_MEANT:
             return []
         words = f"cannot be read: {error.strerror or error}; let the daemon's user read it"
         return [self._odd(path, folder, "io", words)]
 
-    def _unfinished(self, path: Path) -> list[Place]:
+    def _find_unfinished(self, path: Path) -> list[Place]:
         if not says_step(path.name):
             return []
         words = (
@@ -168,14 +170,14 @@ class _Walk:
             return [self._odd(path, path, "unfinished", words, map(_entry, listing))]
         return [self._odd(path, path, "unfinished", words)]
 
-    def _too_deep(self, path: Path) -> list[Place]:
+    def _find_too_deep(self, path: Path) -> list[Place]:
         if not says_step(path.name) or is_unfinished(path.name):
             return []
         words = "lies too deep to be looked at: move it up, or set [source] path nearer to it"
         return [self._odd(path, path, "too_deep", words)]
 
     def _file(self, entry: os.DirEntry[str], path: Path) -> list[Place]:
-        """A whole checkpoint in one file, or a link to one that is gone."""
+        """List a file that is meant as a checkpoint, or a link to one that is gone, as odd."""
         if not says_step(entry.name) or is_unfinished(entry.name):
             return []
         if entry.is_symlink() and not path.exists():
@@ -189,7 +191,7 @@ class _Walk:
     def _odd(
         self, path: Path, folder: Path, code: str, words: str, entries: Iterable[Entry] = ()
     ) -> Place:
-        """An odd place; one without files is followed by the folder's own times."""
+        """Make an odd place; without files it is followed by the folder's own times."""
         place = self._place(path, folder, entries or [_itself(path)])
         return replace(place, oddity=Oddity(code, words))
 
@@ -197,8 +199,8 @@ class _Walk:
         return Place(path, folder, tuple(sorted(entries)), self._root)
 
 
-def _judged(place: Place) -> Place:
-    """A place without safetensors, marked as odd if it holds weights of another format."""
+def _mark_foreign(place: Place) -> Place:
+    """Mark a place without safetensors as odd if it holds weights of another format."""
     names = (entry.name for entry in place.entries)
     found = foreign_weights(names, is_meant=says_step(place.path.name))
     return replace(place, oddity=Oddity("format", found.words, found.names) if found else None)

@@ -1,6 +1,7 @@
 """Remembers which folder each revision was last seen in, and names revisions.
 
-By their bytes; by what a stat says, where nobody has read these and their writer is finished.
+A revision's id is made of its bytes. If its writer has finished and the bytes are unread, the id is
+made of what a stat reports (`unread-…`), and staging reads it first.
 """
 
 import threading
@@ -15,29 +16,29 @@ from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.errors import HotReloadError, SourceUnavailable
 from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import remote_file_system
-from hotreload.sources.place import Followed
+from hotreload.sources.place import FollowedPlace
 from hotreload.types import Revision
 
 _REMEMBERED = 256
 
 
-class Sighting(NamedTuple):
+class SeenFolder(NamedTuple):
     """A folder in which a revision was seen, and its files as they were then."""
 
     folder: Path
     files: tuple[ServingFile, ...]
 
 
-class Seen:
+class SeenRevisions:
     """The revisions seen lately."""
 
     def __init__(self, digests: Digests, reads_once: Callable[[], bool]) -> None:
-        """`reads_once` says if whoever stages a finished folder may be the first to read it."""
+        """`reads_once()` is true if staging may be the first to read a finished folder."""
         self._digests, self._reads_once = digests, reads_once
-        self._sightings: dict[str, Sighting] = {}
+        self._sightings: dict[str, SeenFolder] = {}
         self._lock = threading.Lock()  # an operator's wish may be hashed while a look runs
 
-    def find(self, id: str) -> Sighting | None:
+    def find(self, id: str) -> SeenFolder | None:
         """Find where the revision was last seen; None if nowhere."""
         with self._lock:
             return self._sightings.get(id)
@@ -63,9 +64,9 @@ class Seen:
         *,
         is_finished: bool = False,
     ) -> str:
-        """The id of the surveyed files, by their bytes. Notes no sighting; Cancelled at `cancel`.
+        """Return the id of the surveyed files and note no folder; Cancelled at `cancel`.
 
-        One that `is_finished` is named by what a stat says, and whoever stages it reads it first.
+        It is made of their bytes; if the folder `is_finished`, of what a stat reports.
         """
         stand_in = blake2b(repr((folder, survey.files)).encode(), digest_size=16).hexdigest()
         try:
@@ -87,17 +88,17 @@ class Seen:
         return id_of_files(folder, survey, by_stat, self._digests, cancel, may_wait=may_wait)
 
     def by_content(self, id: str) -> str:
-        """The same id, or that of the content, where the files so named have been read since."""
+        """Return the content id of the files with this id if they were read since, else the id."""
         return self._digests.contents.get(id, id)
 
-    def told_by_content(self, each: Listed) -> Listed:
-        """The same row, by the content of what has been read since its look."""
+    def with_content_id(self, each: Listed) -> Listed:
+        """Return the row with the content id, if its files were read since its look."""
         if each.revision is None or not each.revision.is_unread:
             return each
         return replace(each, revision=replace(each.revision, id=self.by_content(each.revision.id)))
 
-    def learn(self, followed: Iterable[Followed]) -> bool:
-        """Name by its content what has been read since it was named; say if there was any."""
+    def learn(self, followed: Iterable[FollowedPlace]) -> bool:
+        """Rename revisions that were read since by their content; return whether there were any."""
         learned = False
         for each in followed:
             if each.revision is None or each.survey is None or not each.revision.is_unread:
@@ -110,7 +111,7 @@ class Seen:
     def note(self, id: str, folder: Path, survey: Survey) -> None:
         """Remember that the revision lies in this folder now."""
         with self._lock:
-            self._sightings[id] = Sighting(folder, survey.files)
+            self._sightings[id] = SeenFolder(folder, survey.files)
             while len(self._sightings) > _REMEMBERED:
                 self._sightings.pop(next(iter(self._sightings)))
 
@@ -124,14 +125,14 @@ def id_of_files(
     *,
     may_wait: bool,
 ) -> str:
-    """Return the id of the files' content; `by_stat`, what a stat says, if the reading `may_wait`.
+    """Return the id of the content; `by_stat`, made of a stat, if the reading `may_wait`.
 
     It does not wait for files that were read before. Raises as `content_id` does.
     """
     if by_stat is None:
         return content_id(survey, digests, cancel)
-    # Other hosts may write there, and no stat here would tell. What was read and touched since
-    # may be what it was: then there is nothing to try.
+    # On a network other hosts may write, and no stat here would show it. Files that were read
+    # before and touched since may be the same: then there is nothing to try.
     if may_wait and by_stat not in digests.contents and remote_file_system(folder) is None:
         return by_stat
     id = content_id(survey, digests, cancel)

@@ -16,13 +16,13 @@ from pathlib import Path
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
 from hotreload.facts.listed import Listed
-from hotreload.sources import passing
-from hotreload.sources.look import LastLook, Look, Sight, judged, listed, unmatched
+from hotreload.sources import passed_over
+from hotreload.sources.look import LastLook, Look, Sight, describe_unmatched, judge, list_places
 from hotreload.sources.options import FolderOptions
-from hotreload.sources.passing import Passing
+from hotreload.sources.passed_over import PassedOverFolders
 from hotreload.sources.place import (
     Entry,
-    Followed,
+    FollowedPlace,
     Oddity,
     Place,
     SortKey,
@@ -30,19 +30,19 @@ from hotreload.sources.place import (
     lacks_a_step,
     sort_key,
 )
-from hotreload.sources.places import Unchanged, walk
-from hotreload.sources.seen import Seen
+from hotreload.sources.places import UnchangedPlaces, walk
+from hotreload.sources.seen import SeenRevisions
 from hotreload.types import Reason, Revision
 
 
 class Tree:
-    """Follows what is below a folder from one look to the next. Looks must not overlap."""
+    """Follows the places below a folder from one look to the next. Looks must not overlap."""
 
     def __init__(
         self,
         path: Path,
         options: FolderOptions,
-        seen: Seen,
+        seen: SeenRevisions,
         *,
         is_refused: Callable[[str], bool] = lambda id: False,
         clock: Callable[[], float] = time.monotonic,
@@ -51,17 +51,17 @@ class Tree:
         self._path, self._options, self._seen = path, options, seen
         self._clock, self._wall = clock, wall
         self._roots, self._is_refused = [path, *options.roots], is_refused
-        self._passing = Passing(options.settle, options.patience)
+        self._passed_over = PassedOverFolders(options.settle, options.patience)
         self._cancel: threading.Event | None = None
-        self._followed: dict[Path, Followed] = {}
-        self._best: Followed | None = None
+        self._followed: dict[Path, FollowedPlace] = {}
+        self._best: FollowedPlace | None = None
         self._was_best: str | None = None
         self._sights: tuple[Sight, ...] = ()
         self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: SortKey | None = None
         self._doubted: set[Path] = set()
-        self._unchanged = Unchanged()
+        self._unchanged = UnchangedPlaces()
         self._last = LastLook()
         self._has_looked = False
         self.named: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class Tree:
         quick: bool = False,
         cancel: threading.Event | None = None,
     ) -> Look:
-        """Judge what is there now; `came` are paths that appeared whole since the last look.
+        """Judge the places that are there now; `came` are paths that appeared in one step.
 
         Checkpoints that `leave_older` left count only with `at_all`; a `quick` look reads few of
         them. OSError when the root cannot be listed; the next look goes on from the last one that
@@ -108,10 +108,10 @@ class Tree:
         allowed = [each for each in ranked if at_all or not self._was_left(each)]
         look = self._judge([each for each in allowed if each.oddity is None], now)
         unfit = self._newest_unfit(ranked if self._best else allowed, look)
-        self._tell([*unfit, *self._hidden_by_a_refused_one(ranked)], look)
+        self._report_passed_over([*unfit, *self._hidden_by_a_refused_one(ranked)], look)
         if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
             look.overdue = self._to_refuse(unfit, look)
-        self._sights = judged(ranked, look, self._best, self._was_left)
+        self._sights = judge(ranked, look, self._best, self._was_left)
         sound = [each for each in ranked if each.oddity is None]
         look.checkpoints = len(sound) + len(self._unmatched)
         look.newest = sound[0].place.name if sound else ""
@@ -119,25 +119,25 @@ class Tree:
         self.named = tuple(dict.fromkeys(each.id for each in known if each is not None))
         return look
 
-    def listed(self) -> list[Listed]:
-        """Every place as the last whole look left it, the newest first; for any thread."""
+    def list_places(self) -> list[Listed]:
+        """List every place as the last whole look left it, the newest first; for any thread."""
         return [
-            *listed(self._sights, self._followed),
-            *(unmatched(place, self._options.pattern) for place in self._unmatched),
+            *list_places(self._sights, self._followed),
+            *(describe_unmatched(place, self._options.pattern) for place in self._unmatched),
         ]
 
     def why_passed_over(self, revision: Revision) -> Reason | None:
         """Say why this revision cannot be loaded, if it stands for a passed-over folder."""
-        return self._passing.why(revision)
+        return self._passed_over.why(revision)
 
     def stand_in(self, folder: Path) -> Revision | None:
-        """The revision that stands for a folder of weights in a foreign format; else None."""
+        """Return the revision that stands for a folder of foreign weights; else None."""
         each = self._followed.get(folder)
         is_foreign = each is not None and each.place.has_foreign_weights
-        return self._passing.revision(each) if each is not None and is_foreign else None
+        return self._passed_over.revision(each) if each is not None and is_foreign else None
 
     def doubt(self, folder: Path) -> None:
-        """Name it again at the next look, once it is quiet: its bytes are not what they were."""
+        """Name it again at the next look, once it is quiet: its bytes have changed."""
         self._doubted.add(folder)
 
     def leave_older(self, look: Look) -> None:
@@ -156,11 +156,11 @@ class Tree:
         """Bring the followed places up to date with what the tree shows now."""
         root = Path(os.path.realpath(self._path))
         roots = [Path(os.path.realpath(each)) for each in self._roots]
-        followed: dict[Path, Followed] = {}
-        for place in passing.either_root_or_below(self._matching(walked, root), root):
+        followed: dict[Path, FollowedPlace] = {}
+        for place in passed_over.choose_root_or_below(self._match(walked, root), root):
             if place.oddity is not None and place.folder in followed:
                 continue  # a link to a place that is followed already
-            each = self._followed.get(place.folder) or Followed(place, now, now)
+            each = self._followed.get(place.folder) or FollowedPlace(place, now, now)
             if each.place.entries != place.entries:
                 self._note_change(each, now)
             if place.folder in self._doubted:
@@ -168,18 +168,18 @@ class Tree:
                 each.has_changed = True
                 self._doubted.discard(place.folder)
             each.place = place
-            each.oddity = passing.outside(place, roots) or place.oddity
+            each.oddity = passed_over.describe_outside(place, roots) or place.oddity
             above = (place.path, *place.path.parents)
             each.claimed = each.claimed or any(str(part) in came for part in above)
             followed[place.folder] = each
         self._followed = followed
 
-    def _matching(self, walked: Sequence[Place], root: Path) -> list[Place]:
+    def _match(self, walked: Sequence[Place], root: Path) -> list[Place]:
         matching = [each for each in walked if self._matches(each.path, root)]
         self._unmatched = [each for each in walked if not self._matches(each.path, root)]
         return matching
 
-    def _note_change(self, candidate: Followed, now: float) -> None:
+    def _note_change(self, candidate: FollowedPlace, now: float) -> None:
         """Note that something changed; if it would be loaded, the quiet time begins again."""
         seen, candidate.has_changed, candidate.touched = candidate.survey, True, now
         candidate.survey = survey(candidate.place.folder, self._roots) if seen is not None else None
@@ -192,23 +192,23 @@ class Tree:
         name = str(path.relative_to(root)) if "/" in self._options.pattern else path.name
         return fnmatchcase(name, self._options.pattern)
 
-    def _rank(self, candidate: Followed) -> SortKey:
+    def _rank(self, candidate: FollowedPlace) -> SortKey:
         return sort_key(self._options.order, candidate.place)
 
-    def _was_left(self, candidate: Followed) -> bool:
+    def _was_left(self, candidate: FollowedPlace) -> bool:
         if self._left_below is None or self._rank(candidate) >= self._left_below:
             return False
         return self._left.get(candidate.place.folder) == candidate.place.weights
 
     # --- what can be wished ------------------------------------------------------------
 
-    def _judge(self, ranked: Sequence[Followed], now: float) -> Look:
+    def _judge(self, ranked: Sequence[FollowedPlace], now: float) -> Look:
         """Find the newest place that can be wished, and say what the newer ones still lack."""
         look, self._best = Look(now), None
-        if not any(map(passing.is_begun, self._followed.values())):
+        if not any(map(passed_over.is_begun, self._followed.values())):
             look.waiting = f"no checkpoint in {self._path} matches {self._options.pattern!r} yet"
         for candidate in ranked:
-            missing = self._missing(candidate, look)
+            missing = self._find_missing(candidate, look)
             if missing is None:
                 look.best, look.rank = self._revision(candidate), self._rank(candidate)
             if look.best is not None:
@@ -220,18 +220,18 @@ class Tree:
             look.waiting = look.waiting or f"{candidate.place.label}: {missing}"
         return look
 
-    def _missing(self, candidate: Followed, look: Look) -> str | None:
+    def _find_missing(self, candidate: FollowedPlace, look: Look) -> str | None:
         """Say in words why the candidate cannot be wished yet; None when it can."""
         if candidate.survey is None:
             candidate.survey = survey(candidate.place.folder, self._roots)
         if candidate.survey.waiting_for is not None:
             look.wake_at(candidate.since + self._span(candidate))
             if not candidate.place.weights:
-                candidate.oddity = passing.WITHOUT_WEIGHTS
+                candidate.oddity = passed_over.WITHOUT_WEIGHTS
             return candidate.survey.waiting_for
         marker, settle = self._options.marker, self._options.settle
         if marker and not candidate.place.holds(marker):
-            candidate.oddity = passing.unmarked(marker)
+            candidate.oddity = passed_over.describe_unmarked(marker)
             return f"waiting for its marker {marker}"
         if candidate.is_vouched_for(marker) or self._is_quiet(candidate, settle):
             return None
@@ -239,20 +239,20 @@ class Tree:
         look.wake_at(look.settled_at)
         return f"complete once it has been quiet for {settle:g} s"
 
-    def _is_quiet(self, candidate: Followed, span: float) -> bool:
+    def _is_quiet(self, candidate: FollowedPlace, span: float) -> bool:
         return candidate.was_quiet(span, self._clock(), self._wall())
 
-    def _span(self, candidate: Followed) -> float:
+    def _span(self, candidate: FollowedPlace) -> float:
         """Seconds that a folder may stay incomplete before it is handed over."""
         is_finished = candidate.is_vouched_for(self._options.marker)
         return self._options.settle if is_finished else self._options.patience
 
-    def _revision(self, candidate: Followed) -> Revision | None:
-        """The candidate's revision; None when it changes while it is being hashed."""
+    def _revision(self, candidate: FollowedPlace) -> Revision | None:
+        """Return the candidate's revision; None if it changes while it is being hashed."""
         assert candidate.survey is not None
         folder = candidate.place.folder
         if candidate.revision is None:
-            # What was there before us may have been judged in an earlier life, by its content.
+            # A folder of before may have been judged in an earlier life, by its content.
             is_new = self._has_looked and candidate.is_vouched_for(self._options.marker)
             name = partial(self._seen.name, is_finished=is_new)
             with suppress(SourceUnavailable):
@@ -265,26 +265,26 @@ class Tree:
 
     # --- what is passed over -----------------------------------------------------------
 
-    def _newest_unfit(self, ranked: Sequence[Followed], look: Look) -> list[Followed]:
-        """The folders that would be wished instead of the best if they were sound and complete."""
+    def _newest_unfit(self, ranked: Sequence[FollowedPlace], look: Look) -> list[FollowedPlace]:
+        """List the folders that would be wished before the best if they were sound and complete."""
         best, was_best = self._best, self._was_best
         self._was_best = look.best.id if look.best is not None else None
         if best is None:
-            unsound = (each for each in ranked if not passing.is_sound(each.oddity))
+            unsound = (each for each in ranked if not passed_over.is_sound(each.oddity))
             return [each for each in unsound if each.oddity or each.is_incomplete]
         for each in ranked:
             nameless = each.oddity is None and lacks_a_step(
                 self._options.order, each.place, best.place
             )
-            oddity = passing.without_step(best.place) if nameless else each.oddity
-            if oddity is not None and passing.is_sound(oddity):
+            oddity = passed_over.describe_stepless(best.place) if nameless else each.oddity
+            if oddity is not None and passed_over.is_sound(oddity):
                 each.oddity = self._unless_a_copy(each, oddity, look, was_best)
         return [each for each in ranked if self._is_unfit(each, best)]
 
-    def _hidden_by_a_refused_one(self, ranked: Sequence[Followed]) -> list[Followed]:
-        """Odd folders older than a refused best, but newer than a checkpoint that may be good.
+    def _hidden_by_a_refused_one(self, ranked: Sequence[FollowedPlace]) -> list[FollowedPlace]:
+        """List odd folders older than a refused best, but newer than a checkpoint that may be good.
 
-        They are reported too: otherwise the refused best would hide them from those who wait.
+        They are reported too: otherwise the refused best would hide them.
         """
         best = self._best
         if best is None or not self._was_refused(best):
@@ -295,21 +295,21 @@ class Tree:
         odd = [each for each in below if each.oddity is not None]
         return odd if good is None else [each for each in odd if self._is_unfit(each, good)]
 
-    def _was_refused(self, each: Followed) -> bool:
+    def _was_refused(self, each: FollowedPlace) -> bool:
         return each.revision is not None and self._is_refused(each.revision.id)
 
-    def _is_unfit(self, each: Followed, best: Followed) -> bool:
+    def _is_unfit(self, each: FollowedPlace, best: FollowedPlace) -> bool:
         if each.oddity is None:
             return each.is_incomplete and self._rank(each) > self._rank(best)
         is_none = each.oddity.code == "missing" and each.place.step is None
         return is_newer(self._options.order, each.place, best.place) and not is_none
 
     def _unless_a_copy(
-        self, each: Followed, oddity: Oddity, look: Look, was_best: str | None
+        self, each: FollowedPlace, oddity: Oddity, look: Look, was_best: str | None
     ) -> Oddity | None:
-        """The oddity; None while the folder is being written, or if it copies a seen checkpoint."""
+        """Return the oddity; None while the folder is written, or copies a seen checkpoint."""
         each.oddity = None
-        missing = self._missing(each, look)
+        missing = self._find_missing(each, look)
         if each.is_incomplete and each.place.weights:
             return oddity if self._is_quiet(each, self._span(each)) else None
         if missing is not None or each.survey is None:
@@ -322,26 +322,26 @@ class Tree:
             return None if self._seen.find(id) else oddity
         return None
 
-    def _tell(self, unfit: Sequence[Followed], look: Look) -> None:
+    def _report_passed_over(self, unfit: Sequence[FollowedPlace], look: Look) -> None:
         """Put the folders that have been odd for long enough into the look."""
         odd = [each for each in unfit if each.oddity]
-        told = [e for e in odd if self._is_odd_for(e, self._passing.told_after(e), look)]
-        look.passed_over = passing.tell(told)
-        look.told = {each.place.folder for each in told}
-        if look.best is None and not told and odd:
-            look.waiting = look.waiting or passing.reason_of(odd[0]).message
+        ready = [e for e in odd if self._is_odd_for(e, self._passed_over.report_after(e), look)]
+        look.passed_over = passed_over.report(ready)
+        look.reported = {each.place.folder for each in ready}
+        if look.best is None and not ready and odd:
+            look.waiting = look.waiting or passed_over.reason_of(odd[0]).message
 
-    def _to_refuse(self, unfit: Sequence[Followed], look: Look) -> Revision | None:
-        """The newest unfit folder that can be refused, once it has been quiet for long enough."""
+    def _to_refuse(self, unfit: Sequence[FollowedPlace], look: Look) -> Revision | None:
+        """Return the newest unfit folder to refuse, once it has been quiet for long enough."""
         for each in unfit:
             if each.oddity is None and each.place.weights:
                 return self._revision(each) if self._is_quiet(each, self._span(each)) else None
-            after = self._passing.refused_after(each) if each.oddity else None
+            after = self._passed_over.refuse_after(each) if each.oddity else None
             if after is not None:
                 is_due = self._is_odd_for(each, after, look)
-                return self._passing.revision(each) if is_due else None
+                return self._passed_over.revision(each) if is_due else None
         return None
 
-    def _is_odd_for(self, each: Followed, span: float, look: Look) -> bool:
+    def _is_odd_for(self, each: FollowedPlace, span: float, look: Look) -> bool:
         look.wake_at(each.touched + span)
         return each.was_untouched(span, look.now, self._wall())

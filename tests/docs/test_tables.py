@@ -18,7 +18,7 @@ from hotreload.picture.picture import State
 from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server.app import create_app
 from hotreload.server.http.request_log import generation_header
-from hotreload.sources.passing import AFTER
+from hotreload.sources.passed_over import AFTER
 from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import ALL, CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED

@@ -16,7 +16,7 @@ from hotreload.life.live_settings import SecretFiles
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.sources.configured import token_of
+from hotreload.sources.from_settings import token_of
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from tests.waiting import PATIENCE, Witness
 

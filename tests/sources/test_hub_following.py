@@ -506,7 +506,7 @@ def test_a_token_that_cannot_be_read_is_none_and_is_told_of_once(
         raise why
 
     monkeypatch.setattr("huggingface_hub.get_token", unreadable)
-    client._tell_once.cache_clear()
+    client._warn_once.cache_clear()
     assert [client.usual_token() for _ in range(3)] == [None] * 3
     assert [getattr(record, "why", None) for record in caplog.records] == ["Permission denied"]
     why = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")

@@ -15,7 +15,7 @@ from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
 from hotreload.sources import seen
-from hotreload.sources.passing import MOST_PASSED_OVER
+from hotreload.sources.passed_over import MOST_PASSED_OVER
 from tests.clock import Clock
 from tests.sources.watching import Watching, arrive, forget, watching, write
 

@@ -10,7 +10,7 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.sources import places
 from hotreload.sources.options import FolderOptions
 from hotreload.sources.places import TURNS
-from hotreload.sources.seen import Seen
+from hotreload.sources.seen import SeenRevisions
 from hotreload.sources.tree import Tree
 from tests.clock import Clock
 from tests.sources.watching import forget, taken, write
@@ -32,7 +32,7 @@ def tree_of(root: Path, clock: Clock) -> Tree:
     tree = Tree(
         root,
         options,
-        Seen(Digests(), lambda: False),
+        SeenRevisions(Digests(), lambda: False),
         clock=clock,
     )
     tree.look(set())

@@ -77,10 +77,10 @@ class HubClient:
         """Ask which commit a branch, tag or commit name means, by one HEAD of a small file."""
         url = self._url(revision, "config.json")
         for _ in range(MOST_MOVES):
-            with self._asking("HEAD", url, revision) as answer:
+            with self._send("HEAD", url, revision) as answer:
                 sha, moved_to = answer.headers.get(_COMMIT), answer.headers.get("Location", "")
                 # A repo without that file has commits all the same, and says which.
-                if answer.status_code >= 400 and not (sha and _says(answer, "EntryNotFound")):
+                if answer.status_code >= 400 and not (sha and _has_error(answer, "EntryNotFound")):
                     raise fault_of_answer(answer, self._name(revision), self.repo, self.remedies)
                 if sha and SHA.fullmatch(sha):  # it becomes a folder's name
                     return Head(sha, wait_asked_for(answer.headers))
@@ -92,17 +92,17 @@ class HubClient:
     def files(self, sha: str) -> list[HubFile]:
         """Ask for every file of a commit, with its size and digest."""
         url = f"{self.endpoint}/api/models/{self.repo}/revision/{sha}?blobs=true"
-        with self._asking("GET", url, sha) as answer:
+        with self._send("GET", url, sha) as answer:
             if answer.status_code >= 400:
                 raise fault_of_answer(answer, self._name(sha), self.repo, self.remedies)
-            return self._listed(answer, sha)
+            return self._parse_listing(answer, sha)
 
     @contextmanager
-    def reading(self, sha: str, file: HubFile, offset: int) -> Iterator[Iterator[bytes]]:
-        """Ask for a file's bytes from `offset` on; yields none if the hub cannot start there."""
+    def open_at(self, sha: str, file: HubFile, offset: int) -> Iterator[Iterator[bytes]]:
+        """Request a file's bytes from `offset` on; none if the hub cannot start there."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         url, name = self._url(sha, file.name), f"{self._name(sha)}: {file.name}"
-        with self._asking("GET", url, sha, headers) as answer:
+        with self._send("GET", url, sha, headers) as answer:
             if offset and answer.status_code in (200, 416):
                 yield iter(())
                 return
@@ -114,7 +114,7 @@ class HubClient:
         """Close this thread's connections; the client library would keep them for ever."""
         _hub().get_session().close()
 
-    def _listed(self, answer: Any, sha: str) -> list[HubFile]:
+    def _parse_listing(self, answer: Any, sha: str) -> list[HubFile]:
         try:
             said = json.loads(self._short_body(answer, sha))
             files = [_file(entry) for entry in said["siblings"]]
@@ -147,10 +147,10 @@ class HubClient:
             raise fault_of_connection(error, name, self._shown) from None
 
     @contextmanager
-    def _asking(
+    def _send(
         self, method: str, url: str, revision: str, more: Mapping[str, str] | None = None
     ) -> Iterator[Any]:
-        """Make one request, and give its connection back however the request ends.
+        """Make one request; its connection is given back when the block ends.
 
         A GET follows redirects; to another host it goes without the token.
         """
@@ -224,7 +224,7 @@ def _place(url: str) -> tuple[str, str]:
     return parts.scheme, parts.netloc
 
 
-def _says(answer: Any, code: str) -> bool:
+def _has_error(answer: Any, code: str) -> bool:
     return bool(answer.headers.get(_ERROR) == code)
 
 
@@ -254,13 +254,13 @@ def usual_token() -> str | None:
     try:
         token: str | None = get_token()
     except (OSError, ValueError) as error:  # ValueError: it is not text
-        _tell_once(getattr(error, "strerror", None) or "it is not text")
+        _warn_once(getattr(error, "strerror", None) or "it is not text")
         return None
     return token
 
 
 @cache
-def _tell_once(why: str) -> None:
+def _warn_once(why: str) -> None:
     """Warn once: the token is read for each request."""
     todo = (
         "make the token file that `hf auth login` wrote readable for this user, or remove it; "

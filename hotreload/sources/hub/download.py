@@ -64,11 +64,11 @@ class Download:
         self._name = f"{client.repo}@{sha[:12]}"
 
     def run(self) -> Snapshot:
-        """Download what serving needs; each byte is verified as it comes.
+        """Download the files that serving needs and verify each byte as it comes.
 
         The snapshot is whole or not there.
         """
-        with self._translated(), self._snapshots.hold_lock():
+        with self._translate_faults(), self._snapshots.hold_lock():
             self._folder = self._snapshots.partial(self._sha)
             files = self._choose()
             self._reuse(files)
@@ -111,7 +111,7 @@ class Download:
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Reuse the files that are here already: from an earlier try, or from a snapshot."""
-        # Asked before the first link, which moves times; those of whom a stat tells come first.
+        # Before the first link, which moves times. Untouched snapshots come first.
         there = {each: self._snapshots.is_untouched(each) for each in self._snapshots.all()}
         snapshots = dict(sorted(there.items(), key=lambda each: not each[1]))
         for file in files:
@@ -125,7 +125,7 @@ class Download:
         self._bytes.total = sum(file.size for file in files)
 
     def _link(self, file: HubFile, path: Path, snapshots: Mapping[Snapshot, bool]) -> None:
-        """Link the same file of a snapshot; of one that nobody has touched it is verified."""
+        """Link the same file of a snapshot; it counts as verified if the snapshot is untouched."""
         for snapshot, is_untouched in snapshots.items():
             if (place := snapshot.place_of(file.digest)) is None:
                 continue
@@ -150,7 +150,7 @@ class Download:
             raise self._no_room(f"{size_words(need)} more are needed, {size_words(free)} are free")
 
     def _drop_strays(self, files: Sequence[HubFile]) -> None:
-        """Delete what an earlier try with other settings left: it would join the checkpoint."""
+        """Delete files that an earlier try with other settings left; they would be loaded, too."""
         known = {file.name for file in files}
         for entry in self._folder.iterdir():
             if entry.name not in known:
@@ -177,7 +177,7 @@ class Download:
         )
 
     def _complete(self, file: HubFile, path: Path, digest: HubDigest) -> None:
-        """Ask for what is missing, again and again as long as something comes."""
+        """Request the missing bytes, again and again as long as some arrive."""
         in_vain, best = 0, _size(path)
         if not path.exists():
             path.touch()
@@ -196,7 +196,7 @@ class Download:
 
     def _pour(self, file: HubFile, path: Path, offset: int, digest: HubDigest) -> None:
         came, room = 0, file.size - offset
-        with self._client.reading(self._sha, file, offset) as pieces, path.open("ab", 0) as held:
+        with self._client.open_at(self._sha, file, offset) as pieces, path.open("ab", 0) as held:
             for piece in pieces:
                 left = piece[: room - came]
                 while left:  # a disk that is nearly full takes a part of it
@@ -226,7 +226,7 @@ class Download:
     # --- the disk's own faults -----------------------------------------------------------
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_faults(self) -> Iterator[None]:
         try:
             yield
         except Cancelled:

@@ -67,7 +67,7 @@ class HubFault(SourceUnavailable):
 
 
 def fault_of_answer(response: Any, name: str, repo: str, remedies: Remedies) -> HubFault:
-    """The fault that an answer with an error status stands for; `name` is `org/name@revision`."""
+    """Make the fault of an answer with an error status; `name` is `org/name@revision`."""
     status, code = response.status_code, response.headers.get("X-Error-Code")
     what = f"{name}: {status}: "
     if status == 429:
@@ -78,14 +78,14 @@ def fault_of_answer(response: Any, name: str, repo: str, remedies: Remedies) -> 
     if code == "EntryNotFound":  # a 404, too
         return HubFault(f"{what}the hub lists a file that it does not have")
     if status in (401, 403, 404):
-        return HubFault(what + _denied(status, code, repo, remedies), FaultKind.DENIED)
+        return HubFault(what + _explain_denial(status, code, repo, remedies), FaultKind.DENIED)
     if status >= 500:
         wait = wait_asked_for(response.headers)
         return HubFault(f"{what}the hub has trouble of its own", retry_after=wait)
     return HubFault(f"{what}the hub does not understand us; {remedies.endpoint}")
 
 
-def _denied(status: int, code: str | None, repo: str, remedies: Remedies) -> str:
+def _explain_denial(status: int, code: str | None, repo: str, remedies: Remedies) -> str:
     if code == "GatedRepo":
         return f"access to {repo} is gated; accept its conditions with the token's account"
     if code == "RevisionNotFound":
@@ -101,14 +101,14 @@ def _denied(status: int, code: str | None, repo: str, remedies: Remedies) -> str
 
 
 def fault_of_connection(error: Exception, name: str, endpoint: str) -> HubFault:
-    """The fault behind an HTTP client's exception, whose own text may hold secrets."""
-    told = str(error)
+    """Make the fault of an HTTP client's exception, whose own text may hold secrets."""
+    text = str(error)
     if type(error).__name__ == "OfflineModeIsEnabled":
         return HubFault(
             f"{name}: HF_HUB_OFFLINE is set; unset it to follow the hub", FaultKind.DENIED
         )
     for sign, words in _SIGNS.items():
-        if re.search(sign, told) or re.search(sign, type(error).__name__):
+        if re.search(sign, text) or re.search(sign, type(error).__name__):
             return HubFault(f"{name}: the hub at {endpoint} {words}")
     return HubFault(f"{name}: the hub at {endpoint} cannot be read ({type(error).__name__})")
 
@@ -125,10 +125,10 @@ _SIGNS: Mapping[str, str] = {
 
 
 def wait_asked_for(headers: Mapping[str, str]) -> float | None:
-    """Seconds for which a hub is rate-limiting us, by Retry-After or an exhausted RateLimit."""
+    """Return the seconds that the hub asks us to wait, by Retry-After or RateLimit."""
     wait = _retry_after(headers.get("Retry-After", ""))
     if wait is None:
-        wait = _exhausted(headers.get("RateLimit", ""))
+        wait = _parse_rate_limit(headers.get("RateLimit", ""))
     return None if wait is None else min(max(wait, 0.0), LONGEST_WAIT)
 
 
@@ -142,8 +142,8 @@ def _retry_after(text: str) -> float | None:
         return None
 
 
-def _exhausted(text: str) -> float | None:
-    """Seconds to wait: `"api";r=0;t=55` says that none are left, and new ones come in 55 s."""
+def _parse_rate_limit(text: str) -> float | None:
+    """Return 55 for `"api";r=0;t=55`: no request is left, new ones come in 55 s. Else None."""
     left = re.search(r"\br=(\d{1,9})\b", text, re.ASCII)
     until = re.search(r"\bt=(\d{1,9})\b", text, re.ASCII)
     return float(until[1]) if left and until and int(left[1]) == 0 else None

@@ -1,8 +1,8 @@
 """The folder of one repo's snapshots: one folder per commit, made whole under another name first.
 
 A snapshot counts as verified when its manifest is there: the manifest is written only after every
-file was compared with the hub's digest. It says what a stat said then. While a stat says the same
-a snapshot is sound, and nothing is read to find that: the one reading is that of the staging.
+file was compared with the hub's digest. It holds the files' stat results of then. While these are
+the same the snapshot is sound without a reading: the one reading is that of staging.
 """
 
 import json
@@ -39,12 +39,12 @@ class Snapshot:
     folder: Path
     files: tuple[HubFile, ...]
     by_stat: str
-    """The id that a stat gave the files when they were verified (`unread_id`).
+    """The `unread-` id of the files when they were verified.
 
-    Of files that a look condemns, and in older manifests, it is that of their content.
+    In older manifests, and for files that a survey condemns, it is their content id.
     """
     seen: str
-    """A digest of all that a stat said then, of times that a link moves, too; else empty."""
+    """A digest of all stat results then, with the times that a link moves; empty if unknown."""
 
     @property
     def sha(self) -> str:
@@ -79,7 +79,7 @@ class Snapshots:
         self._remedies, self._digests, self._reads_once = remedies, digests, reads_once
 
     def find(self, sha: str) -> Snapshot | None:
-        """The verified snapshot of a commit, if all of its files still have their sizes."""
+        """Return the verified snapshot of a commit, if all its files still have their sizes."""
         folder = self.folder / sha
         try:
             said = json.loads((folder / MANIFEST).read_bytes())
@@ -93,8 +93,8 @@ class Snapshots:
     def find_sound(self, sha: str, cancel: threading.Event) -> Snapshot | None:
         """Find the snapshot of a commit that still holds the hub's bytes; else None.
 
-        It is read where its content was known before, or must be known now. Files of which neither
-        that nor a stat tells are compared with the hub's digests.
+        It is read if its content was known before or must be known now. Else, if a stat result
+        changed, its files are compared with the hub's digests.
         """
         snapshot = self.find(sha)
         if snapshot is None:
@@ -115,7 +115,7 @@ class Snapshots:
         return now if is_sound else None
 
     def is_untouched(self, snapshot: Snapshot) -> bool:
-        """Say if a stat says of the files what it said when they were verified."""
+        """Return whether no stat result of its files has changed since they were verified."""
         return _seen_of(survey(snapshot.folder)) == snapshot.seen
 
     def content_of(self, sha: str) -> str | None:
@@ -125,7 +125,7 @@ class Snapshots:
         return self._digests.contents.get(snapshot.by_stat, snapshot.by_stat)
 
     def _identify(self, folder: Path, cancel: threading.Event) -> tuple[str, str, str]:
-        """Return what a stat says of the files, twice, and the id by which to know them now."""
+        """Return the `unread-` id, the digest of stat results, and the id to use now."""
         looked = survey(folder)
         by_stat = unread_id(looked, self._digests, cancel)
         may_wait = self._reads_once()
@@ -133,7 +133,7 @@ class Snapshots:
         return by_stat or id, _seen_of(looked), id
 
     def _note(self, snapshot: Snapshot) -> None:
-        """Write its manifest anew; the time when it was finished stays."""
+        """Write its manifest anew and keep its time, which is when it was finished."""
         path = snapshot.folder / MANIFEST
         with suppress(OSError):
             finished = path.stat()
@@ -141,13 +141,13 @@ class Snapshots:
             os.utime(path, ns=(finished.st_atime_ns, finished.st_mtime_ns))
 
     def all(self) -> list[Snapshot]:
-        """Every verified snapshot."""
+        """List every verified snapshot."""
         with suppress(OSError):
             return [found for name in os.listdir(self.folder) if (found := self.find(name))]
         return []
 
     def by_age(self) -> list[tuple[Snapshot, float]]:
-        """Every verified snapshot and when it was finished, the newest first."""
+        """List every verified snapshot and when it was finished, the newest first."""
         found = list[tuple[Snapshot, float]]()
         for snapshot in self.all():
             with suppress(OSError):
@@ -155,7 +155,7 @@ class Snapshots:
         return sorted(found, key=lambda each: each[1], reverse=True)
 
     def partial(self, sha: str) -> Path:
-        """The folder where a commit is put together; it still holds what an earlier try left."""
+        """Return the folder where a commit is put together, with an earlier try's files."""
         folder = self.folder / f"{PARTIAL}{sha}"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -182,21 +182,21 @@ class Snapshots:
                     shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def note_head(self, revision: str, sha: str) -> None:
-        """Remember which commit a name meant last, for a start without the hub."""
+        """Note which commit a name meant last, for a start without the hub."""
         if self.last_head(revision) == sha:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         replace(self._head_file(revision), sha.encode())
 
     def last_head(self, revision: str) -> str | None:
-        """Which commit a name meant last, as far as is known here."""
+        """Return which commit a name meant last; None if that is unknown here."""
         with suppress(OSError, ValueError):
             return self._head_file(revision).read_text()
         return None
 
     @contextmanager
     def hold_lock(self) -> Iterator[None]:
-        """Keep everybody else from putting snapshots together here; SourceUnavailable if one is."""
+        """Lock the folder for a download; SourceUnavailable if another one is under way."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with hold_lock(self.folder / ".lock", os.O_CREAT | os.O_RDWR):
@@ -218,7 +218,7 @@ def _manifest_of(snapshot: Snapshot) -> bytes:
 
 
 def _seen_of(looked: Survey) -> str:
-    """Digest what a stat said in one look; not the device, whose number a restart may change."""
+    """Digest a survey's stat results without the device, whose number a restart may change."""
     each = [(file.name, file.identity) for file in looked.files]
     said = sorted((name, at.ino, at.size, at.mtime_ns, at.ctime_ns) for name, at in each)
     return blake2b(repr(said).encode(), digest_size=16).hexdigest()
@@ -231,12 +231,12 @@ def _is_right(snapshot: Snapshot, cancel: threading.Event) -> bool:
     )
 
 
-def listed_commits(
+def list_commits(
     wished: str | None,
     here: Iterable[tuple[Snapshot, float]],
     named: Callable[[str], Revision],
 ) -> list[Listed]:
-    """The wished commit first, then the others as they came."""
+    """List the wished commit first, then the others as they came."""
     commits = [_commit(snapshot, at, wished, named(snapshot.sha)) for snapshot, at in here]
     newest = [each for each in commits if each.standing is ListedState.NEWEST]
     if wished is not None and not newest:

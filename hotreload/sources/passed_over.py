@@ -1,7 +1,7 @@
-"""Folders that were probably meant as checkpoints and are passed over: which ones, and why.
+"""Folders that were probably meant as checkpoints and are passed over, each with the reason.
 
-A passed-over folder newer than the best checkpoint is reported, so that nobody waits for it in
-vain. The newest one that looks like a checkpoint becomes a revision, so that it can be refused.
+A passed-over folder newer than the best checkpoint is reported: its trainer may wait for it. The
+newest one that looks like a checkpoint becomes a revision, so that it can be refused.
 """
 
 from collections import Counter, OrderedDict
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from hotreload.checkpoint.file_names import CONFIG
 from hotreload.checkpoint.formats import as_one_line
 from hotreload.errors import PASSED_OVER
-from hotreload.sources.place import Followed, Oddity, Place
+from hotreload.sources.place import FollowedPlace, Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision
 
 MOST_PASSED_OVER = 32
@@ -30,8 +30,8 @@ Span = Literal["settle", "patience", "long"]
 class _After(NamedTuple):
     """Seconds a folder must be quiet before it is reported, and refused (None: never)."""
 
-    told: Span
-    refused: Span | None = None
+    report: Span
+    refuse: Span | None = None
 
 
 AFTER = {
@@ -49,15 +49,15 @@ AFTER = {
 assert (*AFTER,) == PASSED_OVER
 
 
-class Telling(NamedTuple):
+class PassedOverReport(NamedTuple):
     """The report of one look: the newest passed-over folders, and how many have each code."""
 
     named: tuple[PassedOver, ...] = ()
     counts: Mapping[str, int] = MappingProxyType({})
 
 
-class Passing:
-    """Says when an odd folder is reported and refused; remembers the revisions it made of some."""
+class PassedOverFolders:
+    """The odd folders: when each is reported and refused, and the revisions made of some."""
 
     def __init__(self, settle: float, patience: float) -> None:
         long = max(settle, _LONG * patience)
@@ -65,46 +65,46 @@ class Passing:
         self._reasons: OrderedDict[str, Reason] = OrderedDict()
 
     def why(self, revision: Revision) -> Reason | None:
-        """The reason why this revision cannot be loaded, if it stands for a passed-over folder."""
+        """Return why this revision cannot be loaded, if it stands for a passed-over folder."""
         return self._reasons.get(revision.id)
 
-    def told_after(self, odd: Followed) -> float:
-        """Seconds the folder must be quiet before it is reported."""
-        return self._spans[_after(odd).told]
+    def report_after(self, odd: FollowedPlace) -> float:
+        """Return how many seconds the folder must be quiet before it is reported."""
+        return self._spans[_after(odd).report]
 
-    def refused_after(self, odd: Followed) -> float | None:
-        """Seconds the folder must be quiet before it is handed over to be refused; None for never.
+    def refuse_after(self, odd: FollowedPlace) -> float | None:
+        """Return how many seconds it must be quiet before it is refused; None for never.
 
         A folder that came by a rename is finished: waiting longer would change nothing.
         """
-        told, refused = _after(odd)
-        if refused is None or (_code(odd) == "unsafe_path" and not odd.place.weights):
+        report, refuse = _after(odd)
+        if refuse is None or (_code(odd) == "unsafe_path" and not odd.place.weights):
             return None
-        return self._spans["settle" if odd.claimed and told == "settle" else refused]
+        return self._spans["settle" if odd.claimed and report == "settle" else refuse]
 
-    def revision(self, odd: Followed) -> Revision:
-        """The revision that stands for the folder in the ledger.
+    def revision(self, odd: FollowedPlace) -> Revision:
+        """Make the revision that stands for the folder in the ledger.
 
         It stays the same until the files that make the folder odd change. A content id would not
         do: the same bytes may be good under another name, or with a marker.
         """
         place, reason = odd.place, reason_of(odd)
-        told_by = repr((place.name, reason.code, _telling_files(odd)))
-        id = blake2b(told_by.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+        known_by = repr((place.name, reason.code, _odd_files(odd)))
+        id = blake2b(known_by.encode(errors="backslashreplace"), digest_size=16).hexdigest()
         self._reasons[id] = reason
         while len(self._reasons) > _KEPT:
             self._reasons.popitem(last=False)
         return Revision(id, place.name)
 
 
-def tell(odd: Sequence[Followed]) -> Telling:
+def report(odd: Sequence[FollowedPlace]) -> PassedOverReport:
     """Report these odd folders, which are sorted newest first."""
     named = tuple(PassedOver(each.place.name, reason_of(each)) for each in odd[:MOST_PASSED_OVER])
-    return Telling(named, Counter(_code(each) for each in odd))
+    return PassedOverReport(named, Counter(_code(each) for each in odd))
 
 
-def outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
-    """The oddity of a link that leads out of every folder checkpoints may come from, else None."""
+def describe_outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
+    """Describe a link that leads out of every allowed folder; None for any other place."""
     if not place.is_outside or any(place.folder.is_relative_to(root) for root in roots):
         return None
     words = (
@@ -114,8 +114,8 @@ def outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
     return Oddity("unsafe_path", words)
 
 
-def without_step(best: Place) -> Oddity:
-    """The oddity of a sound checkpoint that is not the newest only for lack of a step."""
+def describe_stepless(best: Place) -> Oddity:
+    """Describe a sound checkpoint that is not the newest only because its name has no step."""
     words = (
         f"has no step in its name, so {best.name} counts as newer: rename it as step_N, or "
         'set [source] order = "time", or a pattern that leaves it out'
@@ -123,8 +123,8 @@ def without_step(best: Place) -> Oddity:
     return Oddity("no_step", words)
 
 
-def stray_root(place: Place) -> Oddity:
-    """The oddity of a root that holds weights although the folders in it are the checkpoints."""
+def describe_stray_root(place: Place) -> Oddity:
+    """Describe a root that holds weights although the folders in it are the checkpoints."""
     words = (
         f"holds {place.weights[0].name} beside folders that are checkpoints, so it is not one "
         "itself: move that file to a folder of its own, or delete it"
@@ -132,7 +132,7 @@ def stray_root(place: Place) -> Oddity:
     return Oddity("stray", words)
 
 
-def either_root_or_below(found: list[Place], root: Path) -> list[Place]:
+def choose_root_or_below(found: list[Place], root: Path) -> list[Place]:
     """Decide whether the root is the checkpoint, or the folders below it are.
 
     A stray weights file does not make the root a checkpoint. The folder of a whole model is one,
@@ -147,12 +147,12 @@ def either_root_or_below(found: list[Place], root: Path) -> list[Place]:
         return below
     rivals = [place for place in below if place.weights]
     if rivals and (not own.holds(CONFIG) or any(place.step is not None for place in rivals)):
-        return [replace(own, oddity=stray_root(own)), *below]
+        return [replace(own, oddity=describe_stray_root(own)), *below]
     return [own, *(place for place in below if place.oddity and place.step is not None)]
 
 
-def unmarked(marker: str) -> Oddity:
-    """The oddity of a folder that looks complete but lacks its marker."""
+def describe_unmarked(marker: str) -> Oddity:
+    """Describe a folder that looks complete but lacks its marker."""
     words = (
         f"looks complete and has no {marker}: write that file last, or take [source] marker out of "
         "the settings"
@@ -169,27 +169,27 @@ def is_sound(oddity: Oddity | None) -> bool:
     return oddity is not None and oddity.code in ("no_step", "stray")
 
 
-def is_begun(each: Followed) -> bool:
+def is_begun(each: FollowedPlace) -> bool:
     """True if there is more here than a folder whose own name says that it is unfinished."""
     return each.oddity is None or each.oddity.code != "unfinished"
 
 
-def _after(odd: Followed) -> _After:
+def _after(odd: FollowedPlace) -> _After:
     return AFTER[_code(odd)]
 
 
-def _code(odd: Followed) -> str:
+def _code(odd: FollowedPlace) -> str:
     assert odd.oddity is not None
     return odd.oddity.code
 
 
-def reason_of(odd: Followed) -> Reason:
-    """The reason why the folder is passed over, in a sentence that names the folder."""
+def reason_of(odd: FollowedPlace) -> Reason:
+    """Return why the folder is passed over, in a sentence that names the folder."""
     assert odd.oddity is not None
     return Reason(odd.oddity.code, f"{odd.place.name} {odd.oddity.words}")
 
 
-def _telling_files(odd: Followed) -> list[tuple[str, int, int]]:
+def _odd_files(odd: FollowedPlace) -> list[tuple[str, int, int]]:
     assert odd.oddity is not None
     place, names = odd.place, odd.oddity.telling
     files = place.weights or [e for e in place.entries if e.name in names] or place.entries

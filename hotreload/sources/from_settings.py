@@ -72,9 +72,9 @@ def _hub(
 
 
 def _reads_once(settings: Settings, ledger: Ledger) -> Callable[[], bool]:
-    """Return what says if whoever stages finished files may be the first to read them.
+    """Return a function: may staging be the first to read finished files?
 
-    A start, other hosts and sglang-jax's loader must know which bytes they are before.
+    A start, other hosts and sglang-jax's loader must know the content before they load it.
     """
     is_once = settings.engine.nnodes == 1 and settings.engine.loader == "auto"
     return lambda: is_once and ledger.live is not None
