@@ -105,37 +105,37 @@ ROUTES: Mapping[str, KnownFields] = {
     "responses": RESPONSES,
     "`POST /`, `parameters`": PARAMETERS,
 }
-MAY_ASK = ("yes", "any")
+YES, ANY = MAY_SAY_ALL = ("yes", "any")
 NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)
 
 
 def fields() -> str:
-    """The fields by which a request to the model may ask for something, or say anything."""
-    return _fields(lambda each: each if each in MAY_ASK else "")
+    """The fields by which a request to the model may ask for something, on a route at least."""
+    return _fields(lambda each: each if each in MAY_SAY_ALL else "", lambda alike: YES in alike)
 
 
 def every_field() -> str:
     """Every field that a request to the model may have."""
-    return _fields(lambda each: each)
+    return _fields(lambda each: each, any)
 
 
-def _fields(shown: Callable[[str], str]) -> str:
+def _fields(shown: Callable[[str], str], is_row: Callable[[tuple[str, ...]], bool]) -> str:
     """Make rows of how each object takes a field: fields that are taken alike share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     tables = ROUTES.values()
     for name in sorted(set().union(*({*each.accepted_kinds, *each.others} for each in tables))):
         alike = tuple(shown(taken(known, name)) for known in tables)
         names.setdefault(alike, []).append(f"`{name}`")
-    rows = ((", ".join(named), *alike) for alike, named in names.items() if any(alike))
+    rows = ((", ".join(named), *alike) for alike, named in names.items() if is_row(alike))
     return table(("field", *ROUTES), rows)
 
 
 def taken(known: KnownFields, name: str) -> str:
     """How an object takes a field."""
     if name in known.honoured:
-        return "yes"
+        return YES
     if name in known.labels:
-        return "any"
+        return ANY
     if name not in known.others:
         return ""
     idle = known.idle(name)
