@@ -1,7 +1,7 @@
-"""START HERE: builds the parts, joins them, supervises them.
+"""START HERE: builds the daemon's parts, joins them, and supervises them.
 
-The parts know each other only through the core's ports, the gate and events. Whatever ends the
-daemon, the gate is sealed first, so that nobody is answered by weights nobody vouches for.
+The parts know each other only through the core's ports, the gate and events. Before the daemon ends
+it seals the gate: no request is answered by weights of unknown state.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ STOP_DEADLINE = 30.0
 
 
 class Stopped(Exception):
-    """Somebody asked us to stop."""
+    """A signal asked the daemon to stop."""
 
 
 class Daemon:
@@ -70,7 +70,7 @@ class Daemon:
         read: Callable[[], Settings] | None = None,
         features: Sequence[Feature] = FEATURES,
     ) -> None:
-        """`read` reads the settings again; without it they stay as they are."""
+        """`read` reads the settings again; without it they never change."""
         self.settings = settings
         self.limits = Limits(
             **settings.server.limits.model_dump(), unknown_fields=settings.server.unknown_fields
@@ -90,12 +90,13 @@ class Daemon:
             hold_arrivals=settings.reload.while_closed == "hold",
         )
         self.slot = ServingSlot(self.entrance)
-        """The start puts here what serves; the server, a scrape and systemd find it."""
+        """The engines that serve, once the start has put them here, for the server, metrics and
+        systemd."""
         self.live_settings = LiveSettings(settings, read, publish, self.entrance, self.limits)
         self.secrets = SecretFiles(settings, self.live_settings.refused)
         self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
-        """On rank 0 of several hosts, what takes the others along."""
+        """On rank 0 of several hosts, the object that has the other hosts do each step, too."""
         self.attempts = Attempts(
             self.ledger,
             save=self.lead.save if self.lead else self.state.save,
@@ -106,7 +107,7 @@ class Daemon:
         )
         self.features = AllFeatures([each.begin(self._given_to(each)) for each in features])
         self.entrance.admissions = self.features.admissions
-        # Of what the source or the checks have read, for both.
+        # Digests of files that the source or the checks have read, for both.
         digests = Digests(self.ledger.contents, self._quiet)
         self.source = make_source(settings, publish, self.ledger, digests)
         self.checking = CheckpointChecks(
@@ -129,7 +130,7 @@ class Daemon:
             heard=self.lead.heard if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
-        # After those who tell of an attempt: what it says of weights comes later than they.
+        # After the log and the status: a feature's events on weights follow those of the attempt.
         for observe in self.features.observers:
             self.events.subscribe(observe)
         self.files_gone = FilesGone(self.ledger, self.source, publish)
@@ -166,7 +167,7 @@ class Daemon:
         self.life = self._make_follower() if follows else self._make_serving_life()
 
     def _quiet(self) -> Quiet:
-        """At a start nobody is answered who would have to be left any processor time."""
+        """Return how much of the machine staging may use: all of it before requests come."""
         engine, serves = self.settings.engine, self.slot.filled.is_set()
         return Quiet(1, engine.staging_priority, engine.staging_starve) if serves else LOUD
 
@@ -209,7 +210,7 @@ class Daemon:
     # --- a life ------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Serve until told to stop or the engine is lost; return the exit code."""
+        """Serve until a signal or the loss of the engine; return the exit code."""
         server = self.settings.server
         with (
             hold_systemd_sockets() as passed,
@@ -262,7 +263,7 @@ class Daemon:
         )
 
     def _list_background(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Yield what runs from the first moment to the last, whatever the engine does."""
+        """List the tasks that run from the first moment to the last, whatever the engine does."""
         yield self.observers.systemd.beat()
         yield self.state.watch(self.ledger)
         yield self.secrets.watch(self.workers.send_settings)
@@ -287,7 +288,7 @@ class Daemon:
             code = self.shutdown.fail(faults, ExitCode.NO_DEVICE, "daemon.no_device")
         except* EngineLost as losses:
             code = self.shutdown.fail(losses, ExitCode.ENGINE_LOST, "daemon.engine_lost")
-        except* Exception as faults:  # a fault of ours: nobody knows what is whole, so be replaced
+        except* Exception as faults:  # our own fault: the state is unknown, so exit and restart
             log.critical("daemon.internal_error", exc_info=faults)
             code = self.shutdown.fail(faults, ExitCode.ENGINE_LOST, "daemon.internal_error")
         return await self.shutdown.settle(
@@ -295,15 +296,15 @@ class Daemon:
         )
 
     def _lose(self, why: EngineLost) -> None:
-        """Another host is gone: let nobody in any more, and have who is inside hear of it."""
+        """Another host is gone: seal the gate, and end the requests inside with the reason."""
         if self.shutdown.cause is None:
             self.life.lose(why)
             self.shutdown.lose(why)
 
     async def _wait_for_stop(self, http: HttpServer) -> None:
-        """SIGTERM: refuse newcomers, let those inside be answered, then end everything.
+        """On SIGTERM refuse new requests, let those inside end, then end everything.
 
-        Newcomers on a socket that outlives us are not refused: the next of us answers them.
+        On a socket that outlives us none is refused: the next process answers them.
         """
         await self._stop.wait()
         patience = STOP_DEADLINE
@@ -321,7 +322,8 @@ class Daemon:
         raise Stopped
 
     def _take_signals(self) -> None:
-        """Once at the start, and again after the engine's: XLA installs a SIGTERM handler."""
+        """Install the signal handlers; again after the engine's start, as XLA installs one for
+        SIGTERM."""
         handlers: dict[signal.Signals, Callable[[], None]] = {
             signal.SIGTERM: self.stop,
             signal.SIGINT: self.stop,
@@ -331,15 +333,15 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, handler)
 
     def look_anew(self) -> None:
-        """Read the settings and secrets again, look for our sockets, and for a checkpoint."""
+        """On SIGHUP read settings and secrets again, look for our sockets, and for a checkpoint."""
         self.live_settings.ask()
         self.secrets.look_again()
         self.socket_paths.check_now()
         self.source.wake("signal")
 
     def stop(self) -> None:
-        """Leave in order; a second time, at once."""
-        signal.alarm(0)  # XLA's handler, until ours are taken again, aborts us in 3 s
+        """Stop in order; a second call exits at once."""
+        signal.alarm(0)  # XLA's handler, before ours is installed again, aborts us in 3 s
         if self._stop.is_set():
             log.warning("daemon.stopped_at_once", extra={"why": "asked to stop a second time"})
             os._exit(ExitCode.FORCED)

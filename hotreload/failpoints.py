@@ -58,19 +58,19 @@ _armed: dict[str, _Armed] = {}
 
 
 def arm(text: str) -> None:
-    """Arm exactly the points that `text` names; ValueError says what is wrong with it."""
+    """Arm exactly the points that `text` names; ValueError says why it cannot be parsed."""
     points = dict(_parse(one.strip()) for one in text.split(";") if one.strip())
     _armed.clear()
     _armed.update(points)
 
 
 def list_armed() -> dict[str, str]:
-    """The armed points, each with its action."""
+    """List the armed points, each with its action."""
     return {name: f"{each.action}:{each.argument}".strip(":") for name, each in _armed.items()}
 
 
 async def reach(name: str) -> None:
-    """Say that a coroutine is at this point; a hang there ends when it is cancelled."""
+    """Pass this point in a coroutine; a hang here ends when the coroutine is cancelled."""
     if (point := _armed.get(name)) is not None and _is_due(point):
         if point.action in ("hang", "delay"):
             await asyncio.sleep(_seconds(point))
@@ -79,7 +79,7 @@ async def reach(name: str) -> None:
 
 
 def reach_in_thread(name: str) -> None:
-    """Say that a thread is at this point; a hang there never ends."""
+    """Pass this point in a thread; a hang here never ends."""
     if (point := _armed.get(name)) is not None and _is_due(point):
         if point.action == "hang":
             threading.Event().wait()

@@ -1,4 +1,4 @@
-"""A capability beside the kernel, as a list of features names it; it imports nothing heavy."""
+"""Describes one feature beside the kernel; this module imports nothing heavy."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One capability. The kernel knows none: without its line in the list the rest is as before."""
+    """One feature. The kernel knows none; without a feature's line in the list the rest is
+    unchanged."""
 
     name: str
     """The name of its table in the settings, and of its evidence."""
     settings: type[Any] | None = None
     """The table's class, a plain frozen dataclass; None where it has no settings."""
     blank: Evidence | None = None
-    """Its evidence in the record of an attempt about which it was not asked."""
+    """The feature's evidence in an attempt that did not ask the feature."""
     words: WordAttempt | None = None
-    """Puts the facts of its evidence into words; without it the evidence's own are said."""
+    """Puts the facts of the feature's evidence into words; without it the evidence's own words are
+    used."""
     reasons: Sequence[str] = ()
-    """The codes of its refusals, which metrics export at 0 from the start."""
+    """Codes of the feature's refusals, which metrics export at 0 from the start."""
     begin: "Callable[[Given], FeatureParts]"
-    """Make what a daemon has of it; what is heavy is imported here."""
+    """Make the feature's parts for a daemon; heavy modules are imported here."""

@@ -1,4 +1,4 @@
-"""The doors of the kernel: what a daemon gives to a feature, and what that hangs into them."""
+"""What a daemon gives to a feature, and the parts that a feature gives back."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,30 +17,30 @@ from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
 
 Task = Callable[[], Coroutine[Any, Any, None]]
-"""Runs as long as something serves; what it raises ends the daemon."""
+"""A background task; it runs as long as an engine serves, and its error ends the daemon."""
 Apply = Callable[[], None]
-"""Go by settings that were checked; it cannot fail."""
+"""Apply settings that were checked; it cannot fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """All of a daemon that one feature may use."""
+    """Everything of a daemon that one feature may use."""
 
     settings: Callable[[], Settings]
     """Return the settings in force."""
     limits: Limits
-    """Limits on requests, always those in force."""
+    """Limits on requests, always the ones in force."""
     entrance: Entrance[Any]
     engines: Callable[[], Sequence[Any]]
     """List the engines that serve."""
     attempts: Attempts
-    """The record of attempts, its clocks, and the way to publish an event."""
+    """The record of attempts, with its clocks and `publish` for events."""
     leave: Leave
-    """Leave weights that do harm, in the name of this feature."""
+    """Roll back from harmful weights in this feature's name."""
 
 
 def nothing_to_apply() -> None:
-    """Go by settings that change nothing here, or that are read each time."""
+    """Apply settings that change nothing here, or that are read each time."""
 
 
 async def _nothing_to_check(settings: Settings) -> Apply:
@@ -48,25 +48,25 @@ async def _nothing_to_check(settings: Settings) -> Apply:
 
 
 def _see_nothing(event: Event) -> None:
-    """Take no event in."""
+    """Ignore the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureParts:
-    """All that one feature hangs into the doors of one daemon."""
+    """All parts of one feature in one daemon."""
 
     judges: MakeJudges = no_judges
-    """Make those of one attempt."""
+    """Make the judges of one attempt."""
     listeners: Sequence[Listener] = ()
     admission: Admission | None = None
     tasks: Mapping[str, Task] = field(default_factory=dict)
-    """By their names."""
+    """Background tasks by name."""
     observe: Callable[[Event], None] = _see_nothing
-    """Take in what happened, after those that tell of it."""
+    """Receive each event, after the log and the status."""
     report: FeatureReport | None = None
     routes: FeatureRoutes | None = None
     prepare: Callable[[Settings], Awaitable[Apply]] = _nothing_to_check
-    """Check settings that are wished; ConfigError if the feature cannot go by them."""
+    """Check new settings; ConfigError if the feature cannot use them."""
 
 
 class AllFeatures:
@@ -86,7 +86,7 @@ class AllFeatures:
         return [judge for part in self._parts for judge in part.judges()]
 
     async def prepare(self, settings: Settings) -> Apply:
-        """Have all check these settings; ConfigError if one of them cannot go by them."""
+        """Have all features check these settings; ConfigError if one of them cannot use them."""
         applies = [await part.prepare(settings) for part in self._parts]
 
         def apply() -> None:

@@ -1,7 +1,7 @@
-"""Does long work in threads that leave processors and Python's lock to those who serve.
+"""Does long work in threads that leave processors and Python's lock to threads that serve.
 
-They begin with little of what others want. Where that is less than a quarter of a processor,
-threads of the next step join them: no thread can raise its own priority again.
+The threads begin with a low priority. If they get less than a quarter of a processor, threads of
+the next step join them: no thread can raise its own priority again.
 """
 
 import os
@@ -17,21 +17,21 @@ from time import monotonic
 from typing import Any, Literal, NamedTuple
 
 LITTLE = 10
-"""Niceness that leaves a tenth of a processor where others want it. With less, a thread that had
-Python's lock as others took its processor kept it from clients for seconds (idle: 3.6 s beside two
-busy loops; 19: 1.7 s), and what it had begun for a minute."""
+"""Niceness that leaves a tenth of a processor where other threads want it. With a higher niceness
+(idle: 3.6 s beside two busy loops; 19: 1.7 s) a thread that lost its processor while it held
+Python's lock kept the lock from clients for seconds, and its job took a minute."""
 SWITCH_INTERVAL = 0.0005
 """Each return from a blocking call waits for the lock, up to this long; Python's own is 5 ms."""
 NICENESS = (LITTLE, 5, 0)
-"""That of each step."""
+"""The niceness of each step."""
 LAST = len(NICENESS) - 1
 TAKES_ALL = NICENESS.index(5)
-"""From this step on threads take large jobs, too: a thread that starves keeps the job it has."""
+"""From this step on threads take large jobs, too: a starving thread keeps its job."""
 LARGE = 256 << 20
 FLOOR = 0.25
-"""The part of a processor with less than which a crew starves."""
+"""The share of a processor below which a crew starves."""
 LOOK_EVERY = 0.25
-"""Seconds between two looks if the threads starve."""
+"""Seconds between two checks whether the threads starve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class Quiet:
 
     threads: int = 1
     priority: Literal["idle", "normal"] = "idle"
-    """`idle` takes what others leave, and a tenth to a quarter of a processor that they want."""
+    """`idle` takes idle time, and a tenth to a quarter of a processor that others want."""
     starve_seconds: float = 2.0
-    """Time that its threads may want a processor, and have less than a quarter of one, before
-    others of the next step join them."""
+    """Seconds that its threads may want a processor, and have less than a quarter of one, before
+    threads of the next step join them."""
 
 
 QUIET = Quiet()
@@ -51,7 +51,7 @@ LOUD = Quiet(priority="normal")
 
 
 class _Turns:
-    """The process has one such interval, and those who shorten it end one by one."""
+    """Counts the users of the process's one switch interval, which end one by one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class _Turns:
 
     @contextmanager
     def short(self) -> Iterator[None]:
-        """Change how long a thread keeps the lock: short meanwhile, then as before."""
+        """Shorten the time that a thread keeps Python's lock, until the block ends."""
         with self._lock:
             if not self._at_work:
                 self._usual = sys.getswitchinterval()
@@ -79,7 +79,7 @@ short_turns = _Turns().short
 
 
 def yield_processors(niceness: int = LITTLE) -> None:
-    """Have this thread, for as long as it lives, leave most of a processor that others want."""
+    """Lower this thread's priority for good: it leaves most of a processor that others want."""
     own = threading.get_native_id()
     with suppress(OSError):
         if niceness > os.getpriority(os.PRIO_PROCESS, own):
@@ -92,9 +92,9 @@ def do_quietly[J, R](
     quiet: Quiet,
     bytes_of: Callable[[J], int] = lambda job: 0,
 ) -> Iterator[R]:
-    """Yield what each job comes to, in no order; each thread opens a worker of its own.
+    """Yield the result of each job, in no order; each thread opens a worker of its own.
 
-    The first error ends all of it. When this ends, so have the threads.
+    The first error ends all of it. At the end all threads have ended, too.
     """
     crew = _Crew(jobs, worker, quiet, bytes_of)
     try:
@@ -105,7 +105,7 @@ def do_quietly[J, R](
 
 
 def run_steps(steps: Iterable[None], quiet: Quiet) -> None:
-    """Take steps that must follow each other, each in the thread that gets on best."""
+    """Take steps in order, each in the thread that has the most processor time."""
     if quiet.priority == "idle":
         one = replace(quiet, threads=1)
         steps = do_quietly(steps, lambda: nullcontext(lambda step: step), one)
@@ -117,7 +117,7 @@ class _Ended:
 
 
 _reached = threading.local()
-"""The step at which this thread's last crew got on: its next one begins there."""
+"""The step that this thread's last crew reached: its next crew begins there."""
 
 
 class _Crew[J, R]:
@@ -163,11 +163,11 @@ class _Crew[J, R]:
         self._drop_jobs()
         for thread in self._threads:
             thread.join()
-        # An error of a thread that nobody took holds its frames, and they what they made.
+        # An error that was not read holds its frames, and these hold results.
         self._done = SimpleQueue()
 
     def _begin(self, step: int) -> None:
-        """Have threads of this step join; those before end with the job that they have."""
+        """Start threads of this step; earlier ones end with the job that they have."""
         self._step = step
         for _ in range(self._quiet.threads):
             thread = threading.Thread(target=self._work, args=(step,), name="staging", daemon=True)
@@ -215,7 +215,7 @@ class _Had(NamedTuple):
 
 
 class _StarvationWatch:
-    """Looks how much of a processor a crew had of the time in which it wanted one."""
+    """Measures how much of a processor a crew had of the time in which it wanted one."""
 
     def __init__(self, within: float) -> None:
         self._within = within
@@ -224,7 +224,8 @@ class _StarvationWatch:
         self._window = _Had()
 
     def is_starving(self, threads: Iterable[threading.Thread]) -> bool:
-        """Look once more; a window that is over begins again."""
+        """Measure once more, and return True if the crew starved; a window that is over begins
+        again."""
         since = monotonic() - self._looked_at
         self._looked_at += since
         had, wanted = 0.0, 0.0
@@ -243,9 +244,9 @@ class _StarvationWatch:
 
 
 def _measure(thread: int, before: _Had, since: float) -> _Had:
-    """Look at one thread: time in which it waits for a disk, or for a lock, it does not want.
+    """Measure one thread; time in which it waits for a disk or a lock does not count as wanted.
 
-    The system counts a wait when it is over: of one that goes on the time since the last look.
+    The system counts a wait when it ends: for one under way the time since the last look counts.
     """
     had, waited, is_ready = read_scheduling(thread)
     waits_on = before.wanted + since if is_ready and had == before.had else 0.0
@@ -253,9 +254,9 @@ def _measure(thread: int, before: _Had, since: float) -> _Had:
 
 
 def read_scheduling(thread: int) -> tuple[float, float, bool]:
-    """Seconds in which a thread computed, and waited for a processor; and if it wants one now.
+    """Return a thread's seconds of computing, of waiting for a processor, and whether it waits now.
 
-    Where the system does not tell, as if it did nothing but wait.
+    Where the system does not report them, the thread counts as waiting.
     """
     about = Path(f"/proc/self/task/{thread}")
     try:

@@ -1,7 +1,7 @@
 """Waits for work that a cancel cannot stop, or leaves it behind when it takes too long.
 
-Blocking work gets daemon threads of our own: the loop's pool would keep the process from ending
-until a hung read comes back.
+Blocking work runs in daemon threads of our own: the loop's pool would keep the process alive until
+a hung read returns.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ LEFT_BEHIND_SECONDS = 60.0
 
 
 async def run_to_end[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run work to its end even when cancelled meanwhile; raise the cancel again afterwards.
+    """Run work to its end even if cancelled meanwhile; raise the cancel again afterwards.
 
-    An error of the work itself goes before the cancel: the caller must record it, and EngineLost
-    must seal the gate.
+    An error of the work comes before the cancel: the caller must record it, and EngineLost must
+    seal the gate.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -50,10 +50,10 @@ async def run_checked[T](
     work: Awaitable[T],
     discard: Callable[[T], Awaitable[None]] | None = None,
 ) -> T:
-    """Run work to its end, unless `check` raises: it is called at the start and at all news.
+    """Run work to its end, unless `check` raises; `check` runs at the start and at each `news`.
 
-    If the work then made its result all the same, `discard` frees it. The event is cleared here,
-    so others that wait for it must look at the state behind it.
+    If the work ends all the same, `discard` frees its result. The event is cleared here: others
+    that wait for it must look at the state behind it.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -90,7 +90,8 @@ async def _give_up[T](
 
 @asynccontextmanager
 async def deadline(within: float | None, what: str, setting: str) -> AsyncIterator[None]:
-    """Give up what takes too long: SourceUnavailable, since slow storage condemns no checkpoint."""
+    """Cancel a block that takes too long: SourceUnavailable, as slow storage condemns no
+    checkpoint."""
     limit = asyncio.timeout(within)
     try:
         async with limit:
@@ -110,11 +111,11 @@ async def in_thread[T](
     leave_as: str | None = None,
     is_read: bool = True,
 ) -> T:
-    """Run blocking work in a thread; a cancel waits for its end and frees what it made.
+    """Run blocking work in a thread; a cancel waits for its end and frees its result.
 
-    The event tells the work that nobody wants it any more. `leave_as` names work that may hang: a
-    cancel waits only LEAVE_AFTER seconds for it and leaves it behind, and the work frees what it
-    made whenever it ends. Later reads wait for work that was left behind only if it `is_read`.
+    Set, the event asks the work to stop. `leave_as` names work that may hang: a cancel waits only
+    LEAVE_AFTER seconds for it and leaves it behind, and it frees its result whenever it ends. Later
+    reads wait for work left behind only if it `is_read`.
     """
     job = _Job(work, discard, leave_as, is_read)
     try:
@@ -131,7 +132,7 @@ async def in_thread[T](
 async def wait_for_left_behind() -> None:
     """Wait a while for reads that were left behind; SourceUnavailable if one still hangs.
 
-    No read begins beside one that was given up: what hangs the one would hang the other.
+    No read begins beside a hanging one: the same fault would hang it, too.
     """
     ends = [asyncio.wrap_future(each.ended) for each in _list_left() if each.is_read]
     if ends:
@@ -143,12 +144,12 @@ async def wait_for_left_behind() -> None:
 
 
 def left_behind() -> str | None:
-    """A read that was left behind and still hangs, in words; None when there is none."""
+    """Return the name of a read that was left behind and still hangs; None without."""
     return next((each.name for each in _list_left() if each.is_read), None)
 
 
 def list_left_behind() -> list[str]:
-    """All work that was left behind and still hangs, in words."""
+    """List the names of all work that was left behind and still hangs."""
     return [each.name for each in _list_left()]
 
 
@@ -164,7 +165,7 @@ class _Thread(threading.Thread):
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
         self.ended: Future[None] = Future()
-        self.ended.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        self.ended.set_running_or_notify_cancel()  # no waiter can cancel it
 
     def run(self) -> None:
         try:
@@ -174,7 +175,7 @@ class _Thread(threading.Thread):
 
 
 class _Job[T]:
-    """One piece of work, its thread, and who gets the result: the loop, or `discard`."""
+    """One piece of work and its thread; the result goes to the loop, or to `discard`."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class _Job[T]:
         return self._done
 
     async def end(self, within: float | None) -> None:
-        """Tell the work that nobody wants it any more, and see that nothing of it stays."""
+        """Ask the work to stop, and free its result."""
         self._cancel.set()
         self._done.add_done_callback(_drop_error)
         await asyncio.wait({self._done}, timeout=within)
@@ -216,10 +217,10 @@ class _Job[T]:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Let go of what the functions held that an error has ended; where they stood stays known.
+    """Clear the local variables of the frames that raised an error; the trace keeps its lines.
 
-    One that keeps the error would keep it all: half a set of weights. Only for an error that nobody
-    else has heard of: a coroutine that handles it elsewhere, and waits, would be closed.
+    A kept error would keep them all, such as half a set of weights. Only for an error that no other
+    task handles: a coroutine that handles it elsewhere, and waits, would be closed.
     """
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -233,7 +234,7 @@ def forget_locals(error: BaseException) -> None:
 
 @contextmanager
 def forgetting_locals() -> Iterator[None]:
-    """Let an error out of here hold nothing of what was at hand within."""
+    """Clear the local variables of the frames of an error that leaves the block."""
     try:
         yield
     except Exception as error:
@@ -242,7 +243,7 @@ def forgetting_locals() -> Iterator[None]:
 
 
 def _drop_error(done: asyncio.Future[Any]) -> None:
-    """Take the error of work that was given up: asyncio would log it as one that nobody saw."""
+    """Read the error of abandoned work: else asyncio would log it as never retrieved."""
     if not done.cancelled():
         done.exception()
 
@@ -253,7 +254,7 @@ def _run[T](
     result: Future[T],
     discard: Callable[[T], None],
 ) -> None:
-    """Runs in the thread. The future says, in one step, whether anybody waits for the result."""
+    """Run in the thread; the future says in one step whether a task still waits for the result."""
     try:
         value = work(cancel)
     except BaseException as error:

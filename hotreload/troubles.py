@@ -1,7 +1,8 @@
-"""Troubles: what stays wrong until somebody mends it. Each is told once, and shown all along.
+"""Troubles: faults that last until an operator mends them; each is logged once, and shown until
+then.
 
-The one that looks for it tells how it stands by a `Trouble`; log, status, metrics, alerts and
-`hotreload explain` know it by its code.
+The part that checks for a fault reports it by a `Trouble`; log, status, metrics, alerts and
+`hotreload explain` know the fault by its code.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ TROUBLES = (
 
 
 class Trouble:
-    """One trouble: tells when it begins, when its words change, and when it is over."""
+    """One trouble: publishes its beginning, each change of its words, and its end."""
 
     def __init__(self, code: str, publish: Publish) -> None:
         self._code = code
@@ -42,10 +43,10 @@ class Trouble:
         self._message: str | None = None
 
     def set(self, message: str | None, todo: str = "", *, of: str = "") -> None:
-        """Say how it stands: what is wrong and what to do about it, or None when nothing is.
+        """Set the fault's message and what to do about it; None when there is no fault.
 
-        Told as often as it is looked at; only a change is published. `of` says what of, where
-        several things may have the same trouble: it is over when none of them has.
+        May be called on each look: only a change is published. `of` names one of several things
+        that may have this fault: the trouble ends when none of them has it.
         """
         if message is None:
             self._standing.pop(of, None)

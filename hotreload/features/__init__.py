@@ -1,4 +1,4 @@
-"""Capabilities beside the kernel: each uses its doors, and goes when its folder and its line go."""
+"""The features: each uses the kernel's interfaces, and goes when its folder and its line go."""
 
 from hotreload.feature import Feature
 from hotreload.features.bake import BAKE_FEATURE
@@ -14,4 +14,4 @@ FEATURES: tuple[Feature, ...] = (
     COMPARE_FEATURE,
     COMMAND_FEATURE,
 )
-"""Those of a daemon. Their order is that of judges, of fields in `/status`, and of metrics."""
+"""The features of a daemon, in the order of judges, of fields in `/status`, and of metrics."""

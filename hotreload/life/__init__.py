@@ -1,1 +1,1 @@
-"""The life of a daemon: its state, its start, what serves from then on, its end."""
+"""The life of a daemon: its saved state, its start, its background tasks, its shutdown."""

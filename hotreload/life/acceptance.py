@@ -1,7 +1,8 @@
-"""All that is refused of settings before a daemon begins to go by them.
+"""Checks all settings before a daemon uses them.
 
-`serve`, `check-config` and a SIGHUP ask here and nowhere else: what one of them takes, all take.
-What only a start finds out (a port that is taken, a folder that is not there) is `doctor`'s.
+`serve`, `check-config` and a SIGHUP all check here: settings that one of them accepts, all accept.
+Faults that only a start finds (a port that is taken, a folder that is missing) are left to
+`doctor`.
 """
 
 import logging
@@ -34,10 +35,10 @@ from hotreload.threads import deadline, in_thread
 log = logging.getLogger("hotreload.boot")
 
 CHECK_SECONDS = 10.0
-"""Limit for the files that settings name, at a start, which waits for late disks itself."""
+"""Seconds for reading the files that settings name; at a start the start waits for slow disks."""
 
 SPECIAL_TOKENS = 8
-"""A tokenizer adds no more to a text than these: one that begins it, and one that ends it."""
+"""The most tokens that a tokenizer adds to a text, to begin and to end it."""
 OUR_FOLDERS = ("boot", "staging", "hub", COMPILED, KEPT_MODEL)
 """Folders that the daemon makes in the state folder, and clears."""
 
@@ -48,28 +49,28 @@ def read_settings(
     environ: Mapping[str, str],
     features: Iterable[HasSettings],
 ) -> Loaded:
-    """Read the settings; one ConfigError lists all that keeps a daemon from going by them."""
+    """Read the settings; one ConfigError lists every fault in them."""
     loaded = load(file, sets, environ, features)
     check(loaded.settings)
     return replace(loaded, settings=with_files(loaded.settings))
 
 
 def with_files(settings: Settings) -> Settings:
-    """Return the settings with what the files of features hold; ConfigError if one is bad."""
+    """Return the settings with the contents of features' files; ConfigError if one is bad."""
     return changed(settings, {name: table.with_files() for name, table in settings.of_features()})
 
 
 def check(settings: Settings) -> None:
-    """Raise a ConfigError that lists everything a daemon refuses of these."""
+    """Raise a ConfigError that lists all faults of the settings."""
     faults = [fault for refused in REFUSED for fault in refused(settings)]
     if faults:
         raise ConfigError.listing(faults)
 
 
 async def check_at_start(settings: Settings) -> Settings:
-    """Check them where a disk that hangs is told of, and left to the start.
+    """Check the settings at a start, and return them with the contents of the files that they name.
 
-    Return them with what is read of the files that they name.
+    If a disk hangs, the check is logged as not done, and the start itself meets the fault.
     """
     name = "a check of the settings"
     try:
@@ -106,7 +107,7 @@ def _places(settings: Settings) -> Iterator[str]:
 
 
 def _plain(path: Path) -> Path:
-    """The path without dots; links are not followed, for one may lead to a disk that hangs."""
+    """Return the path without dots; links are not followed: one may lead to a disk that hangs."""
     return Path(os.path.normpath(path))
 
 
@@ -171,9 +172,9 @@ def _probes(settings: Settings, context: int | None) -> Iterator[str]:
 
 
 def _many_tokens(prompt: str, most: int, tokenizer: Path | None) -> int | None:
-    """Count the tokens of a prompt that has more than this; None where it has not, or may not.
+    """Return the token count of a prompt if it is above `most`; None if not, or if unknown.
 
-    No token is shorter than a byte, so a tokenizer is read for long prompts alone.
+    No token is shorter than a byte: only for long prompts a tokenizer is read.
     """
     if tokenizer is None or len(prompt.encode()) + SPECIAL_TOKENS <= most:
         return None
@@ -190,4 +191,4 @@ REFUSED: Sequence[Callable[[Settings], Iterator[str]]] = (
     _files,
     _model,
 )
-"""Each yields what is wrong, in words. What a setting alone shows is refused by its model."""
+"""Checks that yield faults in words. A fault of one setting alone is found by its own model."""

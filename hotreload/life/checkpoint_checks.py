@@ -1,4 +1,4 @@
-"""Runs every check on the files of a checkpoint, against what the engine serves."""
+"""Runs every check on a checkpoint's files, against the model that the engine serves."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from hotreload.types import Checkpoint, Revision, Served
 
 
 class CheckpointChecks:
-    """The checks that the core validates checkpoints with, at a start and later."""
+    """The checks by which the core validates checkpoints, at a start and later."""
 
     def __init__(
         self,
@@ -24,20 +24,20 @@ class CheckpointChecks:
         roots: Sequence[Path],
         digests: Digests,
     ) -> None:
-        """The settings of the moment rule; `content_of` is the content a revision must have."""
+        """The settings in force apply; `content_of` returns the content id a revision must have."""
         self.served = Served({}, {}, {})
-        """The model that each checkpoint must match; known once a start has looked at it."""
+        """The model that each checkpoint must match, once a start has read it."""
         self._rereading = live_settings
         self._content_of = content_of
         self._roots = roots
         self._digests = digests
 
     def serve(self, served: Served) -> None:
-        """Compare checkpoints with this from now on."""
+        """Check checkpoints against this model from now on."""
         self.served = served
 
     async def __call__(self, revision: Revision, path: Path) -> Checkpoint:
-        """Check it, in a thread that is left behind when a read hangs."""
+        """Check a checkpoint, in a thread that is left behind when a read hangs."""
         checks = self._rereading.settings.checks
         run = partial(
             check_checkpoint,

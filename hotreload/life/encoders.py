@@ -1,4 +1,4 @@
-"""The copy of what encodes prompts that workers have: that of an engine which serves now."""
+"""Keeps the copy of an engine's prompt encoder for the workers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,30 +8,31 @@ from hotreload.life.running_engine import RunningEngine
 
 
 class Encoders:
-    """Looks at the engines that serve, at first and whenever one has come or gone."""
+    """Copies the encoder of the first engine, at first and whenever an engine came or went."""
 
     def __init__(self, engines: Callable[[], Sequence[RunningEngine]]) -> None:
-        """`engines` lists those that serve, the first of which may be the only one."""
+        """`engines` lists the engines that serve."""
         self._engines = engines
         self._moved = asyncio.Event()
         self.copy: EncoderCopy | None = None
-        """That of the first one, as of the last look; None if it has none."""
+        """The first engine's encoder as of the last look; None if it has none."""
 
     async def look(self) -> bool:
-        """Have each make its copy, by whose name it knows what was encoded so; True for news."""
+        """Have each engine copy its encoder, and know prompts encoded by it; return True if it
+        changed."""
         before = self.copy
         copies = [await engine.encoder_copy() for engine in self._engines()]
         self.copy = copies[0] if copies else None
         return self.copy != before
 
     def look_again(self) -> None:
-        """Look soon: the engines are others."""
+        """Look soon: an engine came or went."""
         self._moved.set()
 
-    async def follow(self, tell: Callable[[], None]) -> None:
-        """Tell of news, for ever."""
+    async def follow(self, send: Callable[[], None]) -> None:
+        """Call `send` each time the encoder has changed, for ever."""
         while True:
             await self._moved.wait()
             self._moved.clear()
             if await self.look():
-                tell()
+                send()

@@ -1,4 +1,4 @@
-"""One worker as the daemon keeps it: begun, asked whether it goes on, and begun again."""
+"""Keeps one worker process: starts it, checks that it answers, and starts it again."""
 
 import asyncio
 import logging
@@ -34,13 +34,13 @@ PROGRAM = (
 )
 PING_SECONDS = 1.0
 UNANSWERED_PINGS = 10
-"""So many that a worker has not answered in a row, and it counts as hanging."""
+"""Count of unanswered pings in a row at which a worker counts as hanging."""
 PINGS_OF_A_START = 60
-"""So many it may leave unanswered before the first that it answers."""
+"""Count of pings that a worker may leave unanswered before its first answer."""
 LONGEST_PAUSE = 30.0
-"""The longest time until one is started again that is lost again and again."""
+"""Seconds until a worker that fails again and again is started again, at most."""
 STEADY_SECONDS = 60.0
-"""One that served so long was no failure of a start."""
+"""Seconds of service after which a loss does not count as a failed start."""
 
 Descriptors = tuple[int, int]
 WorkerProgram = subprocess.Popen[bytes]
@@ -48,29 +48,29 @@ WorkerProgram = subprocess.Popen[bytes]
 
 @dataclass(frozen=True, slots=True)
 class WorkerTerms:
-    """All that workers have in common."""
+    """What all workers have in common."""
 
     model: Model
     metrics: Metrics
     publish: Publish
     start: Callable[[int, Descriptors], WorkerStart]
-    """Says what the worker of this index has to know, and by which descriptors it is reached."""
+    """Make the start data of the worker of this index, which these descriptors reach."""
     first: Callable[[], Iterable[Message]]
-    """Says what one is told before anything else."""
+    """List the messages that a worker receives first."""
     adopt: OnConnection
-    """Goes on with a connection that one gives back."""
+    """Continue a connection that a worker gives back."""
 
 
 class KeptWorker:
-    """One place for a worker, in which there is one after another."""
+    """One place for a worker process, filled by one after another."""
 
     def __init__(self, index: int, counts: SharedCounters) -> None:
-        """`counts` are the numbers as this worker has a part in them."""
+        """`counts` is this worker's share of the shared counters."""
         self.index = index
         self.serves = False
-        """True while it takes connections."""
+        """True while the worker takes connections."""
         self.runs = False
-        """True from before its first start until it is started no more."""
+        """True from before the first start until no other start follows."""
         self._counts = counts
         self._handed = 0
         self._wire: Wire | None = None
@@ -79,7 +79,7 @@ class KeptWorker:
         self._going = asyncio.Event()
 
     async def run(self, terms: WorkerTerms) -> None:
-        """Keep one running until `shut_down`, and until the last has answered everybody."""
+        """Keep a worker running until `go`, and until the last one has answered its requests."""
         self.runs = True
         failures = 0
         try:
@@ -96,18 +96,18 @@ class KeptWorker:
             self.runs = False
 
     def shut_down(self) -> None:
-        """Have it answer who came, and go; no other takes its place."""
+        """Have the worker answer its requests and exit; no other takes its place."""
         self._going.set()
         self.serves = False
-        self.tell(MessageKind.SHUT_DOWN)
+        self.send(MessageKind.SHUT_DOWN)
 
-    def tell(self, *message: Any) -> None:
-        """Tell it something, if there is one."""
+    def send(self, *message: Any) -> None:
+        """Send the worker a message, if there is a worker."""
         if self._wire is not None:
             self._wire.send(*message)
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give it a connection; False if it does not take it now."""
+        """Hand the worker a connection; False if it takes none now."""
         if self._handing is None or not self._handing.hand_over(descriptor, data):
             return False
         self._handed += 1
@@ -115,12 +115,12 @@ class KeptWorker:
 
     @property
     def connections(self) -> int:
-        """Count its connections, with those that are on their way to it."""
+        """Count the worker's connections, with those on their way to it."""
         return self._counts.connections + self._handed - self._counts.adopted.own
 
     @property
     def idle(self) -> int:
-        """Count about those of its connections that have no request under way."""
+        """Count roughly the worker's connections without a request under way."""
         return self._counts.connections - self._counts.running.own
 
     async def _rest(self, seconds: float) -> None:
@@ -131,7 +131,7 @@ class KeptWorker:
             pass
 
     async def _run_worker_or_fail(self, terms: WorkerTerms) -> str:
-        """Have one live; a fault of ours, or a machine that is full, costs nobody else anything."""
+        """Run one worker; return why it ended, or the error that kept it from starting."""
         try:
             return await self._run_worker(terms)
         except Exception as fault:
@@ -139,7 +139,7 @@ class KeptWorker:
             return f"it does not start: {type(fault).__name__}: {fault}"
 
     async def _run_worker(self, terms: WorkerTerms) -> str:
-        """Have one from its start to its end; return why it ended."""
+        """Run one worker from its start to its end; return why it ended."""
         wire, their_wire = socket.socketpair()
         handing, their_handing = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         descriptors = (their_wire.fileno(), their_handing.fileno())
@@ -161,9 +161,9 @@ class KeptWorker:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: spoken, wire)
             self._handing = HandoverChannel(handing, terms.adopt)
             for message in terms.first():
-                self.tell(*message)
-            if self._going.is_set():  # since it was begun
-                self.tell(MessageKind.SHUT_DOWN)
+                self.send(*message)
+            if self._going.is_set():  # set while the process started
+                self.send(MessageKind.SHUT_DOWN)
             return await self._until_it_ends(process, spoken)
         finally:
             self._end(asked)
@@ -188,7 +188,7 @@ class KeptWorker:
         return f"it ended with code {code}" if code >= 0 else f"signal {-code} ended it"
 
     def _receive(self, message: Message, asked: WorkerRequests | None, terms: WorkerTerms) -> None:
-        assert asked is not None, "nothing comes before it is there"
+        assert asked is not None, "no message comes before the start"
         match message:
             case [MessageKind.ALIVE, number]:
                 self._answered = max(self._answered, number)
@@ -199,7 +199,7 @@ class KeptWorker:
                 asked.receive(message)
 
     def _end(self, asked: WorkerRequests | None) -> None:
-        """Take nothing from it any more, and give it nothing."""
+        """Close the way to the worker, and drop its requests."""
         self.serves = False
         if asked is not None:
             asked.cancel_all()
@@ -212,25 +212,24 @@ class KeptWorker:
 
 
 def _ignore() -> None:
-    """Need not hear that it is gone: the end of its process says so."""
+    """Do nothing: the wait for the worker's process returns."""
 
 
 def _start_process(start: WorkerStart) -> WorkerProgram:
-    """Begin a process that is told what it has to know; blocks.
+    """Start a worker process and write its start data to its input; blocks.
 
-    By subprocess and not by the loop, whose own way runs what libraries do at a fork: tokenizers
-    warns of it.
+    By subprocess, as the loop's own way runs libraries' fork handlers: tokenizers warns of that.
     """
     command = (sys.executable, "-P", "-c", PROGRAM)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=start.descriptors)
     assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin:  # it has ended: who waits for it hears of that
+    with suppress(BrokenPipeError), process.stdin:  # it has ended: the wait for its end returns
         process.stdin.write(pickle.dumps(start))
     return process
 
 
 async def _wait_for_end(process: WorkerProgram) -> None:
-    """Wait until it has ended."""
+    """Wait until the process has ended."""
     if process.poll() is not None:
         return
     ended = asyncio.Event()

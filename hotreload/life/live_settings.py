@@ -1,6 +1,6 @@
 """Reads settings, and files of secrets, again while the daemon runs.
 
-What is wrong with them changes nothing: what they held before counts on, and it is told.
+A fault in them changes nothing: the values of before stay in force, and the fault is reported.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from hotreload.troubles import SETTINGS_REFUSED, Trouble
 log = logging.getLogger("hotreload")
 
 REREAD_SECONDS = 10.0
-"""Limit for the file: after that the operator has waited long enough, and is told."""
+"""Seconds for reading the settings file; after that the operator gets an error."""
 MEND_IT = "mend what it names and send SIGHUP again: until then the settings from before hold"
 
 
 LOOK_AT_SECRETS_SECONDS = 1.0
-"""The time in which a key that was taken out counts no more."""
+"""Seconds until a key that was removed from its file is refused."""
 PUT_IT_RIGHT = "put the file right: until then what it held when it was last read counts"
 
 
 class LiveSettings:
-    """Holds the settings in force, and reads them again when somebody asks."""
+    """Holds the settings in force, and reads them again on SIGHUP."""
 
     def __init__(
         self,
@@ -53,35 +53,35 @@ class LiveSettings:
         entrance: Entrance[Any],
         limits: Limits,
     ) -> None:
-        """Without `read` they stay as they are."""
+        """Without `read` the settings never change."""
         self.settings = settings
         self._read = read or (lambda: settings)
         self._publish = publish
         self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
         self.limits = limits
-        """Limits on requests, always those that are in force."""
+        """Limits on requests, always the ones in force."""
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
-        """Have them read again, as soon as something serves."""
+        """Have the settings read again, as soon as an engine serves."""
         self._asked.set()
 
     async def run(
         self, replicas: Replicas[RunningEngine], reconciler: Reconciler, features: AllFeatures
     ) -> NoReturn:
-        """Read them each time it was asked for, for ever, and tell what came of it."""
+        """Read the settings at each `ask`, for ever, and publish the outcome."""
         while True:
             await self._asked.wait()
-            self._asked.clear()  # who asks from now on may mean a file that is changed meanwhile
+            self._asked.clear()  # a later request may be for a file that changes meanwhile
             try:
                 found = reread(self.settings, await self._read_wished())
-                apply = await features.prepare(found.settings)  # all check, and then all go by them
+                apply = await features.prepare(found.settings)  # all check before any applies
                 self._go_by(found.settings, replicas, reconciler)
                 apply()
             except HotReloadError as fault:
                 self._refuse(str(fault))
-            except Exception as fault:  # a fault of ours must not end what serves
+            except Exception as fault:  # our own fault must not end the engines
                 log.exception("settings.internal_error")
                 words = f"internal error in hotreload: {type(fault).__name__}: {fault}"
                 self._refuse(words)
@@ -95,16 +95,16 @@ class LiveSettings:
 
     async def _read_wished(self) -> Settings:
         async with deadline(REREAD_SECONDS, "reading the settings", "is their disk there?"):
-            # No read of a checkpoint: one that hangs must not hold up those.
+            # A hanging read of settings must not hold up reads of checkpoints.
             name = "a read of the settings"
             return await in_thread(lambda cancel: self._read(), leave_as=name, is_read=False)
 
     def have_judge(self, engine: RunningEngine) -> None:
-        """Have an engine judge weights by the settings that are gone by."""
+        """Have an engine judge weights by the settings in force."""
         engine.judge_by(probes_of(self.settings), self.settings.checks.max_drift)
 
     def _judge_by(self, settings: Settings, engines: Sequence[RunningEngine]) -> None:
-        """Have all engines judge by these; none does when one of them cannot."""
+        """Have all engines judge by these settings; none does when one of them cannot."""
         try:
             for engine in engines:
                 engine.judge_by(probes_of(settings), settings.checks.max_drift)
@@ -116,7 +116,7 @@ class LiveSettings:
     def _go_by(
         self, settings: Settings, replicas: Replicas[RunningEngine], reconciler: Reconciler
     ) -> None:
-        """Have the parts go by these; ConfigError, and no change, if one of them cannot."""
+        """Apply these settings to all parts; ConfigError, and no change, if one part cannot."""
         self._judge_by(settings, [replica.engine for replica in replicas])
         reconciler.rules = rules_of(settings)
         reconciler.judge_by(digest_of_probes(settings))
@@ -136,14 +136,14 @@ def probes_of(settings: Settings) -> list[Probe]:
 
 
 def digest_of_probes(settings: Settings) -> str:
-    """Return what is the same as long as weights are asked the same, in the same time."""
+    """Return a digest that changes when the probes or their time do."""
     asked = [probe.model_dump(mode="json") for probe in settings.probe]
     told = json.dumps([asked, settings.reload.probe_timeout])
     return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 class SecretFiles:
-    """Reads each file that is read again, for all processes, and tells of those that cannot be."""
+    """Reads each file of secrets again, for all processes, and reports unreadable files."""
 
     def __init__(self, settings: Settings, trouble: Trouble) -> None:
         """ConfigError if a file of keys cannot be read."""
@@ -193,7 +193,7 @@ class SecretFiles:
             late.cancel()
 
     def _refuse(self, name: str, why: str) -> None:
-        """Tell why a file cannot be read; what is known of it counts on, in all processes alike."""
+        """Report why a file cannot be read; its last contents stay in force in all processes."""
         self._trouble.set(why, PUT_IT_RIGHT, of=name)
         if name in self.keys and self._faults.get(name) != why:
             log.error("api_keys.unreadable", extra={"cause": why, "todo": PUT_IT_RIGHT})

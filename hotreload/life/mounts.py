@@ -1,4 +1,4 @@
-"""Waits for what the settings name to be mounted: what is late must not end the start for good."""
+"""Waits until the disks that settings name are mounted: a late mount must not end the start."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ MOUNT_SECONDS = 2.0
 
 
 def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
-    """Find what this machine is to mount on the way to a path, and has not; None for nothing.
+    """Find a mount point on the way to a path that is configured and not mounted; None without.
 
-    An automatic mount counts as missing while the path is: to look at it has not brought it.
+    An automatic mount counts as missing while the path is: looking at the path did not mount it.
     """
     planned, there = set(_list_planned(fstab)), dict(mounts(_text(mountinfo)))
     for each in (path, *path.parents):
@@ -33,18 +33,18 @@ def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) 
 
 
 def missing_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
-    """The same, and an empty folder too: what is mounted by hand or by a script is in no table."""
+    """Find a missing mount, or an empty folder: a mount by hand or script is in no table."""
     return planned_mount(path, fstab, mountinfo) or _empty_on_the_way(path)
 
 
 def first_missing(paths: Iterable[Path | None]) -> Path | None:
-    """Find what is to be mounted for the first of these paths that something is missing for."""
+    """Find the missing mount of the first of these paths that lacks one."""
     missing = (missing_mount(path) for path in paths if path is not None)
     return next((each for each in missing if each is not None), None)
 
 
 def _empty_on_the_way(path: Path) -> Path | None:
-    """The path, or the nearest folder above it that is there, if it is empty or does not answer."""
+    """Return the path, or the nearest folder above, if that is empty or does not answer."""
     for each in (path, *path.parents):
         try:
             with os.scandir(each) as entries:
@@ -79,9 +79,9 @@ async def wait_for_mount(missing: Path, look: Callable[[], Awaitable[Path | None
 
 
 async def wait_for_state_mount(state: Path) -> None:
-    """Wait for the mount that the state lies on: what was written beneath it would be hidden.
+    """Wait for the mount of the state folder: files written beneath it would be hidden.
 
-    Nothing serves yet, so systemd and the log alone are told.
+    Only systemd and the log get a message: nothing serves yet.
     """
     notifier, missing = Notifier(), None
     while (late := await read_from_disk(state, partial(planned_mount, state))) is not None:
@@ -93,6 +93,6 @@ async def wait_for_state_mount(state: Path) -> None:
 
 
 def log_missing_mount(mount: Path, why: str) -> None:
-    """Write to the log what is waited for."""
+    """Write the missing mount to the log."""
     todo = f"mount it (systemctl list-units --type=mount; mount {mount}), or mend the setting"
     log.warning("boot.not_mounted", extra={"path": str(mount), "why": why, "todo": todo})

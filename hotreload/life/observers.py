@@ -1,4 +1,4 @@
-"""The picture of how things are, and all that tell it to others."""
+"""The observers of events: the picture, and the log, metrics and systemd that render it."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ from hotreload.settings.sections import Settings
 
 
 class Observers:
-    """Hears of every event: the picture first, then those who tell of it."""
+    """Subscribes every observer to the events: the picture first, then those that render it."""
 
     def __init__(
         self,
@@ -39,11 +39,10 @@ class Observers:
         rank: Rank | None,
         heard: Callable[[], Mapping[int, float]],
     ) -> None:
-        """`reports`, `routes` and `reasons` are those of features.
+        """`reports`, `routes` and `reasons` come from the features.
 
-        `word` puts what their judges found into words, by the names of these.
-
-        `heard` says how many seconds ago each other rank gave a sign of life.
+        `word` puts a judge's findings into words, by the judge's name. `heard` returns the seconds
+        since each other rank's last sign of life.
         """
         on_device = settings.reload.keep_previous == "device"
         self.picture = Picture(

@@ -1,8 +1,8 @@
-"""One of the daemon's engines from its start to its loss, and again, as long as another serves.
+"""Keeps one of the daemon's engines running, and restarts it after a loss.
 
-The first engine comes from the boot. Every other one, and each that is started again, is a twin: it
-copies the weights of one that serves, so nothing is read and nothing else can answer in it. Those
-that are there when the daemon leaves are the daemon's to close, once nothing works on them.
+The start makes the first engine. Every other engine, and each restarted one, is a twin: it copies
+the weights of one that serves, so nothing is read and no other weights can answer. The engines that
+serve when the daemon stops are closed by the daemon, once no work on them is left.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 StartTwin = Callable[[int, RunningEngine], Awaitable[RunningEngine]]
 """Start the engine of this index, with the weights that another one answers by."""
 Tasks = Callable[[Replica[RunningEngine]], Mapping[str, Run]]
-"""All that must run as long as the engine serves, by its name; EngineLost ends it."""
+"""The engine's background tasks by name; EngineLost ends them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +39,20 @@ class Shared:
 
     entrance: Entrance[RunningEngine]
     by_index: dict[int, Replica[RunningEngine]]
-    """All that are there, those that are lost and not yet closed among them."""
+    """All engines, also lost ones that are not closed yet."""
     replicas: Replicas[RunningEngine]
-    """The ones among them that serve."""
+    """The engines that serve."""
     start: StartTwin
     judge: Callable[[RunningEngine], None]
-    """Have it judge weights as the settings of the moment say."""
+    """Have the engine judge weights by the settings in force."""
     doubt: Callable[[Generation, CheckpointRejected], None]
-    """Tell that what is live answers, in spite of what the probes say."""
+    """Report that live weights answer although they fail the probes."""
     tasks: Tasks
     publish: Publish
     backoff: Callable[[int], float]
     probe_within: Callable[[], float]
     starting: asyncio.Lock
-    """Held by the one that is started: starts take turns, as each takes all it can get."""
+    """Held by the engine that starts: starts take turns, as each takes all memory it can get."""
 
 
 class ReplicaLife:
@@ -64,9 +64,9 @@ class ReplicaLife:
         self._failures = 0
 
     async def run(self) -> NoReturn:
-        """Serve with what the boot brought, if it did, else with a twin, for ever.
+        """Serve with the start's engine, if there is one, else with a twin, for ever.
 
-        EngineLost, the one that was lost, ends it when no other engine serves.
+        Raises the EngineLost of this engine when no other engine serves.
         """
         while True:
             if self._index not in self._shared.by_index:
@@ -80,7 +80,7 @@ class ReplicaLife:
     # --- as long as it serves ----------------------------------------------------------------
 
     async def _serve(self, replica: Replica[RunningEngine]) -> EngineLost:
-        """Do what must be done while it serves; return why it was lost."""
+        """Run the engine's background tasks while it serves; return why it was lost."""
         began = time.monotonic()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -97,7 +97,7 @@ class ReplicaLife:
         return await replica.wait_until_lost()
 
     async def _close(self) -> None:
-        """Free what it held, once no attempt works on it; nothing of it is left here."""
+        """Close a lost engine and free its memory, once no attempt works on it."""
         async with self._shared.replicas.changing:
             replica = self._shared.by_index[self._index]
             await run_to_end(replica.engine.close())
@@ -105,7 +105,7 @@ class ReplicaLife:
             del self._shared.by_index[self._index]
 
     async def _rest(self, why: str) -> None:
-        """Tell of the loss, and wait before the next start: longer each time."""
+        """Publish the loss, and wait before the next start: longer each time."""
         self._failures += 1
         again_in = self._shared.backoff(self._failures)
         self._shared.publish(ReplicaMoved(self._index, ReplicaState.LOST, why, again_in))
@@ -114,7 +114,7 @@ class ReplicaLife:
     # --- its start ---------------------------------------------------------------------------
 
     async def _start_until_joined(self) -> None:
-        """Start it as a twin of one that serves, again and again until it joins."""
+        """Start the engine as a twin of one that serves, again and again until it joins."""
         while True:
             try:
                 async with self._shared.starting:
@@ -130,7 +130,7 @@ class ReplicaLife:
         shared.publish(ReplicaMoved(self._index, ReplicaState.STARTING))
         engine = await shared.start(self._index, shared.replicas.first.engine)
         try:
-            # The first answer compiles, which takes its time, and no attempt waits for it.
+            # The first answer compiles for long, and no attempt waits for it.
             await self._prove(engine, shared.replicas.live, FIRST_ANSWER_SECONDS)
             async with shared.replicas.changing:
                 await self._join(engine)
@@ -141,7 +141,7 @@ class ReplicaLife:
     async def _prove(
         self, engine: RunningEngine, live: Generation, within: float, setting: str = ""
     ) -> None:
-        """Ask it the probes of the moment; what noise answers tells nothing."""
+        """Ask the engine the probes in force, unless noise is live: its answers have no meaning."""
         self._shared.judge(engine)
         if live.revision.is_noise:
             return
@@ -150,25 +150,25 @@ class ReplicaLife:
             return
         if isinstance(verdict, NoAnswer) or not await self._fails_everywhere():
             raise verdict
-        await engine.scrub()  # an answer that was no number may have left its like in the cache
+        await engine.scrub()  # a nonfinite answer may have left NaN in the cache
         self._shared.doubt(live, verdict)
 
     async def _fails_everywhere(self) -> bool:
-        """True if those that serve these weights fail the probes, too: so the probes are wrong."""
+        """Return True if an engine that serves fails the probes, too: then the probes are wrong."""
         shared, first = self._shared, self._shared.replicas.first.engine
         shared.judge(first)
         verdict = await ask_probes(first, shared.probe_within(), "[reload] probe_timeout")
         return verdict is not None and not isinstance(verdict, NoAnswer)
 
     async def _join(self, engine: RunningEngine) -> None:
-        """Bring it to what is live now, prove that it answers, and let requests in."""
+        """Give the engine the live weights, prove that it answers, and admit requests."""
         shared, live = self._shared, self._shared.replicas.live
         mode = shared.replicas.mode
         if mode is Mode.OVERLAP and engine.cannot_overlap:
             raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
         await _catch_up(engine, live, shared.replicas.first.engine)
         await self._prove(engine, live, shared.probe_within(), "[reload] probe_timeout")
-        engine.count_anew()  # what its first answers compiled nobody waited for
+        engine.count_anew()  # no request waited while its first answers compiled
         replica = Replica(engine, shared.entrance.renew(self._index), live, mode)
         shared.by_index[self._index] = replica
         replica.open()
@@ -177,7 +177,7 @@ class ReplicaLife:
 
 
 async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngine) -> None:
-    """Other weights may have gone live while it was started."""
+    """Copy the live weights again, if others went live during the start."""
     mine = engine.live
     if (mine.revision, mine.fingerprint) != (live.revision, live.fingerprint):
         staged = await engine.twin(first.live)
@@ -193,5 +193,5 @@ async def _until_dead(replica: Replica[RunningEngine]) -> None:
 
 
 async def _until_lost(replica: Replica[RunningEngine]) -> None:
-    """An attempt may have lost it, though no part of it has died."""
+    """Raise EngineLost when an attempt loses the engine, though no part of it has died."""
     raise await replica.wait_until_lost()

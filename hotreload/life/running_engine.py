@@ -1,4 +1,4 @@
-"""The whole port of a running engine: all that the daemon, the server and the core use of one."""
+"""The protocol of a running engine: all that the daemon, the server and the core use of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, Protocol
@@ -18,80 +18,81 @@ class RunningEngine(Engine, AnsweringEngine[Parsed], Protocol):
 
     @property
     def limits(self) -> EngineLimits:
-        """The limits on sizes in it."""
+        """The engine's limits on sizes."""
         ...
 
     @property
     def recompiles(self) -> int:
-        """Count of the compilations that requests waited for since the start; for any thread."""
+        """Count of compilations that requests waited for since the start; for any thread."""
         ...
 
     @property
     def load(self) -> EngineLoad:
-        """Its load of requests, as it was a moment ago; for any thread."""
+        """The engine's load of requests a moment ago; for any thread."""
         ...
 
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """Sizes of batches that it can compile for beside its answers, the most needed first.
+        """List the batch sizes to compile beside requests, the most needed first.
 
-        Of up to so many requests, and of prompts of so many tokens, and those that checkpoints are
-        proven with. None where it must be asked.
+        For up to `most` requests and prompts of up to `longest` tokens, and for the proofs of
+        checkpoints. Empty if the engine compiles only for batches that are asked.
         """
         ...
 
     def keep_to_compiled(self, is_kept: bool) -> None:
-        """Take in what finds its programs compiled, from now on; or whatever comes, again.
+        """Admit only requests whose programs are compiled, or, with False, all again.
 
-        What is not taken in waits for its turn; it does nothing where it must be asked.
+        Other requests wait for their turn. No effect on engines that compile only by being asked.
         """
         ...
 
     async def compile_for(self, size: BatchSize) -> None:
-        """Compile for a size of batches; nothing is computed, and those under way go on."""
+        """Compile for a batch size without computing; requests under way go on."""
         ...
 
     def count_anew(self) -> None:
-        """Forget what the start asked by itself: from now on it is clients who are counted."""
+        """Reset the counters: requests of the start do not count."""
         ...
 
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
-        """Bytes that each of these sets takes on the devices beside those before it.
+        """Return the device bytes of each set, without leaves that an earlier set holds, too.
 
-        A leaf that several hold is held once. For any thread.
+        For any thread.
         """
         ...
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
-        """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
+        """Return every tensor that a checkpoint must have; a shape is None where it is unknown."""
         ...
 
     def is_turning(self, within: float) -> bool:
-        """True if it was seen at work within so many seconds, or is in the middle of a step."""
+        """Return True if the scheduler ran within so many seconds, or is in a step now."""
         ...
 
     async def encoder_copy(self) -> EncoderCopy | None:
-        """Make a copy of what encodes its prompts, for another process; None if there can be none.
+        """Copy the prompt encoder for another process; None if it cannot be copied.
 
         From then on `encodes_as` names it.
         """
         ...
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
-        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
+        """Judge later weights by these; ConfigError, and no change, if a probe cannot be asked."""
         ...
 
     async def check_questions(self, questions: Sequence[Question]) -> None:
-        """Return if all could be asked of new weights; ConfigError names one that cannot be."""
+        """Check that new weights can be asked all these questions; ConfigError names one that
+        cannot."""
         ...
 
     async def wait_for_distrust(self) -> str:
-        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        """Wait until our own loader has made other weights than upstream's; return which."""
         ...
 
     async def wait_until_dead(self) -> NoReturn:
-        """Raise EngineLost as soon as it is known that the engine died or hangs."""
+        """Raise EngineLost as soon as the engine has died or hangs."""
         ...
 
     async def close(self) -> None:
-        """End all of it and free the device; twice is once."""
+        """Stop the engine and free the device; a second call does nothing."""
         ...

@@ -1,6 +1,6 @@
-"""The life of a host that decides what is live: a start, and then all that serves.
+"""The life of a host that decides which weights are live: a start, then the background tasks.
 
-Of several hosts rank 0 lives it, and what the others do is handed in.
+Of several hosts rank 0 lives it, and reaches the others through `others`.
 """
 
 import asyncio
@@ -44,21 +44,20 @@ from hotreload.types import ROLLBACK, Generation, Mode
 
 
 class OtherHosts(Protocol):
-    """The other hosts of one engine, which take part in what this one decides."""
+    """The other hosts of the engine, which carry out what this host decides."""
 
     def together(self) -> AbstractAsyncContextManager[None]:
-        """Meet them, and be with them until the end of the block."""
+        """Meet the other hosts, and stay connected until the block ends."""
 
     @property
     def make(self) -> MakeEngine:
-        """Starts the engine on all of them."""
+        """Start the engine on all hosts."""
 
 
 class ServingLife:
-    """Its `run` lasts from the start to the daemon's end.
+    """Runs from the start to the daemon's end.
 
-    What serves are the engines behind their gates, the reconciler, the operator, and all that runs
-    for them.
+    Its parts are the engines behind their gates, the reconciler, the operator, and their tasks.
     """
 
     def __init__(
@@ -74,9 +73,9 @@ class ServingLife:
         started: Callable[[], None],
         others: OtherHosts | None,
     ) -> None:
-        """`started` is called after an engine is, and has answered.
+        """`started` is called after an engine has started, and has answered.
 
-        `others` are taken along in all that changes the engine.
+        `others` take part in every change of the engine.
         """
         self._slot = slot
         self._rereading = live_settings
@@ -111,10 +110,10 @@ class ServingLife:
         )
         self._lasting: dict[str, Run] = {}
         self._by_index: dict[int, Replica[RunningEngine]] = {}
-        """The engines that there are, behind their gates."""
+        """All engines, behind their gates."""
 
     async def run(self) -> None:
-        """Start, and keep what is live up to date; EngineLost when no engine serves any more."""
+        """Start, and keep the live weights up to date; EngineLost when no engine serves."""
         async with self._others.together() if self._others else nullcontext():
             try:
                 async with import_in_background():
@@ -127,12 +126,12 @@ class ServingLife:
                 await self._close()
 
     def lose(self, why: EngineLost) -> None:
-        """Count every engine as lost: let nobody in, and have who is inside hear why."""
+        """Mark every engine as lost: seal the gates, and end the requests inside."""
         for replica in self._by_index.values():
             replica.lose(why)
 
     async def _close(self) -> None:
-        """Let nobody in any more, and end all engines, also one that has not begun to serve."""
+        """Seal the gates, and close all engines, also one that does not serve yet."""
         self._slot.entrance.seal("hotreload is leaving", code="stopping")
         self._slot.clear()
         engines = [replica.engine for replica in self._by_index.values()]
@@ -141,9 +140,9 @@ class ServingLife:
                 await run_to_end(engine.close())
 
     def begin(self, engine: RunningEngine, live: Generation) -> None:
-        """Let requests in to the first engine; `run` must run as long as its gate is open."""
-        engine.count_anew()  # the first answer compiled, and may have been none
-        self._started()  # once more: what XLA installs, it may install with the probe's programs
+        """Admit requests to the first engine; `run` must run as long as its gate is open."""
+        engine.count_anew()  # no request waited while the first answer compiled
+        self._started()  # again: XLA may install its handler with the probe's programs
         settings = self._rereading.settings
         chosen = choose_mode(Mode(settings.reload.mode), engine)
         replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
@@ -168,7 +167,7 @@ class ServingLife:
         self._lasting = self._tasks(replicas, reconciler)
 
     def _tasks(self, replicas: Replicas[RunningEngine], reconciler: Reconciler) -> dict[str, Run]:
-        """Gather what runs from now on, to the daemon's end."""
+        """List the background tasks from now on to the daemon's end."""
 
         def probe_within() -> float:
             return reconciler.rules.probe_timeout
@@ -223,7 +222,7 @@ def tasks_of(
     changing: asyncio.Lock,
     publish: Publish,
 ) -> Mapping[str, Run]:
-    """Gather all that must run as long as this engine serves; EngineLost ends it."""
+    """List the tasks that run as long as this engine serves; EngineLost ends them."""
     keep = KeepPrevious(settings.reload.keep_previous)
     is_to_leave = settings.checks.on_nonfinite_answers == "rollback"
     return {
@@ -252,7 +251,7 @@ def tasks_of(
 def integrity_tasks(
     settings: Settings, replica: Replica[RunningEngine], publish: Publish
 ) -> Mapping[str, Run]:
-    """Gather the tasks that look after the weights' integrity."""
+    """List the tasks that check the weights' integrity."""
     distrusted = replica.engine.wait_for_distrust
     tell = partial(report_distrust, replica, distrusted=distrusted, publish=publish)
     every = settings.checks.verify_live_every

@@ -1,4 +1,4 @@
-"""The place of what serves: the server, a scrape and systemd ask here, also while it is empty."""
+"""Holds the engines that serve, for the server, metrics and systemd; empty during the start."""
 
 import asyncio
 import os
@@ -18,22 +18,22 @@ from hotreload.types import By, Generation, Reason
 
 
 class ServingSlot:
-    """Holds what serves behind the entrance, from the end of the start until the daemon leaves."""
+    """Holds the engines behind the entrance, from the end of the start until the daemon stops."""
 
     def __init__(self, entrance: Entrance[RunningEngine]) -> None:
         self.entrance = entrance
         self.filled = asyncio.Event()
-        """Set as soon as something serves."""
+        """Set as soon as an engine serves."""
         self._replicas: Replicas[RunningEngine] | None = None
         self._operator: Operator | None = None
 
     def fill(self, replicas: Replicas[RunningEngine], operator: Operator | None = None) -> None:
-        """Put in what serves; on a rank that follows nobody takes orders."""
+        """Put in the engines that serve; a rank that follows has no operator."""
         self._replicas, self._operator = replicas, operator
         self.filled.set()
 
     def clear(self) -> None:
-        """Count nothing as serving any more."""
+        """Remove the engines and the operator."""
         self._replicas = self._operator = None
 
     def replicas(self) -> Replicas[RunningEngine]:
@@ -43,17 +43,17 @@ class ServingSlot:
         return self._replicas
 
     def operator(self) -> Operator:
-        """Return who takes orders; NotServing while there is nothing to order."""
+        """Return the operator; NotServing while no engine serves."""
         self.replicas()
-        assert self._operator is not None, "nobody gives a rank that follows an order"
+        assert self._operator is not None, "a rank that follows takes no orders"
         return self._operator
 
     def engines(self) -> list[RunningEngine]:
-        """List the engines that serve, the first to be tried first; none while there are none."""
+        """List the engines that serve, the one to try first in front; empty during the start."""
         return [each.engine for each in self._replicas or ()]
 
     def make_leave(self, verb: str) -> Leave:
-        """Return what leaves weights that do harm, without an operator's word; `verb` says why."""
+        """Make the function that rolls back from harmful weights; `verb` names the feature."""
 
         async def leave(reason: Reason, left: Generation) -> None:
             by = By(verb, os.getuid(), os.getpid(), time.time(), reason.message)
@@ -62,24 +62,24 @@ class ServingSlot:
         return leave
 
     def is_turning(self, within: float) -> bool:
-        """True if any engine's scheduler was seen lately, or there is no engine yet.
+        """Return True if any engine's scheduler ran lately, or there is no engine yet.
 
-        One that hangs beside others is counted as lost by its own watch.
+        A hanging engine beside others is marked as lost by its own watch.
         """
         engines = self.engines()
         return not engines or any(engine.is_turning(within) for engine in engines)
 
     async def abort(self) -> None:
-        """End all requests, so that their clients hear why."""
+        """End all requests; their clients get the reason."""
         for engine in self.engines():
             await engine.abort()
 
     def keeps(self, place: PastGeneration) -> bool:
-        """True if a rollback to this generation needs no files; nobody rolls back a follower."""
+        """Return True if a rollback to this generation needs no files, or this rank follows."""
         return self._replicas is None or self._operator is None or self._replicas.keeps(place)
 
     def read(self, *, previous_is_on_device: bool) -> list[ReplicaReading]:
-        """Read each engine and its gate; plain numbers while it does not serve."""
+        """Read each engine and its gate; an engine that does not serve reads as zeros."""
         by_index = {replica.index: replica for replica in self._replicas or ()}
         return [
             _read_replica(gate, by_index.get(gate.replica), previous_is_on_device)
@@ -90,7 +90,7 @@ class ServingSlot:
 def _read_replica(
     gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
 ) -> ReplicaReading:
-    """Read one engine; of one that does not serve who is at its gate."""
+    """Read one engine and its gate, or the gate alone."""
     at_gate = ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.list_answering())
     if replica is None:
         return at_gate
@@ -104,7 +104,7 @@ def _read_replica(
 
 
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
-    """Bytes on the device by place."""
+    """Return the bytes on the device by place."""
     before, staged = [each.weights for each in replica.fading], replica.staged
     on_device = not replica.engine.spares_wait_on_host
     if replica.previous is not None and previous_is_on_device and on_device:

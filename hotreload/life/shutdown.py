@@ -1,4 +1,4 @@
-"""The end of a daemon: what it ended by, what is remembered of that, and the exit code."""
+"""The shutdown of a daemon: its cause, the facts saved of it, and the exit code."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ log = logging.getLogger("hotreload")
 
 
 class ExitCode(IntEnum):
-    """Codes that a supervisor goes by."""
+    """Exit codes that a supervisor acts on."""
 
     OK = 0
     FORCED = 1
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 class Shutdown:
-    """The first cause counts: what follows from it is no reason of its own."""
+    """Records the first cause of the shutdown; later errors follow from it."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Shutdown:
         *,
         follows: bool,
     ) -> None:
-        """`follows`: on this host nothing is decided."""
+        """`follows`: True on a host that decides nothing."""
         self._entrance = entrance
         self._ledger = ledger
         self._save = save
@@ -43,16 +43,16 @@ class Shutdown:
 
     @property
     def goes_with_rank_0(self) -> bool:
-        """True if nothing was lost: rank 0 ended in order, and so does the one that follows it."""
+        """True if rank 0 stopped in order, and this rank stops with it."""
         return self._follows and isinstance(self.cause, RankLeft)
 
     def lose(self, why: EngineLost) -> None:
-        """Let nobody in any more: another host is gone."""
+        """Seal the gates: another host is gone."""
         self.cause = why
         self._entrance.seal(str(why), code="stopping" if self.goes_with_rank_0 else why.code)
 
     def fail(self, causes: BaseExceptionGroup[Any], code: ExitCode, event: str) -> ExitCode:
-        """Let nobody in any more, and say why; return the exit code."""
+        """Seal the gates, log the cause, and return the exit code."""
         cause: Any = self.cause or first_of(causes)  # a rank that left explains what follows
         self.cause = cause
         self._entrance.seal(str(cause), code=getattr(cause, "code", "engine_lost"))
@@ -62,23 +62,23 @@ class Shutdown:
         return code
 
     async def end_cleanly(self) -> ExitCode:
-        """Remember nothing of what was under way: the end says nothing about its checkpoint."""
+        """End in order: the end says nothing about the checkpoint under way."""
         self._ledger.abandon()
         await self._save(self._ledger)
         return ExitCode.OK
 
     async def settle(self, code: ExitCode, *, is_lost: bool, was_asked: bool) -> ExitCode:
-        """Remember a loss for the next life; return the code to exit with.
+        """Save a loss for the next start; return the exit code.
 
         A stop that comes while a lost engine is closed must not make it a success.
         """
         if was_asked and isinstance(self.cause, RankLeft):
-            return await self.end_cleanly()  # all hosts were asked to stop; another one was quicker
+            return await self.end_cleanly()  # all hosts were asked to stop; another was quicker
         if code != ExitCode.ENGINE_LOST and not is_lost:
             return code
         if isinstance(self.cause, RankLeft):
-            self._ledger.abandon()  # somebody stopped that host: no checkpoint did
+            self._ledger.abandon()  # an operator stopped that host: no checkpoint did
         if not self.goes_with_rank_0:
-            self._ledger.lost_at = time.time()  # so that the next life can tell of it
+            self._ledger.lost_at = time.time()  # the next start reports it
         await self._save(self._ledger)
         return ExitCode.ENGINE_LOST

@@ -1,4 +1,4 @@
-"""All that a worker has to know when it begins."""
+"""What a worker process gets when it starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from hotreload.settings.sections import Settings
 
 @dataclass(frozen=True, slots=True)
 class WorkerStart:
-    """All that a worker has to know; the daemon writes it to the worker's input, as a pickle."""
+    """The start data of a worker; the daemon pickles it to the worker's input."""
 
     settings: Settings
     limits: Limits
     keys: Mapping[str, ApiKeys]
-    """The keys that count, by the setting that names their file."""
+    """The valid keys, by the setting that names their file."""
     descriptors: tuple[int, int, int]
-    """Its end of the wire, of the way of connections, and the memory of shared numbers."""
+    """The worker's ends of the wire and of the handover, and the memory of shared counters."""
     index: int
     processes: int
     graces: tuple[float, float]
-    """The seconds in which it answers who came, once it is to go, and how long it waits for more
-    from who is connected."""
+    """Seconds for answering its requests at a shutdown, and for waiting for another request on an
+    open connection."""

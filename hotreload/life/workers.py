@@ -1,7 +1,7 @@
-"""Keeps the workers: processes that have HTTP and words to themselves, and ask this one the model.
+"""Keeps the worker processes, which speak HTTP and render text, and ask this process's model.
 
-Whatever happens to one of them, the others and this process go on: it takes its own clients with
-it, and another one is started.
+A fault of one worker leaves the others and this process alone: only its own clients are cut off,
+and another one is started.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ Adopt = Callable[[socket.socket, bytes], Awaitable[None]]
 
 
 FEW_PROCESSORS = 4
-"""With so many, or fewer, a process more would take from the engine's what it gives."""
+"""With so few processors a worker would take as much from the engine as it gives."""
 PROCESSORS_A_WORKER = 8
 MOST_BY_ITSELF = 8
 
 
 def counted_workers(wanted: int | Literal["auto"]) -> int:
-    """Return how many workers were asked for, or the machine has processors for."""
+    """Return the count of workers, from the setting or the machine's processors."""
     if wanted != "auto":
         return wanted
     processors = len(os.sched_getaffinity(0))
@@ -48,7 +48,7 @@ def counted_workers(wanted: int | Literal["auto"]) -> int:
 
 
 class Workers:
-    """All of them. To the server of this process they are the other process that answers, too."""
+    """All workers; the server of this process hands them connections."""
 
     def __init__(
         self,
@@ -61,9 +61,10 @@ class Workers:
         engines: Callable[[], Sequence[RunningEngine]],
         publish: Publish,
     ) -> None:
-        """`wanted` is how many there are to be, `live` who answers now, and `engines` by what.
+        """`wanted` is the count of workers, and `live` returns the live generation.
 
-        `keys` are those that count, by the setting that names their file.
+        `engines` lists the engines that serve, and `keys` the valid keys by the setting that names
+        their file.
         """
         self._rereading = live_settings
         self._keys = keys
@@ -73,7 +74,7 @@ class Workers:
         self._publish = publish
         self._shared = CounterMemory.create(wanted + 1)
         self.counts = self._shared.of(0)
-        """The numbers that limits are about, as this process has a part in them."""
+        """The counters of limits, with this process's share."""
         self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, wanted + 1)]
         self._told: Generation | None = None
         self._opened = asyncio.Event()
@@ -115,7 +116,7 @@ class Workers:
                 tasks.create_task(kept.run(terms), name=f"worker {kept.index}")
 
     def observe(self, event: Event) -> None:
-        """Tell them what they go by."""
+        """Send the workers the live generation, and the settings when they changed."""
         if isinstance(event, GateChanged) and event.state is GateState.OPEN:
             self._opened.set()
         if isinstance(event, ReplicaMoved):
@@ -127,17 +128,17 @@ class Workers:
             self._send(MessageKind.LIVE, message_kinds.generation_parts(live))
 
     def send_settings(self) -> None:
-        """Tell them the settings and keys that count from now on."""
+        """Send the workers the settings and keys now in force."""
         self._send(MessageKind.SETTINGS, self._settings())
 
     # --- as the server of this process sees them --------------------------------------------------
 
     def is_for(self, head: bytes) -> bool:
-        """True if a worker is to answer a request that begins so."""
+        """Return True if a worker is to answer a request that begins so."""
         return not self._is_going and bool(self._list_serving()) and bool(is_model_request(head))
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give a connection to the worker that has the fewest; False if none takes it now."""
+        """Hand a connection to the worker with the fewest; False if none takes it now."""
         for kept in sorted(self._list_serving(), key=lambda each: each.connections):
             if kept.hand_over(descriptor, data):
                 return True
@@ -148,11 +149,11 @@ class Workers:
         most = max(self._list_serving(), key=lambda each: each.idle, default=None)
         if most is None or most.idle <= 0:
             return False
-        most.tell(MessageKind.MAKE_ROOM, is_local)
+        most.send(MessageKind.MAKE_ROOM, is_local)
         return True
 
     def shut_down(self) -> None:
-        """Have all answer who came, and go."""
+        """Have all workers answer their requests and exit."""
         self._is_going = True
         self._opened.set()
         for kept in self._kept:
@@ -160,12 +161,12 @@ class Workers:
 
     @property
     def is_shut_down(self) -> bool:
-        """True if none of them runs."""
+        """True if no worker runs."""
         return not any(kept.runs for kept in self._kept)
 
     @asynccontextmanager
     async def _follow_encoders(self) -> AsyncIterator[None]:
-        """Have them encode as the engines do, whichever these are."""
+        """Keep the workers' encoder that of the engines, until the block ends."""
         await self._encoders.look()
         following = asyncio.create_task(
             self._encoders.follow(lambda: self._send(*self._encoder())), name="follow encoders"
@@ -200,4 +201,4 @@ class Workers:
 
     def _send(self, *message: Any) -> None:
         for kept in self._kept:
-            kept.tell(*message)
+            kept.send(*message)

@@ -1,6 +1,7 @@
-"""Tells of a life before this one that was ended by a signal, and of what it may have died.
+"""Reports an earlier life that a signal ended, and what it may have died of.
 
-A start that dies while it reads compiled programs would do so for ever: the next leaves them out.
+A start that dies while it reads compiled programs would die again each time: the next leaves them
+out.
 """
 
 import os
@@ -20,7 +21,7 @@ HOW_IT_ENDED = "ended"
 
 
 def make_last_life_event(died: DeadLife, ledger: Ledger, settings: Settings) -> LastLifeDied:
-    """Say what became of it; leave out what it had compiled if it died over its start."""
+    """Make the event of the earlier life; if it died at its start, leave its programs out."""
     live = ledger.generations[-1] if ledger.generations else None
     what = "with the machine" if died.with_machine else f"by {_signal_of(died)}"
     said = [f"the daemon before this one (pid {died.pid}) ended {what}"]
@@ -35,7 +36,7 @@ def make_last_life_event(died: DeadLife, ledger: Ledger, settings: Settings) -> 
 
 
 def _signal_of(died: DeadLife) -> str:
-    """Name the signal, where systemd wrote it down when it was there (`ExecStopPost=`)."""
+    """Name the signal, where systemd wrote it down (`ExecStopPost=`)."""
     with suppress(OSError, ValueError):
         ended = Path(os.environ.get("STATE_DIRECTORY", "").partition(":")[0], HOW_IT_ENDED)
         _, signal, result = ended.read_text(errors="replace").split()
@@ -45,7 +46,7 @@ def _signal_of(died: DeadLife) -> str:
 
 
 def _left_out(settings: Settings) -> list[str]:
-    """Say what becomes of the programs that it may have died of."""
+    """Leave out the compiled programs that it may have died of, and say so."""
     if cache := compile_cache_of(settings):
         left = leave_out(cache)
         return [f"what it had compiled is left out, and lies in {left}"] if left else []

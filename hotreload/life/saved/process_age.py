@@ -1,4 +1,4 @@
-"""The age of this process, for those who measure from its beginning."""
+"""The age of this process."""
 
 import os
 import time
@@ -9,7 +9,7 @@ STARTED_FIELD = 19
 
 
 def seconds_since_exec() -> float:
-    """Seconds since this process began, imports and all; 0 where the kernel does not tell."""
+    """Return the seconds since this process began, imports included; 0 where unknown."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     except OSError:

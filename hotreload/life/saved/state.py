@@ -26,11 +26,10 @@ MOVE_BACK = (
 
 
 class StateFile:
-    """`state.json` in the state folder; a disk that refuses costs the memory, not the service.
+    """`state.json` in the state folder; a disk that refuses costs the saved state, not the service.
 
-    A file of an older version is understood and rewritten. One of a newer version (somebody
-    went back to an older hotreload) is refused, and left as it is for when they go forward again:
-    until then nothing is remembered.
+    A file of an older version is read and rewritten. One of a newer version (after a downgrade of
+    hotreload) is refused, and left for the upgrade: until then nothing is saved.
     """
 
     def __init__(self, directory: Path, publish: Publish = lambda event: None) -> None:
@@ -42,14 +41,14 @@ class StateFile:
         self._writes = asyncio.Lock()
         self._unsaved: str | None = None
         self._noted = 0
-        """The number that was noted last before it was given."""
+        """The number that was noted last before it was used."""
         self._has_failed = asyncio.Event()
         self._beat_at = time.monotonic()
         self._found = Found(Ledger())
         self._unusable: tuple[str, ...] = ()
 
     def observe(self, event: Event) -> None:
-        """Note how far this life has come, for the next one."""
+        """Note the stage of this life for the next one."""
         match event:
             case Warmup(is_over=True):
                 self.folder.note(LifeStage.SERVING)
@@ -57,16 +56,16 @@ class StateFile:
                 self.folder.note(LifeStage.OVER)
 
     def read(self) -> Ledger:
-        """Return what an earlier run knew, as far as it can be read; `watch` tells of the rest."""
+        """Return the ledger of an earlier run, as far as it can be read; `watch` reports damage."""
         self._found = state_files.read(self.folder.path)
         self._unusable = self._found.unusable
         return self._found.ledger
 
     async def save(self, ledger: Ledger) -> str | None:
-        """Write the ledger, off the event loop; returns why it is not on the disk, if it is not.
+        """Write the ledger, off the event loop; return why it could not be written, if so.
 
-        Tells once when that begins and once when it ends. The lock keeps two saves in order: each
-        writes what the ledger is when its turn comes.
+        The first failure and its end are published. The lock keeps two saves in order: each writes
+        the ledger as it is when its turn comes.
         """
         async with self._writes:
             why = await self._write_ledger(ledger)
@@ -91,9 +90,9 @@ class StateFile:
         return None
 
     async def note_next_number(self, ledger: Ledger) -> str | None:
-        """Note that the next number is given, off the event loop; returns why that cannot be done.
+        """Note that the next number is used, off the event loop; return why that failed, if so.
 
-        So it is not given again by a life that reads an older ledger than this one.
+        A life that reads an older ledger than this one does not use it again.
         """
         number = ledger.next_number
         async with self._writes:
@@ -119,7 +118,7 @@ class StateFile:
             state_files.write(folder, data, number, unused=self._noted)
 
     async def keep_trying(self, ledger: Ledger, pause: float = TRY_AGAIN_SECONDS) -> None:
-        """Save again and again what could not be saved, for ever."""
+        """Save again, for ever, what could not be saved."""
         while True:
             await self._has_failed.wait()
             self._has_failed.clear()
@@ -134,9 +133,9 @@ class StateFile:
         return self.folder.is_in_place
 
     async def watch(self, ledger: Ledger, pause: float = FOLDER_LOOK_SECONDS) -> None:
-        """Tell what could not be read; then see to it that the folder stays where it is, for ever.
+        """Report what could not be read; then check, for ever, that the folder stays in its place.
 
-        Where it was moved or deleted the ledger is saved, wherever that can be.
+        If it was moved or deleted, the ledger is saved wherever it can be.
         """
         self._damaged.set(self._found.damage, self._found.todo)
         while True:

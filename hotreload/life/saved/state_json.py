@@ -231,7 +231,7 @@ def _is_verdict(refusal: Refusal) -> bool:
 def from_json(data: bytes) -> Ledger:
     """Rebuild a ledger, from an older version's data too.
 
-    ValueError says what is wrong with the data; NewerState is the one that time mends.
+    ValueError says why the data is bad; NewerState asks for an upgrade.
     """
     memory = _MEMORY.validate_python(_load(data.decode()))
     return Ledger(

@@ -1,8 +1,8 @@
-"""The state folder: one daemon a folder, and what is written goes to where this one's lock is.
+"""The state folder: one daemon for each folder, which writes to the folder whose lock it holds.
 
-Two daemons would clear each other's copies and forget each other's past. A folder that is moved
-takes its lock along: who comes then finds another folder under its name, or none. The lock also
-says how far its daemon came, so that the next one knows if it died.
+Two daemons would clear each other's copies and lose each other's history. A folder that is moved
+takes its lock along: the next daemon finds another folder under its name, or none. The lock also
+records the stage of its daemon, so that the next one knows if it died.
 """
 
 import json
@@ -29,10 +29,10 @@ class LifeStage(StrEnum):
     """The stages of a life, as far as the next one must know."""
 
     STARTING = "starting"
-    """It does not answer yet, or compiles what larger batches need."""
+    """The daemon does not answer yet, or compiles for larger batches."""
     SERVING = "serving"
     OVER = "over"
-    """It ends in order, or was asked to: whatever ends it then is no crash."""
+    """The daemon stops, or was asked to: no later death is a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class LockedFolder:
         return self.place.endswith(" (deleted)")
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both."""
         os.close(self.folder)
         os.close(self.lock)
 
 
 class StateFolder:
-    """Belongs to one life of a daemon; `held` for as long as it serves."""
+    """The state folder of one life of a daemon; `hold` locks it as long as it serves."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.moved: str | None = None
-        """The reason why what is written lies elsewhere than under `path`, at the last look."""
+        """The reason why files lie elsewhere than under `path`, at the last look."""
         self.died: DeadLife | None = None
         """The life before this one, if it did not end in order."""
         self._held: LockedFolder | None = None
@@ -87,7 +87,7 @@ class StateFolder:
     def hold(self, socket: Path) -> Iterator[None]:
         """Hold the folder for life; ConfigError names the daemon that has it already.
 
-        The kernel lets go of it at any death. A folder that cannot be locked is told, and used.
+        The kernel unlocks it at any death. A folder that cannot be locked is reported, and used.
         """
         self._socket = socket
         died = _died_in(self.path)
@@ -111,19 +111,19 @@ class StateFolder:
 
     @property
     def _lock_text(self) -> bytes:
-        """The text of the lock; of one size, so that a full disk has room for each stage."""
+        """The text of the lock file, of one size, so that a full disk has room for each stage."""
         user = {"pid": os.getpid(), "socket": str(self._socket)}
         return json.dumps({**user, "stage": self._stage, "boot": _boot()}).encode().ljust(512)
 
     def note(self, stage: LifeStage) -> None:
-        """Have the next life know how far this one has come; what is over stays so."""
+        """Record the stage of this life for the next one; OVER is never left."""
         if self._stage is LifeStage.OVER:
             return
         self._stage = stage
         self._write(lambda lock: _say(lock, self._lock_text))
 
     def beat(self) -> None:
-        """Give a sign of life: the next life says when the last one was."""
+        """Touch the lock: the next life reports the time of the last touch."""
         self._write(os.utime)
 
     def _write(self, write: Callable[[int], None]) -> None:
@@ -133,7 +133,7 @@ class StateFolder:
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:
-        """The folder to write to: what is held, wherever it lies; else what has its name."""
+        """Open the folder to write to: the held one, wherever it is; else the one of this path."""
         if self._held is not None:
             yield self._held.folder
             return
@@ -158,9 +158,9 @@ class StateFolder:
         return os.path.samestat(found, os.fstat(self._held.lock))
 
     def follow(self) -> None:
-        """Take what has the folder's name now, if nobody uses it; else stay, and say so in `moved`.
+        """Lock the folder that has this path now, if no daemon uses it; else stay, and set `moved`.
 
-        No new one is made where the folder was only moved: it could not be moved back.
+        No new folder is made in the place of one that was moved: it could not be moved back.
         """
         self.moved = None
         if self._held is None or self.is_in_place:

@@ -1,1 +1,1 @@
-"""A start: what is served first, and how the engine is made for it."""
+"""The start of a daemon: which weights answer first, and how the engine is made for them."""

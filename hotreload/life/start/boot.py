@@ -1,7 +1,7 @@
-"""The start: an attempt at one candidate after the other, until one of them answers.
+"""The start: tries one candidate after the other, until one of them answers.
 
-Each goes through the steps, events, history and metrics of any attempt. Only the switch differs:
-the engine is made with the weights, no gate is open yet, and there is nothing to go back to.
+Each try is an attempt, with its steps, events, history and metrics. Only the switch differs: the
+engine is made with the weights, no gate is open yet, and no older weights can be put back.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 log = logging.getLogger("hotreload.boot")
 
 AWAITED_FILES_SECONDS = 5.0
-"""Time between two looks of a start that waits for files."""
+"""Seconds between two looks of a start that waits for files."""
 
 NOT_THE_CHECKPOINTS_FAULT = (ConfigError, DeviceUnavailable)
-"""Errors that say nothing about the revision that is tried: they end the start."""
+"""Errors that say nothing about the tried revision: they end the start."""
 
 
 async def pass_no_failpoint(point: str) -> None:
-    """Pass no failpoint in a start: tests arm them for the attempts that come after it."""
+    """Do nothing: tests arm failpoints for the attempts after the start."""
 
 
 class Start:
@@ -76,7 +76,7 @@ class Start:
         switch: FirstSwitch,
         gone: Gone,
     ) -> None:
-        """`serve` is told what the checks compare each checkpoint with."""
+        """`serve` receives the model that checkpoints are checked against."""
         self._attempts = attempts
         self._source = source
         self._validate = validate
@@ -87,11 +87,11 @@ class Start:
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]
         self._awaited = self._folders
-        """Folders whose mount would mend what is wrong now."""
+        """Folders whose mount may mend the present fault."""
         self._is_dummy = settings.engine.boot == "dummy"
         self._candidates = Candidates(settings, attempts.ledger, source)
         self._unfit: set[str] = set()
-        """Revisions that no engine could be started with, though nothing may be wrong with them."""
+        """Revisions that no engine could be started with, though their files may be good."""
 
     @property
     def engine(self) -> RunningEngine | None:
@@ -101,7 +101,7 @@ class Start:
     async def run(self) -> None:
         """Return as soon as a candidate answers; raise ConfigError when none can.
 
-        What no other setting but a mount would mend is tried again once that is there.
+        A fault that only a mount can mend is tried again once the mount is there.
         """
         while True:
             try:
@@ -118,7 +118,7 @@ class Start:
             self._attempts.publish(Wait(None, "start"))
 
     def _log_waits(self) -> None:
-        """Requests are let in: say how long they had to wait, and for what."""
+        """Log how long requests had to wait, and for which phases."""
         attempt = self._attempts.ledger.history[0]
         phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
         log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
@@ -129,7 +129,8 @@ class Start:
         return await read_from_disk(self._awaited[0], partial(first_missing, self._awaited))
 
     async def _serve_as(self, model: Path) -> None:
-        """While the model itself cannot be served no checkpoint helps: it alone is waited for."""
+        """Serve this model; if it cannot be served, no checkpoint helps, and only its mount is
+        awaited."""
         self._awaited = [model]
         self._serve(await served_from(model))
         self._awaited = self._folders
@@ -143,7 +144,7 @@ class Start:
             await self._from_the_best()
 
     async def _without_a_model(self) -> None:
-        """Start from an earlier generation, or from the first wish that will do."""
+        """Start from an earlier generation, or from the first wish that can be served."""
         try:
             kept = await self._candidates.kept_model()
             if kept is not None and self._is_dummy:
@@ -160,7 +161,7 @@ class Start:
             await asyncio.sleep(self._attempts.backoff(failures))
 
     async def _from_a_wish(self) -> bool:
-        """Try the source's wishes; False means that the source must be asked again later."""
+        """Try the source's wishes; return False to ask the source again later."""
         try:
             async for wish in self._source.follow_newest():
                 if not self._is_hopeless(wish):
@@ -187,7 +188,7 @@ class Start:
             await self._from_the_best(wish)
 
     def _wait_for_a_checkpoint(self, unfit: ConfigError) -> None:
-        """Say that we wait; raise a fault that no other checkpoint would mend."""
+        """Log the wait for a checkpoint; raise a fault that no other checkpoint would mend."""
         if unfit.code != UNFIT_MODEL:
             raise unfit
         log.warning("boot.no_model_yet", extra={"why": str(unfit)})
@@ -196,9 +197,9 @@ class Start:
     # --- one after the other -------------------------------------------------------------
 
     async def _from_the_best(self, wish: Revision | None = None, kept: Path | None = None) -> None:
-        """Try each in turn; `kept` is the folder of model files that earlier starts went by.
+        """Try each candidate in turn; `kept` is the model folder that earlier starts used.
 
-        Where checkpoints were live nothing else may answer: their files are waited for.
+        If checkpoints were live, no other weights may answer: the start waits for their files.
         """
         if self._model is not None:
             await self._serve_as(self._model)
@@ -216,13 +217,13 @@ class Start:
             )
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
-        """True if what was live last is there, and does not fit what the settings name."""
+        """Return True if the last live checkpoint is there, and does not fit the set model."""
         return self._model is not None and refusals[0].code in OF_THE_SETTINGS
 
     async def _refusals_of(
         self, candidates: Iterable[Candidate], model: Path | None
     ) -> list[PassedBy]:
-        """Try one after the other; empty when one answers, else why each does not."""
+        """Try the candidates in order; return an empty list once one answers, else all refusals."""
         refusals: list[PassedBy] = []
         for candidate in candidates:
             refusal = await self._refusal_of(candidate, model)
@@ -240,7 +241,7 @@ class Start:
             self._gone.answers(live.revision, candidate.instead_of, refusals[0].words)
 
     async def _refusal_of(self, candidate: Candidate, model: Path | None) -> PassedBy | None:
-        """Try one candidate; return None when it answers, else why it does not."""
+        """Try one candidate; return None when it answers, else the refusal."""
         named = {"candidate": candidate.why}
         try:
             revision = await reject_on_fault(candidate.find())
@@ -264,7 +265,7 @@ class Start:
     async def _attempt(
         self, revision: Revision, candidate: Candidate, model: Path | None
     ) -> Attempt:
-        """Make the attempt; damaged files do not refuse a revision that was good before."""
+        """Make the attempt; damaged files do not refuse a revision that was live before."""
         attempts, progress = self._attempts, self._attempts.progress_of(revision, pass_no_failpoint)
         is_good = candidate.is_configured or attempts.ledger.past_of(revision) is not None
         policy = AttemptPolicy(
@@ -282,7 +283,7 @@ class Start:
         return progress.ended
 
     def _end_after(self, verdict: CheckpointRejected, tried: Checkpoint | None) -> None:
-        """End the start: the engine answers badly, and holds no older generation."""
+        """End the start: the engine answers badly, and holds no older weights."""
         if tried is not None and tried.path == self._model:
             words = f"[engine] model: {self._model} fails the probe: {verdict}"
             raise ConfigError(words) from verdict
@@ -317,7 +318,7 @@ class Start:
             raise TryAgain(str(fault), code=DOES_NOT_START) from fault
 
     async def _check(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
-        """Check a candidate against the model, or against its own config if none is configured."""
+        """Check a candidate against the model, or against its own config if none is set."""
         if self._model is None:
             try:
                 self._serve(await served_from(model or path))
@@ -326,7 +327,7 @@ class Start:
         return await self._validate(revision, path)
 
     async def _from_random(self, model: Path) -> None:
-        """Start with random weights: there is nothing to fetch, check or probe."""
+        """Start with random weights, without fetch, checks or probes."""
         await self._serve_as(model)
         progress = self._attempts.progress_of(RANDOM_WEIGHTS, pass_no_failpoint)
         policy = AttemptPolicy(

@@ -1,9 +1,8 @@
 """The candidates of a start, the best first, and why each does not answer.
 
-What was live last, else a newer checkpoint, else, in its place, an older one. The model that the
-operator configured answers only until a checkpoint has: later it would be other weights than
-everybody expects. So neither a power cut loses a good checkpoint nor a bad one makes a restart
-loop.
+First the last live generation, else a newer checkpoint, else an older one in its place. The
+configured model answers only if no checkpoint ever did: later its weights would surprise the
+clients. This way a power cut loses no good checkpoint, and a bad one makes no restart loop.
 """
 
 import logging
@@ -35,28 +34,28 @@ from hotreload.types import Revision
 log = logging.getLogger("hotreload.boot")
 
 FOR_NO_ENGINE = {UNFIT_MODEL, DOES_NOT_START}
-"""Reasons why no engine can be started with weights that may be sound."""
+"""Codes of weights that may be good, but that no engine can be started with."""
 
 OF_THE_SETTINGS = FOR_NO_ENGINE | INCOMPATIBLE - {"missing"}
-"""Reasons why weights are not served, of which none goes when a file comes back."""
+"""Codes of weights that are not served, and that returning files do not mend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One thing a start may serve; it is looked for when its turn comes."""
+    """Weights that a start may serve; they are looked for when their turn comes."""
 
     why: str
     """Words for this candidate, in the log and the history."""
     find: Callable[[], Awaitable[Revision]]
-    """Return its revision, or raise Absent."""
+    """Return the candidate's revision, or raise Absent."""
     fetch: Callable[[Revision], Awaitable[Path]]
-    """Bring its files here; TryAgain or CheckpointRejected when that cannot be."""
+    """Bring the candidate's files here; TryAgain or CheckpointRejected on failure."""
     is_configured: bool = False
     """True if it is the operator's own model."""
     instead_of: PastGeneration | None = None
-    """The generation that should answer, where this one would answer in its place."""
+    """The generation that should answer, if this candidate would answer in its place."""
     is_tried_once: bool = False
-    """True if it is worth another try only when its files have changed."""
+    """True if only changed files make another try worthwhile."""
 
 
 class PassedBy(NamedTuple):
@@ -65,11 +64,11 @@ class PassedBy(NamedTuple):
     candidate: Candidate
     words: str
     code: str | None = None
-    """None where it was not even tried."""
+    """None if it was not tried."""
 
 
 def nothing_to_start_with(refusals: Sequence[PassedBy], others_were_live: bool) -> ConfigError:
-    """Make the error when nothing may answer: why not, and which setting would mend it."""
+    """Make the error of a start without candidates: the refusals, and the setting to change."""
     told = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
     if not others_were_live:
         words = "nothing to start with; put a sound checkpoint into [engine] model"
@@ -93,13 +92,13 @@ class Candidates:
         self._may_be_older = settings.engine.when_gone == "older"
         is_folder = settings.source.kind == "directory"
         self._order = settings.source.order if is_folder else None
-        """None for a hub, which shows its newest alone."""
+        """None for a hub, which lists its newest alone."""
         self._seen: dict[str, object] = {}
         self._failed: dict[str, tuple[object, str]] = {}
 
     @property
     def must_wait(self) -> bool:
-        """True if checkpoints were live, so that only one of them or a newer one may answer."""
+        """True if checkpoints were live: only one of them or a newer one may answer."""
         if self._model is None:
             return self._ledger.start_target is not None
         return bool(self._others) and not self._starts_from_model
@@ -115,7 +114,7 @@ class Candidates:
         return self._model is not None and any(p.path == str(self._model) for p in places)
 
     def list_all(self, newest: Revision | None = None) -> Iterator[Candidate]:
-        """Every candidate, the best first; `newest` is the source's wish, if it is known."""
+        """Yield every candidate, the best first; `newest` is the source's wish, if known."""
         meant = self._ledger.start_target
         if not self._starts_from_model:
             if meant is not None:
@@ -146,7 +145,7 @@ class Candidates:
         yield Candidate(why, find, self._fetch, is_tried_once=self._order is not None)
 
     def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
-        """Generations that were live before it, the newest first, else one that never was."""
+        """Yield older generations, the newest first, then an older one that was never live."""
         for older in self._ledger.good:
             if older.revision != meant.revision and not self._is_no_fallback(older.revision):
                 why = f"generation {older.number}, {older.path}"
@@ -162,7 +161,7 @@ class Candidates:
     # --- finding one ---------------------------------------------------------------------
 
     async def _last_known(self, why: str, place: PastGeneration) -> Revision:
-        """Find what was live last. Where its files are gone the source is asked for it once."""
+        """Find the last live generation; if its files are gone, ask the source for them once."""
         try:
             return await self._where_it_lay(why, place)
         except Absent:
@@ -175,7 +174,7 @@ class Candidates:
         return self._anew(why, place.revision, await files_in(Path(place.path)))
 
     async def _newest(self, wish: Revision | None, meant: PastGeneration | None) -> Revision:
-        """The newest of the source, where that is no older one than what was live last."""
+        """Return the source's newest, unless it is older than the last live generation."""
         revision = await self._resolve_newest(wish)
         if meant is not None and await self._is_older(revision, meant):
             words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
@@ -183,7 +182,7 @@ class Candidates:
         return self._anew("the newest checkpoint", revision, revision)
 
     async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
-        """The newest that the source has left, where it was never live."""
+        """Return the source's newest, if it is older than the last live one, and was never live."""
         revision = await self._resolve_newest(wish)
         was_live = self._ledger.past_of(revision) is not None
         if was_live or not await self._is_older(revision, meant):
@@ -191,7 +190,7 @@ class Candidates:
         return self._anew("an older checkpoint", revision, revision)
 
     async def _resolve_newest(self, wish: Revision | None) -> Revision:
-        """The newest of the source, unless something is known against it."""
+        """Return the source's newest, unless it was refused or ended a process."""
         require_disks()
         try:
             revision = wish or await self._source.resolve(None)
@@ -207,9 +206,9 @@ class Candidates:
         return revision
 
     async def _is_older(self, revision: Revision, meant: PastGeneration) -> bool:
-        """True if it would answer in the place of what is meant, and not after it.
+        """Return True if the revision would replace the meant generation rather than follow it.
 
-        A pin holds what it holds against newer ones, too.
+        A pin holds a generation against newer ones, too.
         """
         if revision == meant.revision:
             return False
@@ -226,7 +225,7 @@ class Candidates:
     # --- what has failed -----------------------------------------------------------------
 
     def _anew(self, why: str, revision: Revision, seen: object) -> Revision:
-        """Absent if this candidate has failed and nothing has changed since."""
+        """Return the revision; Absent if this candidate failed and nothing has changed since."""
         failed = self._failed.get(why)
         if failed is not None and failed[0] == seen:
             raise Absent(failed[1])
@@ -234,7 +233,7 @@ class Candidates:
         return revision
 
     def note_failure(self, candidate: Candidate, words: str, *, is_final: bool) -> None:
-        """Do not list it again before its files have changed; only that, if they are gone."""
+        """Leave the candidate out until its files change."""
         seen = self._seen.get(candidate.why)
         if is_final or seen is None or candidate.is_tried_once:
             self._failed[candidate.why] = (seen, words)
@@ -242,7 +241,7 @@ class Candidates:
     # --- fetching it ---------------------------------------------------------------------
 
     async def _folder_of(self, place: PastGeneration, revision: Revision) -> Path:
-        """Find a generation's files; the source fetches them again if they are gone."""
+        """Return the folder of a generation; the source fetches its files if they are gone."""
         folder = Path(place.path)
         try:
             await files_in(folder)
@@ -259,7 +258,7 @@ class Candidates:
         return await self._source.fetch(revision)
 
     async def kept_model(self) -> Path | None:
-        """The model's files that earlier starts were served with, where none is configured."""
+        """Find the model files that earlier starts used, if no model is configured."""
         return await read_from_disk(self._state, lambda: kept_model(self._state))
 
 

@@ -24,16 +24,15 @@ from hotreload.types import Checkpoint, Generation, Phase, Staged
 log = logging.getLogger("hotreload.boot")
 
 OTHER_ENGINE = "other_engine"
-"""The code of a ConfigError that a probe told: what was live is served by something else now."""
+"""The code of a ConfigError: probes fail, and something else serves the weights than before."""
 
 StartEngine = Callable[[Path, Checkpoint | None, AttemptProgress], Awaitable[RunningEngine]]
-"""Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones.
-
-It tells how far the attempt is."""
+"""Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones;
+publish the progress."""
 
 
 class FirstSwitch:
-    """Makes the first weights live: the steps of an attempt, with nothing to go back to."""
+    """Makes the first weights live: the steps of an attempt, without older weights to put back."""
 
     def __init__(
         self,
@@ -44,9 +43,9 @@ class FirstSwitch:
         served_by: Callable[[Path], Awaitable[ServedBy]],
         doubt: Doubt,
     ) -> None:
-        """`go_live` lets requests in; `served_by` says what a model's folder is served by now."""
+        """`go_live` admits requests; `served_by` returns what a model's answers depend on now."""
         self.engine: RunningEngine | None = None
-        """The engine, once there is one; closed by the life whose start it is."""
+        """The engine, once it is made; the life of this start closes it."""
         self._attempts = attempts
         self._start_engine = start_engine
         self._go_live = go_live
@@ -60,9 +59,9 @@ class FirstSwitch:
         checkpoint: Checkpoint | None,
         instead_of: PastGeneration | None = None,
     ) -> None:
-        """Start an engine with these weights, prove them, and let requests in.
+        """Start an engine with these weights, prove them, and admit requests.
 
-        `instead_of` is what should answer and cannot be served.
+        `instead_of` is the generation that should answer and cannot be served.
         """
         ledger = self._attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
@@ -77,10 +76,10 @@ class FirstSwitch:
         self._go_live(engine, progress.generation)
 
     async def _prove(self, progress: AttemptProgress, engine: RunningEngine, by: ServedBy) -> None:
-        """Ask the probes. What was live before is never refused for what it answers.
+        """Ask the probes; weights that were live before are never refused for their answers.
 
-        So where nothing is other than it was then, nobody waits for whole answers: they are asked
-        for once these weights serve.
+        If nothing else has changed since, only the beginning of each answer is awaited, and whole
+        answers are asked once these weights serve.
         """
         ledger, live = self._attempts.ledger, engine.live
         past = ledger.was_live_as(live.revision, live.fingerprint)

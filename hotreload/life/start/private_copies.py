@@ -1,6 +1,6 @@
-"""Private copies of what an engine is made from: files that nobody else writes to.
+"""Private copies of the files that an engine is made from, which no other process writes to.
 
-Upstream's loader maps them. Where our own reads the weights, the small files alone are copied.
+Upstream's loader maps them. If our own loader reads the weights, only the small files are copied.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ log = logging.getLogger("hotreload.boot")
 
 
 async def place_for_copies(state: Path, weights: Checkpoint | None) -> Path:
-    """The state folder, or a temporary one where its disk is full or takes no writing.
+    """Return the state folder, or a temporary one if its disk is full or read-only.
 
-    Without weights to be copied there hardly anything is.
+    Without weights to copy hardly any room is needed.
     """
     return await asyncio.to_thread(_place, state, _size_of(weights))
 
@@ -40,7 +40,7 @@ def _size_of(weights: Checkpoint | None) -> int:
 async def copy_privately(
     model: Path, weights: Checkpoint | None, place: Path, within: float, progress: AttemptProgress
 ) -> AsyncIterator[Path]:
-    """A private copy of a model's small files, and of these weights, until the end of the block."""
+    """Copy a model's small files, and these weights; the copy goes at the end of the block."""
     so_far, what = _SoFar(_size_of(weights)), progress.revision
     with ExitStack() as made:
         assemble = partial(_assemble, made, model, weights, place / "boot", so_far=so_far)
@@ -57,13 +57,13 @@ async def copy_privately(
 
 
 class _SoFar:
-    """Counts the bytes that are copied, in the thread that copies them."""
+    """Counts the bytes copied, in the copying thread."""
 
     def __init__(self, of: int) -> None:
         self.now = HowFar(0, of)
 
     def note(self, piece: int) -> None:
-        """Some more bytes are copied."""
+        """Add copied bytes."""
         self.now = HowFar(self.now.done + piece, self.now.of)
 
 
@@ -76,7 +76,7 @@ def _assemble(
     *,
     so_far: _SoFar,
 ) -> Path:
-    """Make the folder; it goes when the engine has started."""
+    """Make the folder; it is removed when the engine has started."""
     if weights is None:
         made = private_folder(spool)
     else:

@@ -1,4 +1,4 @@
-"""Starts the engine the settings describe: by our own loader, or from a private copy."""
+"""Starts the engine that the settings describe: by our own loader, or from a private copy."""
 
 import asyncio
 import logging
@@ -36,10 +36,10 @@ log = logging.getLogger("hotreload.boot")
 
 
 TRUST = "own_loader"
-"""The note of what our own loader loads as upstream's does, by its name in the state folder."""
+"""File in the state folder that says for which models our own loader loads as upstream's."""
 
 MakeEngine = Callable[..., Awaitable[RunningEngine]]
-"""Makes an engine as `SglangEngine.start` does, and takes what that takes."""
+"""Make an engine, by the arguments of `SglangEngine.start`."""
 
 
 class Engines:
@@ -53,7 +53,7 @@ class Engines:
         make: MakeEngine | None,
         started: Callable[[], None],
     ) -> None:
-        """`make` is another maker than `SglangEngine.start`; `started` is called after each start.
+        """`make` stands in for `SglangEngine.start`; `started` is called after each start.
 
         XLA installs a handler for SIGTERM.
         """
@@ -65,7 +65,7 @@ class Engines:
     async def first(
         self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
     ) -> RunningEngine:
-        """Start the first; from then on all checkpoints must have its tensors."""
+        """Start the first engine; from then on every checkpoint must have its tensors."""
         settings = self._rereading.settings
         engine = await start_engine(settings, model, weights, progress, self._make)
         self._started()
@@ -76,7 +76,7 @@ class Engines:
         return engine
 
     async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
-        """Start one more, with the weights that another one answers by."""
+        """Start another engine with the weights of one that serves."""
         engine = await start_twin(self._rereading.settings, index, twin)
         self._started()
         log.info("engine.started", extra={**engine.facts(), "replica": index})
@@ -90,9 +90,9 @@ async def start_engine(
     progress: AttemptProgress,
     make: MakeEngine | None = None,
 ) -> RunningEngine:
-    """Start the engine the settings describe: the model's config and tokenizer, these weights.
+    """Start the engine with the model's config and tokenizer, and these weights.
 
-    What it was started with is the model of later starts, too, where none is configured.
+    Later starts use the same model, if the settings name none.
     """
     engine = None
     if make is None and weights is not None and settings.engine.loader == "auto":
@@ -111,9 +111,9 @@ async def start_engine(
 async def _start_with_own_loader(
     settings: Settings, model: Path, weights: Checkpoint, progress: AttemptProgress
 ) -> RunningEngine | None:
-    """An engine that our own loader reads the weights into, if an earlier start trusts it.
+    """Start with our own loader if an earlier start has verified it; else return None.
 
-    None where upstream's must load them, or can say better why the engine does not start.
+    None also if upstream's loader can say better why the engine does not start.
     """
     trust = settings.state.directory / TRUST
     mark = await asyncio.to_thread(noted, trust)
@@ -136,7 +136,7 @@ async def _start_with_own_loader(
 
 
 async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> SglangEngine:
-    """Start one more engine beside this one, on devices of its own, with the same weights."""
+    """Start another engine with the same weights, on devices of its own."""
     state = settings.state.directory
     model = settings.engine.model or await in_thread(lambda cancel: kept_model(state))
     if model is None:
@@ -150,17 +150,17 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
         twin=twin,
     )
     async with _close_on_error(engine):
-        # No attempt is made: nobody is told of its phases.
+        # There is no attempt: no phases are published.
         await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
     return engine
 
 
 @asynccontextmanager
 async def import_in_background() -> AsyncIterator[None]:
-    """Import sglang-jax meanwhile: what a start reads and checks first needs none of it."""
+    """Import sglang-jax while the block runs: the first reads and checks do not need it."""
 
     async def import_engine() -> None:
-        with suppress(Exception):  # the start comes upon the same, and says it
+        with suppress(Exception):  # the start meets the same error, and reports it
             await in_thread(lambda cancel: import_upstream(), leave_as="an import", is_read=False)
 
     importing = asyncio.create_task(import_engine(), name="import sglang-jax")
@@ -173,7 +173,7 @@ async def import_in_background() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _close_on_error(engine: RunningEngine) -> AsyncIterator[None]:
-    """A stop may come before anybody else knows of the engine."""
+    """Close the engine if the block raises: the engine is not handed over yet."""
     try:
         yield
     except BaseException:
@@ -182,9 +182,9 @@ async def _close_on_error(engine: RunningEngine) -> AsyncIterator[None]:
 
 
 async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProgress) -> None:
-    """Compile what the first requests need, unless that can be done beside those who are served.
+    """Compile for the first requests, unless the engine can compile beside requests.
 
-    Until it is done there, the engine takes in what is compiled holds, the probes too.
+    Until it has compiled there, the engine admits only batches, probes included, that are compiled.
     """
     engine.keep_to_compiled(True)
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
@@ -193,7 +193,7 @@ async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProg
 
 
 def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
-    """Return what the operator decided about every engine."""
+    """Return the options of every engine, from the settings."""
     engine = settings.engine
     return EngineOptions(
         model,
@@ -218,7 +218,7 @@ def _unseen_options(settings: Settings) -> UnseenOptions:
 
 
 def compile_cache_of(settings: Settings) -> CompileCache | None:
-    """The place where programs are kept, unless whoever started us has told JAX so."""
+    """Return the compile cache; None if it is off, or if JAX's own variable sets one."""
     chosen = settings.engine.compile_cache
     if chosen == "off" or os.environ.get(JAX_VARIABLE):
         return None
@@ -235,10 +235,10 @@ async def to_start_from(
     progress: AttemptProgress,
     filling: FirstLoad | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield what an engine is started with: `SglangEngine.start` says what each means.
+    """Yield the arguments of `SglangEngine.start`.
 
-    The folder it is made from is a private copy, which goes at the end: of the small files alone
-    where our own loader reads the weights.
+    The engine is made from a private copy, which goes at the end of the block: of the small files
+    alone where our own loader reads the weights.
     """
     to_copy = weights if filling is None else None
     place = await place_for_copies(settings.state.directory, to_copy)
@@ -257,7 +257,7 @@ async def to_start_from(
 
 @contextmanager
 def _send_with_cors(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
-    """Name the model in the engine's complaints: the copy it read is gone when they are."""
+    """Name the model in the engine's errors, in the place of its private copy."""
     try:
         yield
     except ConfigError as fault:

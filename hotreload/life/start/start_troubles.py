@@ -1,9 +1,9 @@
-"""Troubles with what a start found, or would find; each stands until it is mended or decided.
+"""Troubles that a start finds, or would find; each lasts until it is mended or decided.
 
-`Doubt`: weights fail the probe though they were live before. They are what they were, and so is
-what they answer with: so they answer, and everybody is told. `Gone`: what was live last cannot be
-brought back, so the start waits, or an older one answers in its place; neither is silent.
-`FilesGone`: a restart or a rollback would not find its files, told before somebody needs them.
+`Doubt`: the weights fail the probe although they were live before, and neither they nor the engine
+have changed: they answer, and the doubt is reported. `Gone`: the last live weights cannot be
+loaded, and the start waits, or an older generation answers in their place. `FilesGone`: a restart
+or a rollback would not find its files, reported before they are needed.
 """
 
 import asyncio
@@ -40,25 +40,25 @@ CORRECT_THE_PROBE = (
 
 
 class Doubt:
-    """Sees every event; stands as long as the doubted generation answers and the probes fail."""
+    """Sees every event; lasts as long as the doubted generation answers and fails the probes."""
 
     def __init__(self, publish: Publish) -> None:
         self._trouble = Trouble(PROBE_DOUBTED, publish)
         self._of: PastGeneration | None = None
         self._asked = asyncio.Event()
         self._is_over = False
-        """True once the start is: another attempt's weights take the place of its own."""
+        """True once the start is over: another attempt's weights may take its place."""
         self._is_told = False
 
     def whether(self, live: PastGeneration) -> None:
-        """Ask these weights for whole answers, too: they began to answer well.
+        """Have these weights asked for whole answers, too, after the start has compiled.
 
-        Once the start has compiled: with a client's such an answer makes a batch of two.
+        Beside a client's request such an answer would make a batch of two.
         """
         self._of = live
 
     def of(self, live: PastGeneration, verdict: CheckpointRejected) -> None:
-        """These weights answer, in spite of what the probes say."""
+        """Report that these weights answer although they fail the probes."""
         self._of, self._is_told = live, True
         words = (
             f"{verdict}; generation {live.number}, {live.revision}, live since {iso(live.since)}, "
@@ -67,7 +67,7 @@ class Doubt:
         self._trouble.set(words, CORRECT_THE_PROBE)
 
     def observe(self, event: Event) -> None:
-        """Ask again when the probes are others, and no more when other weights are live."""
+        """Ask again when the probes change; end the doubt when other weights go live."""
         match event:
             case SettingsRead(changed) if "[[probe]]" in changed:
                 self._asked.set()
@@ -83,7 +83,7 @@ class Doubt:
     async def run(
         self, replicas: Iterable[Replica[RunningEngine]], within: Callable[[], float]
     ) -> NoReturn:
-        """Ask the live weights again each time that the probes are others, for ever."""
+        """Ask the live weights again each time the probes change, for ever."""
         self._is_over = True
         while True:
             await self._asked.wait()
@@ -92,7 +92,7 @@ class Doubt:
                 await self._ask_again(replica.engine, within())
 
     async def _ask_again(self, engine: RunningEngine, within: float) -> None:
-        """Ask whole answers; as long as nobody doubts, that they take long is nothing to tell."""
+        """Ask for whole answers; unless there is a doubt already, they may take long."""
         doubted = self._of
         if doubted is None:
             return
@@ -109,8 +109,8 @@ class Doubt:
             self._end()
             return
         self.of(doubted, verdict)
-        # An answer that was no number may have left its like in the cache. In a busy engine the
-        # next one that is withheld has that cleaned.
+        # A nonfinite answer may have left NaN in the cache. In a busy engine the next withheld
+        # answer has the cache cleaned.
         with suppress(EngineLost, TryAgain):
             await engine.scrub()
 
@@ -127,7 +127,7 @@ TO_END_IT = (
 
 
 class Gone:
-    """Sees every event; its troubles end when the files are back or somebody decides."""
+    """Sees every event; its troubles end when the files are back or an operator decides."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
@@ -136,24 +136,24 @@ class Gone:
         self._answers: Revision | None = None
 
     def waits(self, meant: PastGeneration | None, why: Sequence[str]) -> None:
-        """The start waits; `why` says of each candidate why it does not answer."""
+        """Report that the start waits; `why` has the refusal of each candidate."""
         name = _describe(meant) if meant else "a checkpoint that was not refused"
         self._publish(Wait(f"{name}: {why[0]}", "start"))
         told = dict.fromkeys(why)
         self._waits.set(f"the start waits for {name}: {'; '.join(told)}", TO_GO_ON)
 
     def waits_no_more(self) -> None:
-        """Something is going to answer."""
+        """End the wait: a candidate answers."""
         self._waits.set(None)
 
     def answers(self, older: Revision, instead_of: PastGeneration, why: str) -> None:
-        """An older checkpoint answers in the place of what was live last."""
+        """Report that an older checkpoint answers in the place of the last live one."""
         self._answers = older
         words = f"{older} answers instead of {_describe(instead_of)}, which was live last: {why}"
         self._older.set(words, TO_END_IT)
 
     def observe(self, event: Event) -> None:
-        """An older one is meant once others were live or somebody pins it."""
+        """End the trouble once other weights were live, or an operator pins the older ones."""
         match event:
             case AttemptFinished(attempt):
                 is_live = attempt.outcome is Outcome.LIVE and not attempt.revision.is_noise
@@ -171,7 +171,7 @@ def _describe(place: PastGeneration) -> str:
 
 
 LOOK_FOR_FILES_SECONDS = 60.0
-"""Time between two looks; a change of what is live, and SIGHUP, make it look at once."""
+"""Seconds between two looks; a new live generation, or SIGHUP, makes it look at once."""
 
 COPY_THEM_BACK = (
     "copy them back, or mount what they lie on; or make another checkpoint live before the next "
@@ -180,23 +180,23 @@ COPY_THEM_BACK = (
 
 
 class FilesGone:
-    """Sees every event; tells of generations whose files are gone as long as they matter."""
+    """Sees every event; reports generations whose files are gone, as long as they matter."""
 
     def __init__(self, ledger: Ledger, source: Source, publish: Publish) -> None:
         self._ledger = ledger
         self._source = source
         self._trouble = Trouble(FILES_GONE, publish)
         self._names: dict[str, set[str]] = {}
-        """The weight files that a folder had when they were seen first."""
+        """The weight files of each folder when first seen."""
         self._wake = asyncio.Event()
 
     def observe(self, event: Event) -> None:
-        """Look at once after what may have changed what matters."""
+        """Look at once after an attempt, or after settings were read."""
         if isinstance(event, AttemptFinished | SettingsRead):
             self._wake.set()
 
     async def run(self, keeps: Callable[[PastGeneration], bool]) -> NoReturn:
-        """Look for ever; `keeps` says whether a rollback to a generation needs no files."""
+        """Look for ever; `keeps` returns True if a rollback to a generation needs no files."""
         while True:
             self._wake.clear()
             await self.look(keeps)
@@ -218,7 +218,7 @@ class FilesGone:
     def _that_matter(
         self, keeps: Callable[[PastGeneration], bool]
     ) -> Iterator[tuple[PastGeneration, str]]:
-        """Yield what a restart would serve, and what a rollback would bring back from files."""
+        """Yield the generations that a restart or a rollback would load from files."""
         ledger, live = self._ledger, self._ledger.live
         if ledger.last_good is not None:
             yield ledger.last_good, "a restart"

@@ -1,8 +1,8 @@
-"""Compiles what the first requests need: batches of the usual sizes, long prompts.
+"""Compiles for the first requests: batches of the usual sizes, and long prompts.
 
-A program is compiled when a batch of a new size first comes, and everybody waits for it. So it is
-compiled before, beside those who are served and without computing anything. An engine that cannot
-do that is asked such batches before anybody is let in, on the way of any request.
+A program is compiled when a batch of a new size first comes, and every request waits for it. This
+module has it compiled before, beside requests and without computing anything. An engine that cannot
+do that is asked such batches before any request is admitted.
 """
 
 import asyncio
@@ -25,14 +25,13 @@ from hotreload.types import HowFar, Phase
 log = logging.getLogger("hotreload.boot")
 
 WARMING_PROMPT = 3
-"""Tokens of a prompt where the number of prompts is what counts."""
+"""Tokens of a prompt, where only the count of prompts matters."""
 ANSWER_TOKENS = 8
-"""Tokens of each answer: so many that all of a batch are answered at a time for a while."""
+"""Tokens of each answer, enough for all answers of a batch to run together for a while."""
 LONGER = (96, 192, 384)
-"""Tokens of prompts that are computed at a time: engines pad them to 128, 256 and 512."""
+"""Tokens of longer prompts: engines pad them to 128, 256 and 512."""
 LONGEST = 4096
-"""The most tokens that are computed at a time, unless upstream is told otherwise: what is compiled
-for behind."""
+"""The most tokens computed at a time by upstream's default: sizes to compile end here."""
 
 
 async def compile_behind(
@@ -45,9 +44,9 @@ async def compile_behind(
 ) -> None:
     """Have an engine that serves compile for batches of up to `most` requests.
 
-    Until it has, it takes in no more than what is compiled holds. An attempt goes before all but
-    the first, which lets more be answered at a time: none is begun while `changing` is held, nor
-    after `within` seconds of compiling.
+    Until then it admits only as many requests at a time as compiled sizes hold. After the first
+    size, which lets more requests run together, an attempt goes before compiling: no size is begun
+    while `changing` is held, nor after `within` seconds of compiling.
     """
     engine = replica.engine
     engine.keep_to_compiled(most > 0)
@@ -58,7 +57,7 @@ async def compile_behind(
         while done < len(sizes) and spent < within:
             publish(Warmup(replica.index, done, len(sizes)))
             await failpoints.reach(Phase.WARMING)
-            if done and not sizes[done].is_shadow:  # what an attempt needs itself waits for none
+            if done and not sizes[done].is_shadow:  # an attempt needs its shadow's size itself
                 async with changing:
                     pass
             began = time.monotonic()
@@ -90,13 +89,13 @@ async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """So many prompts of so many tokens, asked at once."""
+    """A batch to ask: the count of prompts, and their tokens."""
 
     prompts: int
     tokens: int
 
     def request(self, vocabulary: int) -> dict[str, object]:
-        """The request that asks it; its prompts begin differently, so no cached one shortens it."""
+        """Make the request; its prompts begin differently, so no cached prefix shortens them."""
         first = range(self.tokens * 31, self.tokens * 31 + self.prompts)
         ids = [
             [(begin + at) % (vocabulary - 1) + 1 for at in range(self.tokens)] for begin in first

@@ -22,11 +22,11 @@ DISK_SECONDS = 30.0
 """Seconds that a look at a folder may take before its disk counts as away."""
 
 Files = tuple[tuple[str, int, int], ...]
-"""The weight files of a folder: name, size and time; equal ones mean that nobody touched any."""
+"""The weight files of a folder: name, size and time; equal ones mean unchanged files."""
 
 
 class Absent(Exception):
-    """It is not there, or cannot be looked at, and no checkpoint is at fault."""
+    """The files are not there, or cannot be looked at, and no checkpoint is at fault."""
 
 
 async def read_from_disk[T](what: Path, read: Callable[[], T]) -> T:
@@ -35,7 +35,7 @@ async def read_from_disk[T](what: Path, read: Callable[[], T]) -> T:
 
 
 async def reject_on_fault[T](doing: Awaitable[T]) -> T:
-    """Turn a fault of ours into a refusal of what is looked at: it must not end every start."""
+    """Turn our own fault into CheckpointRejected: it must not end every start."""
     try:
         return await doing
     except (HotReloadError, Absent):
@@ -47,7 +47,7 @@ async def reject_on_fault[T](doing: Awaitable[T]) -> T:
 
 
 async def files_in(folder: Path) -> Files:
-    """The weight files in a folder; Absent without any, as where a mount failed."""
+    """List the weight files in a folder; Absent without any, as where a mount failed."""
     require_disks()
     try:
         async with deadline(DISK_SECONDS, f"a look at {folder}", "is its server there?"):
@@ -60,7 +60,7 @@ async def files_in(folder: Path) -> Files:
 
 
 def require_disks() -> None:
-    """Absent while an earlier look still hangs: the next would only hang beside it."""
+    """Raise Absent while an earlier look still hangs: the next would hang, too."""
     if (hangs := left_behind()) is not None:
         raise Absent(f"{hangs} still hangs; is its server there?")
 
@@ -76,7 +76,7 @@ def _files_in(folder: Path) -> Files:
 
 
 async def source_has(source: Source, revision: Revision) -> bool:
-    """Say whether the source could bring these bytes, from elsewhere than where they lay."""
+    """Return True if the source has these bytes elsewhere than in their old folder."""
     for name in (revision.label, revision.id):
         with suppress(HotReloadError):
             if name and await source.resolve(name) == revision:
@@ -85,7 +85,7 @@ async def source_has(source: Source, revision: Revision) -> bool:
 
 
 async def is_newer(order: Ordering, folder: Path, than: PastGeneration) -> bool:
-    """Say whether a checkpoint comes after one that was live; Absent if its files are gone."""
+    """Return True if a checkpoint comes after one that was live; Absent if its files are gone."""
     written = 0.0
     if order == "time":
         written = max(time for _, _, time in await files_in(folder)) / 1e9
