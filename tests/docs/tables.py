@@ -1,9 +1,10 @@
 """The tables of docs/ that follow from the code.
 
-After a change of settings, metrics or engines: `python -m tests.docs.tables` writes them.
+After a change of settings, alerts, metrics or engines: `python -m tests.docs.tables` writes them.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
@@ -22,8 +23,11 @@ from hotreload.settings.sections import class_with
 from hotreload.settings.tables import defaults_of, fields_of, table_of
 from tests.docs.pages import BESIDE, PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
+from tests.monitoring.rules import ALERTS
 
 ALL = class_with(FEATURES)
+ASKED = re.compile(r"^\{\{ (?:with|range) .*\{\{ end -\}\}\s*|\{\{.*?\}\}")
+ALERT_NAME = re.compile(rf"\b({'|'.join(ALERTS)})\b")
 
 
 def settings() -> str:
@@ -84,6 +88,19 @@ def metrics_rows() -> Iterator[tuple[str, ...]]:
             by = f"{{{shown}}}" if shown else ""
             kind = " Histogram." if family.type == "histogram" else ""
             yield f"`{family.name}{suffix}{by}`", family.documentation + kind
+
+
+def alerts() -> str:
+    """Every alert: what it means and what to do, as the alert itself says it."""
+    return "\n\n".join(_alert(name, rule) for name, rule in ALERTS.items())
+
+
+def _alert(name: str, rule: Mapping[str, Any]) -> str:
+    said = rule["annotations"]
+    means = ASKED.sub("", said["description"])  # without what it asks Prometheus when it fires
+    todo = ALERT_NAME.sub(lambda found: f"[{found[0]}](#alert-{found[0].lower()})", said["todo"])
+    severity = rule["labels"]["severity"]
+    return f"### Alert {name}\n\n- **Means:** {severity}. {means}\n- **Do:** {todo}"
 
 
 def engines() -> str:
@@ -153,6 +170,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "live": live,
+    "alerts": alerts,
     "metrics": metrics,
     "engines": engines,
     "fields": fields,

@@ -20,11 +20,10 @@ from hotreload.server.app import create_app
 from hotreload.server.http.request_log import generation_header
 from hotreload.sources.passed_over import AFTER
 from hotreload.types import Generation, Outcome, Revision
-from tests.docs.pages import ALL, CODE, ROOT, first_cells, section, words_in
+from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.engine.families import MODELS, ON_BOTH
 from tests.evidence import REASONS, TROUBLES
-from tests.monitoring.rules import ALERTS
 from tests.source import MODULES, nodes_of
 
 
@@ -70,11 +69,6 @@ def test_every_exit_code_has_its_row() -> None:
 def test_every_exit_code_of_a_check_has_its_row() -> None:
     told = {exits.check_code({"state": state}, found) for state in State for found in ([], ["x"])}
     assert {int(code) for code in first_cells("check")} == {*told, exits.UNREACHABLE}
-
-
-def test_every_alert_has_its_section_with_its_severity() -> None:
-    said = re.findall(r"^### Alert (\w+)\n\n- \*\*Means:\*\* (\w+)\.", ALL, re.MULTILINE)
-    assert said == [(name, rule["labels"]["severity"]) for name, rule in ALERTS.items()]
 
 
 def test_every_route_has_its_row() -> None:

@@ -106,7 +106,7 @@ def test_every_alert_is_tried_firing_and_quiet() -> None:
 @pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_says_what_it_means_and_where_to_read_on(name: str) -> None:
     said = ALERTS[name]["annotations"]
-    assert said.keys() == {"summary", "description", "runbook_url"}
+    assert said.keys() == {"summary", "description", "todo", "runbook_url"}
     assert said["runbook_url"] == f"{BASE}/reference.md#alert-{name.lower()}"
     assert ALERTS[name]["labels"]["severity"] in {"warning", "critical"}
 
