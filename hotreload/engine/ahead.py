@@ -20,11 +20,15 @@ log = logging.getLogger("hotreload.engine")
 class Ahead:
     """Knows what of an engine is still to be compiled; on the event loop."""
 
-    def __init__(self, rehearsal: Rehearsal | None, compiled: CompiledSizes) -> None:
+    def __init__(
+        self, rehearsal: Rehearsal | None, compiled: CompiledSizes, at_once: int = 1
+    ) -> None:
         """Without a rehearsal the engine must be asked, and nothing is compiled here.
 
-        `compiled` knows what its batches find programs for.
+        `compiled` knows what its batches find programs for. Steps of `at_once` requests are
+        compiled first: the start's own, smaller batches are padded to it.
         """
+        self.at_once = at_once if rehearsal is not None else 1
         self._rehearsal = rehearsal
         self._compiled = compiled
         self._proving: tuple[BatchSize, ...] = ()
@@ -50,7 +54,7 @@ class Ahead:
     def _sizes_of(self, prompts: int, tokens: int) -> Iterator[BatchSize]:
         """Those of a batch of probes: all its steps are padded to the size of the first."""
         assert self._rehearsal is not None
-        sizes = [*self._rehearsal.sizes(prompts, tokens)]
+        sizes = _small_first(self._rehearsal.sizes(prompts, tokens))
         yield [size for size in sizes if not size.is_prompt][-1]
         yield from (size for size in sizes if size.is_prompt)
 
@@ -87,7 +91,7 @@ class Ahead:
         """
         if self._rehearsal is None or self._compiled.sizes:
             return
-        step, *_, prompt = self._sizes_of(prompts, tokens)
+        step, *_, prompt = self._sizes_of(max(prompts, self.at_once), tokens)
         try:
             await asyncio.gather(*map(self._compile_at_once, (step, prompt)))
         except Exception as fault:

@@ -51,5 +51,8 @@ class EngineOptions:
     """The place of compiled programs; None where the process decides that, as for any JAX."""
     shares: Shares = field(default_factory=Shares)
     """Parts of their turns in which weights compute that are proven, or that fade out."""
+    at_once: int = 1
+    """Number of requests of the steps that a start compiles for first; smaller batches are padded
+    to them until theirs are compiled."""
     unseen: UnseenOptions = PROBES_ALONE
     """Questions beside the probes, for which there must be room."""

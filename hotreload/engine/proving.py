@@ -66,14 +66,15 @@ class ProvingEngine(ReleasingEngine):
         probes: Sequence[Probe],
         terms: StagingOptions,
         unseen: UnseenOptions = PROBES_ALONE,
+        at_once: int = 1,
     ) -> None:
         """Take over a built engine; it blocks.
 
-        `unseen` is what it must have room for.
+        `unseen` is what it must have room for; for steps of `at_once` requests is compiled first.
         """
         super().__init__(parts.running_scheduler, watch, first, terms)
         scheduler = parts.running_scheduler
-        self._ahead = Ahead(find_rehearsal(scheduler), scheduler.compiled)
+        self._ahead = Ahead(find_rehearsal(scheduler), scheduler.compiled, at_once)
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
@@ -236,6 +237,7 @@ class ProvingEngine(ReleasingEngine):
         batches += [(SHADOW_ROWS, asked_more, False)] if asked_more else []
         # Else a single probe has been asked, as it is at every start, in batches of this size.
         is_another_size = pool.has_own_programs or len(proving) > 1 or logprobs
+        is_another_size = is_another_size or self._ahead.at_once > 1
         if not (is_another_size or asked_more) or self._ahead.can_prove_in(pool, *batches):
             return
         if self._no_comparison is None:

@@ -53,9 +53,12 @@ class SglangEngine(ProvingEngine):
         probes: Sequence[Probe],
         terms: StagingOptions,
         unseen: UnseenOptions = PROBES_ALONE,
+        at_once: int = 1,
     ) -> None:
         """Take over a built engine; this blocks, so `start` calls it in a thread."""
-        super().__init__(parts, watch, first=first, probes=probes, terms=terms, unseen=unseen)
+        super().__init__(
+            parts, watch, first=first, probes=probes, terms=terms, unseen=unseen, at_once=at_once
+        )
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
         self._compiled = recompiles.Counting(parts.running_scheduler.serving)
@@ -95,7 +98,8 @@ class SglangEngine(ProvingEngine):
             async with deadline(filling.within, what, "[reload] stage_timeout"):
                 parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
         first = named(filling or revision) if twin is None else twin._lent()
-        make = partial(cls, parts, watch, probes=probes, terms=terms, unseen=options.unseen)
+        make = partial(cls, parts, watch, probes=probes, terms=terms)
+        make = partial(make, unseen=options.unseen, at_once=options.at_once)
         upstreams = time.monotonic() - began
         engine = await cls._begun(make, parts, watch, first, checkpoint)
         ours = time.monotonic() - began - upstreams

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -18,7 +19,9 @@ from tests.engine import real
 from tests.waiting import turn_until
 
 SLOW = 0.5
-"""Seconds that each program of the model takes longer to be compiled, or read from the cache."""
+"""Seconds that each of these programs takes longer to be compiled, or read from the cache."""
+PROGRAMS = ("model", "sampler")
+AT_ONCE = 8
 STEPS = 3
 """The most steps of the engine from one token of an answer to the next: others' prompts come in."""
 
@@ -30,10 +33,11 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
     """
     scheduler = engine._scheduler.scheduler
     runner = scheduler.tp_worker.get_model_runner()
+    engine.keep_to_compiled(True)
     await the_first_answer_compiles_nothing(engine)
+    await as_many_are_answered_at_a_time(engine, scheduler)
     staged = await engine.stage(other)
     engine.count_anew()
-    engine.keep_to_compiled(True)
     computed, launched = runner.forward_pass_id, scheduler.forward_ct
     with slow_compiler() as threads, steps_of_tokens(scheduler) as steps:
         warming = asyncio.create_task(warmed(engine))
@@ -60,12 +64,26 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
 
 
 async def the_first_answer_compiles_nothing(engine: Any) -> None:
-    """A start's probe: what its answer needs is compiled before, the two programs side by side."""
+    """A start's probe: what its answer needs is compiled before, the two programs side by side.
+
+    They are for as many requests, so the sampler is compiled once. They are traced one after the
+    other: else the compile cache may know neither of them at the next start.
+    """
     before = engine.recompiles
-    with slow_compiler() as threads:
+    with slow_compiler() as threads, traced_alone(engine._ahead._rehearsal._program):
         await engine.probe(briefly=True)
     assert engine.recompiles == before
-    assert threads == ["compiling for the first answers"] * 2
+    assert threads == ["compiling for the first answers"] * 3
+
+
+async def as_many_are_answered_at_a_time(engine: Any, scheduler: Any) -> None:
+    """Before anything else is compiled."""
+    with slow_compiler() as threads, steps_of_tokens(scheduler) as steps:
+        asked = (real.ask(engine, f"{each}?", ignore_eos=True) for each in range(AT_ONCE))
+        await asyncio.gather(*asked)
+    assert threads == []
+    assert len(steps) == AT_ONCE
+    assert max(each[0] for each in steps.values()) < min(each[-1] for each in steps.values())
 
 
 async def warmed(engine: Any) -> None:
@@ -75,7 +93,7 @@ async def warmed(engine: Any) -> None:
     await compile_behind(
         Replica(engine, gate, live),
         changing=asyncio.Lock(),
-        most=8,
+        most=AT_ONCE,
         within=600.0,
         publish=lambda event: None,
     )
@@ -96,7 +114,7 @@ def slow_compiler() -> Iterator[list[str]]:
     usual, threads = compiler.compile_or_get_cached, list[str]()
 
     def slowly(backend: Any, module: Any, *args: Any) -> Any:
-        if "model" in str(module.operation.attributes["sym_name"]):
+        if any(each in str(module.operation.attributes["sym_name"]) for each in PROGRAMS):
             threads.append(threading.current_thread().name)
             time.sleep(SLOW)
         return usual(backend, module, *args)
@@ -106,6 +124,24 @@ def slow_compiler() -> Iterator[list[str]]:
         yield threads
     finally:
         compiler.compile_or_get_cached = usual
+
+
+@contextmanager
+def traced_alone(program: Any) -> Iterator[None]:
+    """Have the tracing of a program take its time, and fail beside that of another."""
+    jitted, tracing = program._jitted, threading.Lock()
+
+    def lower(*given: Any) -> Any:
+        assert tracing.acquire(blocking=False)
+        time.sleep(SLOW)
+        tracing.release()
+        return jitted.lower(*given)
+
+    program._jitted = SimpleNamespace(lower=lower)
+    try:
+        yield
+    finally:
+        program._jitted = jitted
 
 
 @contextmanager

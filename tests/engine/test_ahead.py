@@ -65,6 +65,12 @@ def ahead_of(rehearsal: Any) -> Ahead:
     return Ahead(rehearsal, CompiledSizes())
 
 
+async def test_steps_of_as_many_as_are_answered_at_once_are_compiled_first() -> None:
+    noted = Noted()
+    await Ahead(noted, CompiledSizes(), 4).compile_first(1, 24)  # type: ignore[arg-type]
+    assert {*noted.compiled} == {FOUR, PROMPT}
+
+
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
     ahead = ahead_of(None)
     assert ahead.sizes(8, 512) == []

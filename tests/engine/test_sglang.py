@@ -47,7 +47,7 @@ from hotreload.tiny.network import Network
 from hotreload.tiny.sentences import TUNED_TEXT, asked_ids
 from hotreload.types import Revision
 from tests.engine import real
-from tests.engine.slow_compiler import nobody_waits_for_the_compiler
+from tests.engine.slow_compiler import AT_ONCE, nobody_waits_for_the_compiler
 from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -558,7 +558,8 @@ async def test_another_engine_can_be_started_and_closed_beside_it(
 
 
 async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
-    async with real.engine_of(folders.folder(3), folders.root / "other") as other:
+    other_place = folders.root / "other"
+    async with real.engine_of(folders.folder(3), other_place, at_once=AT_ONCE) as other:
         await nobody_waits_for_the_compiler(other, folders.checkpoint(2), clients=8)
         return [(await real.ask(each))["text"] for each in (other, engine)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine import real
-from tests.engine.slow_compiler import nobody_waits_for_the_compiler
+from tests.engine.slow_compiler import AT_ONCE, nobody_waits_for_the_compiler
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.at_night]
 
@@ -16,5 +16,5 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.at_night]
 @pytest.mark.parametrize("clients", [1, 32])
 async def test_nobody_waits_for_the_compiler(tmp_path: Path, clients: int) -> None:
     folders = real.Folders(tmp_path)
-    async with real.engine_of(folders.folder(1), tmp_path / "spool") as engine:
+    async with real.engine_of(folders.folder(1), tmp_path / "spool", at_once=AT_ONCE) as engine:
         await nobody_waits_for_the_compiler(engine, folders.checkpoint(2), clients=clients)

@@ -206,6 +206,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         engines=engine.replicas,
         compile_cache=compile_cache_of(settings),
         shares=shares_of(settings),
+        at_once=engine.warm_batches or 1,
         unseen=_unseen_options(settings),
     )
 

@@ -7,6 +7,7 @@ would compute, its program is only compiled. JAX keeps that, so a batch of this 
 
 import copy
 import queue
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -160,6 +161,8 @@ class Rehearsal:
         self._worker = getattr(self._client, "worker", self._client)
         self._way = way
         self._program = self._shadows = program
+        self._sampling = threading.Lock()
+        """Held while the sampler is compiled: sizes of as many requests have it in common."""
 
     def also_in(self, pool: Any) -> None:
         """Compile for this pool, too, in which weights are proven; it is only described."""
@@ -207,6 +210,13 @@ class Rehearsal:
         vars(runner).update(program.described())
         vars(runner).pop("sample", None)  # ours: it would count steps of the one that serves
         note_nonfinite(runner)
+        sample = runner.sample
+
+        def sample_alone(*given: Any) -> Any:
+            with self._sampling:
+                return sample(*given)
+
+        runner.sample = sample_alone
         runner.attn_backend = copy.copy(runner.attn_backend)
         runner._forward = lambda *given: self._way.computed(program.compiled(*given))
         worker = copy.copy(self._worker)
@@ -223,6 +233,9 @@ class Program:
     def __init__(self, jitted: Any, model_def: Any, state_def: Any, model_runner: Any) -> None:
         self._jitted = jitted
         self._defined = (model_def, state_def)
+        self._tracing = threading.Lock()
+        """Two threads that trace at once share some of what JAX remembers of it, and not always the
+        same: then the compile cache knows neither program again."""
         self._leaves = [_described(leaf) for leaf in find_slot(model_runner).read()]
         self._pool = jax.tree.map(_described, model_runner.token_to_kv_pool)
         pools = getattr(model_runner, "memory_pools", None)  # the newer engine's holder of them
@@ -247,7 +260,8 @@ class Program:
         """Compile it for such a batch; returns logits as it would make them, of zeros."""
         pools = self._pool if self._pools is None else self._pools
         given = (*self._defined, self._leaves, forward_batch, pools, logits_metadata)
-        lowered = self._jitted.lower(*given)
+        with self._tracing:
+            lowered = self._jitted.lower(*given)
         made = lowered.compile()
         return jax.tree.map(_zeros, lowered.out_info[0], made.output_shardings[0])
 
