@@ -124,14 +124,14 @@ class Checkpoint:
     """The `InMemory` that holds its one file where no disk does; `path` means nothing then."""
     is_part: bool = False
     """True if it lacks tensors that the model needs: these stay as they are live."""
-    first_reading: Any = field(default=None, repr=False, compare=False)
-    """The `FirstReading` that judges the bytes of the files while somebody loads them; None where
+    first_read: Any = field(default=None, repr=False, compare=False)
+    """The `FirstRead` that judges the bytes of the files while somebody loads them; None where
     they were judged before."""
 
     @property
     def as_read(self) -> "Checkpoint":
         """The same with all that its first reading found, once that is over."""
-        return (self.first_reading and self.first_reading.found) or self
+        return (self.first_read and self.first_read.found) or self
 
     @property
     def is_unread(self) -> bool:

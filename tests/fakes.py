@@ -117,7 +117,7 @@ class Steps:
 
 def read(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint as an engine knows it that has read it all."""
-    first = checkpoint.first_reading
+    first = checkpoint.first_read
     return checkpoint if first is None else first.read(threading.Event())
 
 

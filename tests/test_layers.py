@@ -55,7 +55,7 @@ OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
 READS = {
     "checkpoint.arrays.arranged",
-    "checkpoint.reading",
+    "checkpoint.file_reader",
     "checkpoint.fingerprint",
     "checkpoint.arrays.in_memory",
 }
@@ -69,12 +69,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "types": set(),
     **{fact: set() for fact in FACTS - {"facts"}},
     "facts": {"facts", "types"},
-    "checkpoint.reading": set(),
+    "checkpoint.file_reader": set(),
     "checkpoint.fingerprint": set(),
     "checkpoint.arrays.arranged": {"errors"},
     "checkpoint.arrays.in_memory": {
         "checkpoint.arrays.arranged",
-        "checkpoint.reading",
+        "checkpoint.file_reader",
         "errors",
         "types",
     },
@@ -103,14 +103,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"server", "server_limits", "picture", *CORE},
     "sources.from_settings": {"sources", "checkpoint", "settings", *CORE},
     "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
-    "sources": {"sources", "checkpoint", "checkpoint.reading", *CORE},
+    "sources": {"sources", "checkpoint", "checkpoint.file_reader", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
     "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
-    "engine.weights": {"engine.weights", "engine", "checkpoint.reading", "checkpoint.fingerprint"}
+    "engine.weights": {
+        "engine.weights",
+        "engine",
+        "checkpoint.file_reader",
+        "checkpoint.fingerprint",
+    }
     | CORE,
     "engine.answering": {*ENGINE, *CORE} - {"engine.weights"},
     "hosts": {"hosts", "hosts.upstream", *CORE},

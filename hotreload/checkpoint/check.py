@@ -1,8 +1,8 @@
-"""Runs every check on one folder, or on tensors in memory: all findings for people, one verdict.
+"""Runs every check on one folder, or on tensors in memory: all findings, and one verdict.
 
-Reads the weights once, or not at all where they were examined when the checkpoint was named: the
-bytes that were hashed are the bytes that were looked at. Loading proves that they still are. Of
-files that nobody has read yet the values are judged while they are loaded (`first_reading`).
+The weights are read once, or not at all if they were examined for the checkpoint's name: the bytes
+that were hashed are those that were examined. Loading compares them again. Unread files are judged
+while they are loaded (`first_read`).
 """
 
 import logging
@@ -19,7 +19,7 @@ from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
 from hotreload.checkpoint.counted import Counted, what_counts
 from hotreload.checkpoint.digests import Digests, identify, unread_id
-from hotreload.checkpoint.findings import Finding, Unfit, bounded, fault
+from hotreload.checkpoint.findings import Finding, Unfit, fault, limit_findings
 from hotreload.checkpoint.fingerprint import fingerprint
 from hotreload.checkpoint.fit import (
     Located,
@@ -34,7 +34,7 @@ from hotreload.checkpoint.fit import (
 )
 from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey
 from hotreload.checkpoint.whole.contents import FileReader, read_all
-from hotreload.checkpoint.whole.first_reading import FirstReading, judged
+from hotreload.checkpoint.whole.first_read import FirstRead, judge_shards
 from hotreload.types import (
     UNREAD,
     Checkpoint,
@@ -65,7 +65,7 @@ class Report:
     held: Mapping[str, TensorBytes] = field(repr=False)
     """The places of the tensors that could be read."""
     fingerprint: str | None = None
-    """The one that a daemon shows once it serves this; None where nobody asked, or can tell."""
+    """The fingerprint that a daemon shows once it serves this; None if not asked or unknown."""
     looked: Survey = field(default=NO_FILES, repr=False)
 
     @property
@@ -96,10 +96,10 @@ def findings(
 
     It raises Cancelled at `cancel`, and NotEnoughMemory when this machine cannot read now.
     Without `served` the files are judged by themselves. `digests` holds what was read for the
-    revision id, and remembers what is read here, so that nobody reads it again. With
-    `compute_in`, the [engine] dtype, a fit checkpoint has a fingerprint; that of a part counts the
-    sums of the tensors `beside` it, by name. `each` may read the files at once. Where it is to stay
-    unread, of a shard its head alone is read, which the digest is of.
+    revision id, and keeps each digest made here: nothing is read again. With `compute_in`, the
+    [engine] dtype, a fit checkpoint gets a fingerprint; that of a part includes the sums of the
+    tensors `beside` it, by name. `each` may read several files at once. With `is_unread` only the
+    head of each shard is read, and digested.
     """
     looked = survey_memory(folder) if isinstance(folder, InMemory) else survey(folder, root)
     found, wrong = tensors_by_name(looked)
@@ -109,14 +109,14 @@ def findings(
         misfits = _config_alone(looked, tensors)
     else:
         misfits = _misfits(looked, found, served, policy, notes)
-    wrong = (*wrong, *bounded(index_findings(looked, found)), *misfits)
+    wrong = (*wrong, *limit_findings(index_findings(looked, found)), *misfits)
     counted = Counted()
     if compute_in is not None and not (looked.findings or wrong):
         counted = what_counts(looked, found, served, policy, compute_in)
     reader = FileReader(looked, counted.names, cancel, digests or Digests(), is_unread)
     read = read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())
-    every = bounded((*looked.findings, *wrong, *read.findings.all()))
+    every = limit_findings((*looked.findings, *wrong, *read.findings.all()))
     if isinstance(folder, InMemory):
         every = in_given_names(every, folder)
     of_all = fingerprint({**beside, **read.sums}) if counted.names and not every else None
@@ -148,7 +148,7 @@ def _misfits(
         # The engine is yet to start, by its config and with these tensors.
         return (*wrong, *(contradictions(served.config, specs(found)) if looked.whole else ()))
     if looked.whole:
-        return (*wrong, *bounded(tensor_findings(found, served, policy)))
+        return (*wrong, *limit_findings(tensor_findings(found, served, policy)))
     notes.append("not every header could be read, so names and shapes were not compared")
     return wrong
 
@@ -164,19 +164,19 @@ def check_checkpoint(
     cancel: threading.Event | None = None,
     digests: Digests | None = None,
 ) -> Checkpoint:
-    """A folder, or tensors in memory, as a checkpoint that passed every check.
+    """Check a folder, or tensors in memory; return the checkpoint if it passed every check.
 
-    Else CheckpointRejected says why, or CheckpointChanged that nobody knows yet.
+    CheckpointRejected if it did not, CheckpointChanged if its files changed meanwhile.
 
-    Without `revision` the checkpoint is named by the bytes that were checked. One whose content
-    nobody knows is not read if its heads are fit: whoever loads it judges its values. Oddities that
-    keep nobody from loading it are logged, in one line.
+    Without `revision` the checkpoint is named by the bytes that were checked. If its content is
+    unknown and its heads are fit, it is not read: staging judges its values. Oddities that do not
+    keep it from being loaded are logged in one line.
     """
     digests = digests or Digests()
     check = partial(findings, folder, served, policy, root, digests=digests)
     is_unread = content_id is not None and content_id.startswith(UNREAD)
     report = check(cancel, is_unread=is_unread)
-    if is_unread and report.findings:  # what is refused is refused by its content
+    if is_unread and report.findings:  # a refusal names the content
         report, is_unread = check(cancel), False
     looked = report.looked
     named = Revision(report.content_id, revision.label if revision else folder.name)
@@ -185,7 +185,7 @@ def check_checkpoint(
         about = {"revision": revision.id, "label": revision.label, "notes": report.notes}
         log.info("checkpoint.notes", extra=about)
     wrong = report.findings
-    # Where not all files were read, the id says nothing, and another finding says why.
+    # If not all files were read, the id is meaningless, and another finding has the reason.
     telling = bool(report.files) and all(finding.code != "io" for finding in wrong)
     if telling and _is_another(report, content_id, digests, cancel, is_read=not is_unread):
         words = f"{folder.name}: its files changed since it was found"
@@ -201,10 +201,12 @@ def check_checkpoint(
         return made
     again = partial(check_checkpoint, revision, folder, served=served, policy=policy, root=root)
     heads = {file.name: file.digest for file in report.files if file.name in looked.headers}
-    judge = partial(judged, made, looked, policy=policy, digests=digests, by_stat=content_id or "")
+    judge = partial(
+        judge_shards, made, looked, policy=policy, digests=digests, by_stat=content_id or ""
+    )
     read = partial(again, digests=digests)
-    first = FirstReading(looked, heads, judge=judge, read=lambda cancel: read(cancel=cancel))
-    return replace(made, first_reading=first)
+    first = FirstRead(looked, heads, judge=judge, read=lambda cancel: read(cancel=cancel))
+    return replace(made, first_read=first)
 
 
 def _is_another(
@@ -215,7 +217,7 @@ def _is_another(
     *,
     is_read: bool,
 ) -> bool:
-    """Say if it is not what this id stands for; note what a stat says of it, if it was read."""
+    """Return whether its content differs from this id; note its content if it was read."""
     by_stat = None
     if not any(file.memory for file in report.looked.files):
         by_stat = unread_id(report.looked, digests, cancel)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hotreload.checkpoint.file_names import CONFIG
-from hotreload.checkpoint.findings import Finding, quoted
+from hotreload.checkpoint.findings import Finding, quote
 from hotreload.types import TensorSpec
 
 _ALWAYS_STATED = (
@@ -160,7 +160,7 @@ _PLAIN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 def contradictions(
     stated: Mapping[str, Any], tensors: Mapping[str, TensorSpec]
 ) -> Iterator[Finding]:
-    """A finding for each size that the weights do not have; what is not stated is not compared."""
+    """Yield a finding for each stated size that the weights do not have."""
     told: set[str] = set()
     for size, name, at in (*_OF_TENSORS, *_heads(stated)):
         wanted, spec = _size(stated, size), tensors.get(name)
@@ -170,7 +170,7 @@ def contradictions(
         shape = spec.shape or ()
         if at >= len(shape) or shape[at] != wanted:
             told.add(size)
-            yield _finding(stated, size, f"{quoted(name)} is {list(shape)}", name)
+            yield _make_finding(stated, size, f"{quote(name)} is {list(shape)}", name)
     yield from _layers(stated, tensors)
 
 
@@ -197,7 +197,7 @@ def _layers(stated: Mapping[str, Any], tensors: Mapping[str, TensorSpec]) -> Ite
     more = _count(stated, "num_nextn_predict_layers") or 0
     if wanted and held and not wanted <= len(held) <= wanted + more:
         words = f"the weights have {len(held)} layers"
-        yield _finding(stated, "num_hidden_layers", words)
+        yield _make_finding(stated, "num_hidden_layers", words)
 
 
 def _count(stated: Mapping[str, Any], name: str) -> int | None:
@@ -205,7 +205,7 @@ def _count(stated: Mapping[str, Any], name: str) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
-def _finding(
+def _make_finding(
     stated: Mapping[str, Any], size: str, words: str, tensor: str | None = None
 ) -> Finding:
     todo = "take the config.json that was saved with these weights"

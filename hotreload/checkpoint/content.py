@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from hotreload.checkpoint.findings import Finding, bounded, quoted, shown_name
+from hotreload.checkpoint.file_reader import HashedPieces, Pieces, Readable, join_digests
+from hotreload.checkpoint.findings import Finding, limit_findings, quote, shown_name
 from hotreload.checkpoint.fingerprint import TensorSum
-from hotreload.checkpoint.reading import Hashing, Pieces, Readable, joined
 from hotreload.checkpoint.safetensors import SIZES, Header, StoredTensor
 from hotreload.quiet import LOUD, Quiet, run_steps
 from hotreload.types import TensorBytes
@@ -78,7 +78,7 @@ class Content:
 
 
 def unread(name: str, header: Header, digest: str) -> Content:
-    """Nothing of the bytes is known: who takes them over judges them; `digest` stands for them."""
+    """Make the content of unread bytes, which staging judges; `digest` stands for them."""
     held = {each.name: TensorBytes(name, *header.place_of(each), "") for each in header.tensors}
     return Content(digest, True, (), held, {})
 
@@ -96,7 +96,7 @@ def examine(
     The tensors that are `counted` are summed up, which takes longer than all the rest.
     """
     header = header or Header((), file.identity.size, 0)
-    head = Hashing(file, min(BUFFER, header.data_start), cancel)
+    head = HashedPieces(file, min(BUFFER, header.data_start), cancel)
     scan, tensors = _Scan(file.name), _Tensors(file.name, header, counted)
     data = Pieces(file, BUFFER, cancel)
 
@@ -111,13 +111,13 @@ def examine(
                 yield
 
     run_steps(pieces(), quiet)
-    digest = joined([head.digest(), *(each.digest for each in tensors.held.values())])
+    digest = join_digests([head.digest(), *(each.digest for each in tensors.held.values())])
     return Content(digest, scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
 
 
 def head_of(file: Readable, end: int) -> str:
     """The digest of what a file holds before its first tensor, or of as much of it."""
-    hashing = Hashing(file, min(BUFFER, end))
+    hashing = HashedPieces(file, min(BUFFER, end))
     for _ in hashing.pieces(0, end):
         pass
     return hashing.digest()
@@ -216,12 +216,12 @@ class _Scan:
             self._bad[tensor.name] = (tensor, seen + found, first)
 
     def findings(self) -> tuple[Finding, ...]:
-        return bounded(self._finding(*bad) for bad in self._bad.values())
+        return limit_findings(self._make_finding(*bad) for bad in self._bad.values())
 
-    def _finding(self, tensor: StoredTensor, count: int, first: int) -> Finding:
+    def _make_finding(self, tensor: StoredTensor, count: int, first: int) -> Finding:
         values = "1 value" if count == 1 else f"{count} values"
         got = f"{values} NaN or infinite, the first at index {first} of {list(tensor.shape)}"
-        words = f"{shown_name(self._name)}: tensor {quoted(tensor.name)} has {got}"
+        words = f"{shown_name(self._name)}: tensor {quote(tensor.name)} has {got}"
         return Finding("nonfinite", words, self._name, tensor.name, "finite values", got)
 
 

@@ -1,7 +1,6 @@
-"""Which tensors of a checkpoint a fingerprint counts, and when a file alone can tell it.
+"""Finds the tensors that a fingerprint counts, and whether a file alone determines it.
 
-It is that of the values as an engine serves them, which are those of the file as long as nothing
-casts them.
+A fingerprint is of the values as an engine serves them. Without a cast these are the file's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.checkpoint.file_names import CONFIG
-from hotreload.checkpoint.findings import Unfit, quoted
+from hotreload.checkpoint.findings import Unfit, quote
 from hotreload.checkpoint.fit import Located, Policy, never_loaded, read_config
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.checkpoint.survey import Survey
@@ -28,7 +27,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The names of the tensors that count; none where nobody can tell, and then why."""
+    """The names of the tensors that count; none if that is unknown, and then the reason."""
 
     names: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
@@ -46,12 +45,12 @@ def what_counts(
     if not stated:
         without = f"without a {CONFIG} nobody knows what an engine makes of the tensors"
         return _unknown(f"{without}: name the model with --against")
-    names = frozenset(_loaded(found, served, stated, policy))
+    names = frozenset(_find_loaded(found, served, stated, policy))
     dtype = _served_dtype(stated, compute_in)
     cast = sorted(name for name in names if found[name].tensor.dtype != dtype)
     if not cast:
         return Counted(names)
-    first = f"{quoted(cast[0])} of {found[cast[0]].tensor.dtype}"
+    first = f"{quote(cast[0])} of {found[cast[0]].tensor.dtype}"
     return _unknown(f"an engine casts {len(cast)} tensors to {dtype}, {first} for one")
 
 
@@ -66,7 +65,7 @@ def _unknown(why: str) -> Counted:
     return Counted(unknown=(f"no fingerprint can be told of the files: {why}",))
 
 
-def _loaded(
+def _find_loaded(
     found: Mapping[str, Located],
     served: Served | None,
     stated: Mapping[str, Any],

@@ -1,6 +1,6 @@
-"""Names a checkpoint by its bytes: the digest of each file, and the id that all of them give.
+"""Makes a checkpoint's id of its bytes: of the digest of each file.
 
-While a shard is read for its name its values are looked at, too: the checks need not read it again.
+A shard that is read for its id is examined, too: the checks need not read it again.
 """
 
 import json
@@ -13,8 +13,8 @@ import xxhash
 
 from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of
+from hotreload.checkpoint.file_reader import Identity
 from hotreload.checkpoint.findings import Unfit, error_of
-from hotreload.checkpoint.reading import Identity
 from hotreload.checkpoint.safetensors import LONGEST_HEAD, Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.quiet import LOUD, Quiet
@@ -28,13 +28,12 @@ KEPT_TENSORS = 2**18
 
 
 class Digests:
-    """Each file's digest, remembered by its identity, so that a rescan reads nothing twice.
+    """Each file's digest by its identity: a rescan reads nothing twice.
 
-    And the content of whole checkpoints by what a stat says of them: `contents` outlives us.
+    `contents` has the content id of whole checkpoints by their `unread-` id; it outlives us.
 
-    The rest of what a reading for a name found waits for the checks, which take it over once. The
-    next check of the same bytes reads them again: stores through a mapping move no time of a file,
-    so what was once read is not believed for ever.
+    The other findings of a reading for a name wait for the checks, which take them once. The next
+    check of the same bytes reads them again: stores through a mapping move no time of a file.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Digests:
 
         A file whose header is given is examined while it is read.
         """
-        digest = self.known(file)
+        digest = self.find(file)
         if digest is None:
             work = partial(examine, header=header, cancel=cancel, quiet=self.quiet())
             content = with_serving(file, work)
@@ -69,8 +68,8 @@ class Digests:
         self.note(file, digest)
         return digest
 
-    def known(self, file: ServingFile) -> str | None:
-        """The digest of the file as it was when it was last read; None if it was touched since."""
+    def find(self, file: ServingFile) -> str | None:
+        """Return the digest of the file when it was last read; None if it was touched since."""
         with self._lock:
             return self._known.get(file.identity)
 
@@ -83,14 +82,14 @@ class Digests:
                 self._known.popitem(last=False)
 
     def read_before(self, unread_id: str) -> str | None:
-        """The content id of what an earlier life read where a stat says this; None if none did.
+        """Return the content id that an earlier life noted for this `unread-` id; else None.
 
-        In this life the files' own digests tell: by them a rewriting shows that keeps the times.
+        In this life the files' own digests count: they show a rewriting that keeps the times.
         """
         return self._before.get(unread_id)
 
     def note_content(self, unread_id: str, content_id: str) -> None:
-        """Remember which bytes were read where a stat says this."""
+        """Note the content id of the files that had this `unread-` id, or of a hub's commit."""
         with self._lock:
             self._before.pop(unread_id, None)
             self.contents.pop(unread_id, None)
@@ -98,10 +97,10 @@ class Digests:
             if len(self.contents) > KEPT_CONTENTS:
                 del self.contents[next(iter(self.contents))]
 
-    def taken(self, file: ServingFile, header: Header) -> Content | None:
-        """Hand out what was found when the file was read for its name; once.
+    def take_content(self, file: ServingFile, header: Header) -> Content | None:
+        """Hand out, once, the findings of the reading for the file's name.
 
-        None where nothing waits, or where another header told what its bytes mean.
+        None if there are none, or if they were made by another header.
         """
         with self._lock:
             by, content = self._waiting.pop(file.identity, (None, None))
@@ -129,16 +128,16 @@ def content_id(
             return head_digest(survey, file)
         return digests.of(file, survey.header_of(file), cancel)
 
-    return _identified(survey.files, digest_of)
+    return _identify_with(survey.files, digest_of)
 
 
 def unread_id(
     survey: Survey, digests: Digests, cancel: threading.Event | None = None
 ) -> str | None:
-    """Name a checkpoint by what a stat says of its shards, by their heads, and by all else in it.
+    """Make an `unread-` id of the shards' stat results, their heads, and the other files.
 
-    It moves with whoever writes to a shard, and not with a chmod or a backup. None where a look
-    has condemned it: its name needs no reading. Raises as `content_id` does.
+    A write to a shard changes it, a chmod or a backup does not. None if the survey condemned the
+    checkpoint: then `content_id` reads only heads. Raises as `content_id` does.
     """
     if survey.findings or not survey.whole:
         return None
@@ -149,10 +148,10 @@ def unread_id(
         seen = file.identity
         return f"{seen.dev} {seen.ino} {seen.mtime_ns} {head_digest(survey, file)}"
 
-    return UNREAD + _identified(survey.files, digest_of)
+    return UNREAD + _identify_with(survey.files, digest_of)
 
 
-def _identified(files: Iterable[ServingFile], digest_of: Callable[[ServingFile], str]) -> str:
+def _identify_with(files: Iterable[ServingFile], digest_of: Callable[[ServingFile], str]) -> str:
     try:
         return identify([CheckpointFile(f.name, f.identity.size, digest_of(f)) for f in files])
     except Unfit as unfit:
@@ -160,10 +159,10 @@ def _identified(files: Iterable[ServingFile], digest_of: Callable[[ServingFile],
 
 
 def head_digest(survey: Survey, file: ServingFile) -> str:
-    """Return what stands for the bytes of a file in a checkpoint that a look has condemned.
+    """Return the digest of a file's head, for a checkpoint that a survey has condemned.
 
-    It is the digest of as much as that look may have read: names, sizes and these bytes are all
-    that has to change for another verdict. The rest may be many gigabytes, which nobody reads.
+    The head is as much as the survey may have read: with the names and sizes it decides the
+    verdict. The rest may be many gigabytes and is not read.
     """
     header = survey.headers.get(file.name)
     end = min(file.identity.size, header.data_start if header else LONGEST_HEAD)

@@ -5,15 +5,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checkpoint.findings import Finding, Unfit, shown_name
-from hotreload.checkpoint.reading import (
+from hotreload.checkpoint.file_reader import (
     OURS,
     Changed,
     NotRegular,
     Opened,
-    opened,
+    open_file,
     other_than_regular,
 )
+from hotreload.checkpoint.findings import Finding, Unfit, shown_name
 from hotreload.errors import NotEnoughMemory
 from hotreload.figures import size as size_words
 
@@ -32,7 +32,7 @@ def _trap(name: str, kind: str) -> Finding:
     return Finding("unsafe_path", words, name, expected="a regular file", got=kind)
 
 
-def changed(name: str, what: str) -> Unfit:
+def changed_finding(name: str, what: str) -> Unfit:
     """The finding that a file changed while it was read."""
     return Unfit(Finding("changed", f"{shown_name(name)}: {what}", name))
 
@@ -45,14 +45,14 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
     try:
         for _ in range(TRIES_OF_A_TOUCHED_FILE - 1):
             with suppress(Changed):
-                return _done(path, name, work)
-        return _done(path, name, work)
+                return _read_unchanged(path, name, work)
+        return _read_unchanged(path, name, work)
     except NotRegular as trap:
         raise Unfit(_trap(name, str(trap))) from trap
     except Changed as how:
-        raise changed(name, str(how)) from how
+        raise changed_finding(name, str(how)) from how
     except FileNotFoundError as gone:
-        raise changed(name, "it is not there any more") from gone
+        raise changed_finding(name, "it is not there any more") from gone
     except OSError as error:
         if error.errno in OURS:
             words = f"{shown_name(name)}: cannot be read now: {error.strerror}"
@@ -61,8 +61,8 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
         raise Unfit(Finding("io", words, name)) from error
 
 
-def _done[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
-    with opened(path, name) as file:
+def _read_unchanged[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+    with open_file(path, name) as file:
         result = work(file)
         file.check_unchanged()
         return result

@@ -24,7 +24,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 SERVED_FILES = (f"*{WEIGHTS}", INDEX, CONFIG, *SIDE_FILES)
 """Patterns of the names of all files that an engine loads of a checkpoint."""
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
-"""Reading one of these may run what is in it."""
+"""Loading one of these may run code in it."""
 LARGEST_INDEX = 32 * 2**20
 LARGEST_VOCABULARY = 64 * 2**20
 LARGEST_SETTINGS = 8 * 2**20

@@ -1,6 +1,6 @@
-"""Findings: each says in words that a person can act on what is wrong with a checkpoint.
+"""Findings: faults of a checkpoint, in words that a person can act on.
 
-Names come from files we do not trust: they are shown escaped and cut.
+Names come from files that are not trusted: they are shown escaped and cut.
 """
 
 from collections import Counter
@@ -78,7 +78,7 @@ def shown_name(name: str) -> str:
     return cut if cut.isprintable() else repr(cut)
 
 
-def quoted(tensor: str) -> str:
+def quote(tensor: str) -> str:
     """A tensor's name in quotes, escaped and cut."""
     return repr(tensor if len(tensor) <= _LONGEST_NAME else tensor[:_LONGEST_NAME] + "…")
 
@@ -120,7 +120,7 @@ class Findings:
             yield Finding(code, f"and {count} more findings of kind {code}", count=count)
 
 
-def bounded(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> tuple[Finding, ...]:
+def limit_findings(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> tuple[Finding, ...]:
     """These findings, but not too many of a kind."""
     collected = Findings(most)
     for finding in findings:
@@ -134,9 +134,9 @@ def total(findings: Iterable[Finding]) -> int:
 
 
 def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> HotReloadError:
-    """The error that says this finding, in other words if there are any.
+    """Make the error of this finding, in other words if there are any.
 
-    Bytes that changed while they were read condemn nothing: nobody knows what they will be.
+    Bytes that changed while they were read are not condemned: they may become good.
     """
     message = words or finding.message
     if finding.code == CheckpointChanged.code:
@@ -145,9 +145,9 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
     return kind(message, code=finding.code, findings=listing)
 
 
-def listed(findings: Iterable[Finding]) -> tuple[str, ...]:
+def list_words(findings: Iterable[Finding]) -> tuple[str, ...]:
     """The findings' words: a few of each kind, then how many more of it there are."""
-    return tuple(finding.message for finding in bounded(findings, SHOWN_OF_A_KIND))
+    return tuple(finding.message for finding in limit_findings(findings, SHOWN_OF_A_KIND))
 
 
 def fault(findings: tuple[Finding, ...]) -> HotReloadError:
@@ -155,4 +155,4 @@ def fault(findings: tuple[Finding, ...]) -> HotReloadError:
     first = most_telling(findings)
     others = total(findings) - 1
     more = f" (and {others} more)" if others else ""
-    return error_of(first, first.message + more, listed(findings))
+    return error_of(first, first.message + more, list_words(findings))

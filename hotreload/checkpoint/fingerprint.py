@@ -5,8 +5,8 @@ Each word is folded and multiplied by the number of its place in a block, once f
 lanes; the sum over a block, times the block's number, is summed up mod 2**32. A sum has no order,
 so devices may add up a part each; the numbers of the places make swapped elements show.
 
-Here a file's is computed, with numpy alone; the engine computes the same of what is live, on its
-devices, with the functions below.
+This module computes it for a file, with numpy alone; the engine computes the same for the live
+weights, on its devices, with the functions below.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def fingerprint(sums: Mapping[str, int]) -> str:
     return xxhash.xxh3_64_hexdigest("".join(lines).encode())
 
 
-def joined(lanes: Any) -> int:
+def join_lanes(lanes: Any) -> int:
     """One sum of 64 bits, of those of both lanes."""
     high, low = (int(lane) % 2**32 for lane in lanes)
     return high << 32 | low
@@ -42,14 +42,14 @@ def lanes_of(value: int) -> tuple[int, ...]:
     return value >> 32, value % 2**32
 
 
-def folded(words: Any) -> Any:
+def fold_words(words: Any) -> Any:
     """Words of numpy or JAX whose high bits are in the low ones too: a product loses high bits."""
     return words ^ (words >> np.uint32(16))
 
 
 def number_of_place(place: Any, lane: int) -> Any:
     """The number of a place in a block, in one of the lanes."""
-    return _mixed(place + np.uint32(lane * BLOCK + 1)) | np.uint32(1)
+    return _mix(place + np.uint32(lane * BLOCK + 1)) | np.uint32(1)
 
 
 def number_of_block(block: Any) -> Any:
@@ -57,7 +57,7 @@ def number_of_block(block: Any) -> Any:
     return number_of_place(block, LANES)
 
 
-def _mixed(x: Any) -> Any:
+def _mix(x: Any) -> Any:
     """MurmurHash3's finaliser: every bit of what goes in moves every bit of what comes out."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
@@ -116,7 +116,7 @@ class TensorSum:
     def value(self) -> int:
         """Sixty-four bits for all that was taken in."""
         if not self._rest:
-            return joined(self._lane(lane) for lane in range(LANES))
+            return join_lanes(self._lane(lane) for lane in range(LANES))
         filled = TensorSum()
         filled._reached, filled._places = self._reached, self._places.copy()
         filled._add(np.frombuffer(self._rest.ljust(4, b"\0"), "<u4"))

@@ -1,4 +1,4 @@
-"""Compares a checkpoint's names, shapes, dtypes, config and tokenizer with what is served.
+"""Compares a checkpoint's names, shapes, dtypes, config and tokenizer with the served model.
 
 A swap of leaves changes numbers and nothing else: whatever the running engine took from its
 config or tokenizer at the start must be the same here.
@@ -16,7 +16,7 @@ from hotreload.checkpoint import config
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.file_findings import read_whole
 from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES, largest
-from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quoted, shown_name
+from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quote, shown_name
 from hotreload.checkpoint.never_loaded import ignorable_names, matches
 from hotreload.checkpoint.safetensors import StoredTensor
 from hotreload.checkpoint.survey import Survey, survey
@@ -56,7 +56,7 @@ def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, 
         for tensor in header.tensors:
             first = found.setdefault(tensor.name, Located(file, tensor))
             if first.file != file:
-                words = f"tensor {quoted(tensor.name)} stands in {shown_name(first.file)} too"
+                words = f"tensor {quote(tensor.name)} stands in {shown_name(first.file)} too"
                 message = f"{shown_name(file)}: {words}"
                 findings.add(Finding("duplicate", message, file, tensor.name))
     return found, findings.all()
@@ -73,9 +73,7 @@ def index_findings(survey: Survey, found: Mapping[str, Located]) -> Iterator[Fin
         held = found.get(name)
         if file in survey.headers and (held is None or held.file != file):
             got = f"in {held.file}" if held else "nowhere"
-            message = (
-                f"{shown_name(file)}: the index places tensor {quoted(name)} here, it is {got}"
-            )
+            message = f"{shown_name(file)}: the index places tensor {quote(name)} here, it is {got}"
             yield Finding("index", message, file, name, file, got)
 
 
@@ -90,17 +88,17 @@ def tensor_findings(
             yield from _differences(held, spec, policy)
         elif policy.missing == "reject" and not matches(name, served.ignorable):
             expected = _spec_words(spec)
-            message = f"tensor {quoted(name)} is missing, the engine serves {expected}"
+            message = f"tensor {quote(name)} is missing, the engine serves {expected}"
             yield Finding("missing", message, None, name, expected)
     for name, held in found.items():
         if name not in served.tensors and not matches(name, ignorable):
-            words = f"tensor {quoted(name)} is not used by the engine; to allow it, set"
+            words = f"tensor {quote(name)} is not used by the engine; to allow it, set"
             message = f"{shown_name(held.file)}: {words} [checks] extra_tensors"
             yield Finding("extra", message, held.file, name)
 
 
 def _differences(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Finding]:
-    tensor, where = held.tensor, f"{shown_name(held.file)}: tensor {quoted(held.tensor.name)}"
+    tensor, where = held.tensor, f"{shown_name(held.file)}: tensor {quote(held.tensor.name)}"
     if spec.shape is not None and tensor.shape != tuple(spec.shape):
         got, due = str(list(tensor.shape)), str(list(spec.shape))
         message = f"{where} is {got}, the engine serves {due}"

@@ -91,13 +91,13 @@ DISGUISES: tuple[tuple[bytes, str], ...] = (
     (b"<!doctype", "is a web page, so its download failed: look into it, and get the file again"),
     (b"<html", "is a web page, so its download failed: look into it, and get the file again"),
 )
-"""First bytes of what is often found under another file's name, and what to do about it."""
+"""First bytes of formats that are often found under another name, and what to do."""
 LONGEST_DISGUISE = max(len(begin) for begin, _ in DISGUISES)
 LARGEST_POINTER = 1024
 """Git LFS makes no larger ones."""
 
 
-def disguised(begin: bytes) -> str | None:
+def find_disguise(begin: bytes) -> str | None:
     """Say what a file that begins with these bytes really is, and what to do; None if unknown."""
     return next(
         (words for known, words in DISGUISES if begin.lower().startswith(known.lower())), None

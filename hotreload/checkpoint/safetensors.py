@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.checkpoint.file_names import MAX_SHARDS
-from hotreload.checkpoint.findings import Finding, Unfit, bounded, quoted, shown_name
-from hotreload.checkpoint.formats import LONGEST_DISGUISE, disguised
-from hotreload.checkpoint.reading import Opened
+from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.findings import Finding, Unfit, limit_findings, quote, shown_name
+from hotreload.checkpoint.formats import LONGEST_DISGUISE, find_disguise
 from hotreload.figures import size as size_words
 
 MAX_HEADER = 16 * 2**20
@@ -77,14 +77,14 @@ class Header:
 
 
 def read_header(file: Opened) -> Header:
-    """The file's header; Unfit says what is wrong with it. The data's size is not looked at."""
+    """Read the file's header; Unfit if it is malformed. The data's size is not compared."""
     size = file.identity.size
     if size < _LENGTH:
         words = f"is {size} bytes, a safetensors file begins with an 8-byte length"
         raise _bad(file.name, words, code="truncated", unfinished=True)
     length = int.from_bytes(file.read(_LENGTH, 0), "little")
     if length > MAX_HEADER:
-        if what := disguised(file.read(min(size, LONGEST_DISGUISE), 0)):
+        if what := find_disguise(file.read(min(size, LONGEST_DISGUISE), 0)):
             raise _bad(file.name, what)
         limit = f"no more than {MAX_HEADER} are accepted"
         raise _bad(file.name, f"its header claims {length} bytes, {limit}")
@@ -106,12 +106,12 @@ def size_finding(header: Header, file: Opened) -> Unfit | None:
 
 
 def parse_header(raw: bytes, name: str) -> Header:
-    """The header these JSON bytes hold; Unfit names the file `name` and what is wrong."""
+    """Parse a header from JSON bytes; Unfit, which names the file `name`, if it is malformed."""
     entries = _parse_json(raw, name)
     metadata = _parse_metadata(entries.pop("__metadata__", {}), name)
     tensors = [_parse_tensor(tensor, entry, name) for tensor, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
-    return Header(tuple(tensors), _LENGTH + len(raw), _tiled(tensors, name), metadata)
+    return Header(tuple(tensors), _LENGTH + len(raw), _check_tiling(tensors, name), metadata)
 
 
 def _parse_json(raw: bytes, name: str) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]], name: str) -> dict[str, An
     if len(unique) == len(pairs):
         return unique
     [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-    words = f"{quoted(twice)} appears twice in the header"
+    words = f"{quote(twice)} appears twice in the header"
     raise _bad(name, words, code="duplicate", tensor=twice)
 
 
@@ -160,16 +160,16 @@ def _parse_metadata(metadata: Any, name: str) -> dict[str, str]:
 
 def _parse_tensor(tensor: str, entry: Any, name: str) -> StoredTensor:
     if "\0" in tensor:
-        raise _bad(name, f"tensor {quoted(tensor)} has a NUL in its name", tensor=tensor)
+        raise _bad(name, f"tensor {quote(tensor)} has a NUL in its name", tensor=tensor)
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        words = f"tensor {quoted(tensor)} must state dtype, shape and data_offsets"
+        words = f"tensor {quote(tensor)} must state dtype, shape and data_offsets"
         raise _bad(name, words, tensor=tensor)
     width = _parse_dtype(tensor, entry["dtype"], name)
     shape = _parse_shape(tensor, entry["shape"], name)
     begin, end = _parse_offsets(tensor, entry["data_offsets"], name)
     due = math.prod(shape) * width
     if end - begin != due:
-        words = f"tensor {quoted(tensor)} is {list(shape)} of {entry['dtype']}, which takes {due}"
+        words = f"tensor {quote(tensor)} is {list(shape)} of {entry['dtype']}, which takes {due}"
         raise _bad(name, f"{words} bytes; its offsets span {end - begin}", tensor=tensor)
     return StoredTensor(tensor, entry["dtype"], shape, begin, end)
 
@@ -177,21 +177,21 @@ def _parse_tensor(tensor: str, entry: Any, name: str) -> StoredTensor:
 def _parse_dtype(tensor: str, dtype: Any, name: str) -> int:
     width = SIZES.get(dtype) if isinstance(dtype, str) else None
     if width is None:
-        words = f"tensor {quoted(tensor)} has the unknown dtype {quoted(str(dtype))}"
+        words = f"tensor {quote(tensor)} has the unknown dtype {quote(str(dtype))}"
         raise _bad(name, words, code="dtype", tensor=tensor)
     return width
 
 
 def _parse_shape(tensor: str, shape: Any, name: str) -> tuple[int, ...]:
     if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(_is_count, shape)):
-        words = f"tensor {quoted(tensor)} has no valid shape: up to {_MAX_RANK} sizes from 0 to"
+        words = f"tensor {quote(tensor)} has no valid shape: up to {_MAX_RANK} sizes from 0 to"
         raise _bad(name, f"{words} 2^63 - 1", tensor=tensor)
     return tuple(shape)
 
 
 def _parse_offsets(tensor: str, offsets: Any, name: str) -> tuple[int, int]:
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        words = f"tensor {quoted(tensor)} has no valid data_offsets: [begin, end]"
+        words = f"tensor {quote(tensor)} has no valid data_offsets: [begin, end]"
         raise _bad(name, words, tensor=tensor)
     return offsets[0], offsets[1]
 
@@ -200,13 +200,13 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63  # bool is an int, and no size
 
 
-def _tiled(tensors: list[StoredTensor], name: str) -> int:
+def _check_tiling(tensors: list[StoredTensor], name: str) -> int:
     """The data's size, once it is sure that the tensors cover it without hole or overlap."""
     reached = 0
     for tensor in tensors:
         if tensor.begin != reached:
             what = "a hole before it" if tensor.begin > reached else "an overlap with another"
-            words = f"tensor {quoted(tensor.name)} begins at {tensor.begin}, expected {reached}"
+            words = f"tensor {quote(tensor.name)} begins at {tensor.begin}, expected {reached}"
             raise _bad(name, f"{words}: {what}", tensor=tensor.name)
         reached = tensor.end
     return reached
@@ -236,8 +236,8 @@ def parse_weight_map(index: Any, name: str) -> tuple[dict[str, str] | None, tupl
         words = f"{name}: has no weight_map from tensors to files"
         return None, (Finding("index", words, name),)
     shards = {repr(shard): shard for shard in weight_map.values()}
-    findings = bounded(
-        Finding("index", f"{name}: names {quoted(str(shard))}, which is no plain file name", name)
+    findings = limit_findings(
+        Finding("index", f"{name}: names {quote(str(shard))}, which is no plain file name", name)
         for shard in shards.values()
         if not _is_plain(shard)
     )

@@ -27,15 +27,15 @@ from hotreload.checkpoint.file_names import (
     SINGLE,
     largest,
 )
+from hotreload.checkpoint.file_reader import Identity, Opened, identity_of
 from hotreload.checkpoint.findings import (
     SHOWN_OF_A_KIND,
     Finding,
     Unfit,
-    bounded,
+    limit_findings,
     shown_name,
 )
-from hotreload.checkpoint.formats import LARGEST_POINTER, disguised, foreign_weights
-from hotreload.checkpoint.reading import Identity, Opened, identity_of
+from hotreload.checkpoint.formats import LARGEST_POINTER, find_disguise, foreign_weights
 from hotreload.checkpoint.safetensors import (
     Header,
     numbered_shards,
@@ -64,7 +64,7 @@ class ServingFile:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """One look at a folder. Equal `files` mean that nobody touched a file in between."""
+    """One look at a folder. Equal `files` mean that no file was touched in between."""
 
     folder: Path
     files: tuple[ServingFile, ...]
@@ -87,7 +87,7 @@ class Survey:
         return bool(self.shards) and all(name in self.headers for name in self.shards)
 
     def header_of(self, file: ServingFile) -> Header | None:
-        """The header to examine a file by: a shard's, if the file has the size that it tells."""
+        """Return the header to examine a shard by, if the file has the size that it states."""
         header = self.headers.get(file.name)
         is_whole = header is not None and header.file_size == file.identity.size
         return header if is_whole else None
@@ -106,7 +106,7 @@ class _Surveyor:
 
     def __init__(self, folder: Path, root: Roots) -> None:
         self._folder = folder
-        self._roots = _resolved(root)
+        self._roots = _resolve(root)
         self._files: list[ServingFile] = []
         self._waiting: list[str] = []
         self._findings: list[Finding] = []
@@ -128,7 +128,7 @@ class _Surveyor:
             self._folder,
             tuple(sorted(self._files, key=lambda file: file.name)),
             self._words(),
-            bounded(self._findings),
+            limit_findings(self._findings),
             tuple(self._notes),
             tuple(shards),
             self._headers,
@@ -271,13 +271,13 @@ class _Surveyor:
         self._findings.append(Finding("unsafe_path", words, name, got=real))
 
     def _wait(self, code: str | None, name: str | None, words: str, verdict: str = "") -> None:
-        """Note what is still missing; if it never comes, the refusal's reason is `code`."""
+        """Note a part that is still missing; if it never comes, the refusal's reason is `code`."""
         self._waiting.append(words)
         if code is not None:
             self._findings.append(Finding(code, verdict or words, name))
 
 
-def _resolved(root: Roots) -> tuple[str, ...] | None:
+def _resolve(root: Roots) -> tuple[str, ...] | None:
     if root is None:
         return None
     roots = [root] if isinstance(root, Path) else root
@@ -304,5 +304,5 @@ def _pointer(file: ServingFile) -> str | None:
     if file.identity.size > LARGEST_POINTER:
         return None
     with suppress(Unfit):
-        return disguised(read_whole(file.path, file.name, LARGEST_POINTER))
+        return find_disguise(read_whole(file.path, file.name, LARGEST_POINTER))
     return None

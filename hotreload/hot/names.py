@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hotreload.checkpoint.arrays.axes import OtherAxes, arranged
+from hotreload.checkpoint.arrays.axes import OtherAxes, arrange
 from hotreload.errors import BadRequest, shown
 from hotreload.hot.given_weights import GivenWeights, Renamed
 
@@ -87,7 +87,7 @@ def _tensors(name: str, array: Any, found: Name) -> Iterator[tuple[str, Any]]:
     shape = tuple(getattr(array, "shape", ()))
     factor = math.prod(each(shape) if callable(each) else each for each in factors)
     try:
-        yield from arranged(array, axes, other, factor)
+        yield from arrange(array, axes, other, factor)
     except OtherAxes:
         words = f"is {shape}, and is to be arranged by '{axes}'"
         raise BadRequest(f"{shown(name)} {words}") from None

@@ -253,7 +253,7 @@ class DirectorySource:
 
         try:
             return await _in_thread(work)
-        except (HotReloadError, ValueError, OSError) as error:  # that nobody foresaw
+        except (HotReloadError, ValueError, OSError) as error:  # of any kind: the source goes on
             return Look(error=f"{self._path}: {type(error).__name__}: {error}")
 
     def _choose(self, look: Look) -> Revision | None:

@@ -80,7 +80,7 @@ class SeenRevisions:
         self, folder: Path, survey: Survey, cancel: threading.Event | None, is_finished: bool
     ) -> str:
         by_stat = None
-        if any(self._digests.known(file) is None for file in survey.files):
+        if any(self._digests.find(file) is None for file in survey.files):
             by_stat = unread_id(survey, self._digests, cancel)
         if by_stat is not None and (id := self._digests.read_before(by_stat)) is not None:
             return id

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.checkpoint.reading import Opened
+from hotreload.checkpoint.file_reader import Opened
 from hotreload.events import GenerationLive, PhaseEntered
 from hotreload.types import Outcome, Phase
 from tests.bench import plots

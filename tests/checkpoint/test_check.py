@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import xxhash
 
-from hotreload.checkpoint import reading
+from hotreload.checkpoint import file_reader
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
+from hotreload.checkpoint.file_reader import Cancelled, HashedPieces, Identity, Opened
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checkpoint.fit import Policy, served_by
-from hotreload.checkpoint.reading import Cancelled, Hashing, Identity, Opened
 from hotreload.checkpoint.survey import survey
 from hotreload.cli.ops import check as verb
 from hotreload.errors import (
@@ -156,7 +156,7 @@ def test_of_tensors_that_wait_for_the_checks_so_many_are_remembered(
     for folder in folders:
         content_id(survey(folder), digests)
     waiting = [
-        digests.taken(file, header) is not None
+        digests.take_content(file, header) is not None
         for looked in map(survey, folders)
         for file in looked.files
         if (header := looked.header_of(file)) is not None
@@ -170,13 +170,13 @@ def test_a_name_that_nobody_wants_any_more_is_not_read_on_for(
     monkeypatch.setattr("hotreload.checkpoint.content.BUFFER", 4096)
     cancel, looked = threading.Event(), survey(large)
     read = BytesRead(monkeypatch, large)
-    really = Hashing._take
+    really = HashedPieces._take
 
-    def take(hashing: Hashing, piece: memoryview, offset: int) -> None:
+    def take(hashing: HashedPieces, piece: memoryview, offset: int) -> None:
         really(hashing, piece, offset)
         cancel.set()
 
-    monkeypatch.setattr(Hashing, "_take", take)
+    monkeypatch.setattr(HashedPieces, "_take", take)
     with pytest.raises(Cancelled):
         content_id(looked, Digests(), cancel)
     assert read.count <= 4096
@@ -416,7 +416,7 @@ def test_a_tensor_not_in_the_file_the_index_says_is_refused(tmp_path: Path) -> N
 def test_unreadable_files_are_refused_as_io_whatever_the_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 0.0)
+    monkeypatch.setattr(file_reader, "FIRST_READ_PAUSE", 0.0)
 
     def preadv(*_: object) -> int:
         raise OSError(5, "Input/output error")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from hotreload.checkpoint.file_findings import with_file
+from hotreload.checkpoint.file_reader import Opened
 from hotreload.checkpoint.findings import Unfit
-from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.safetensors import (
     MAX_HEADER,
     Header,

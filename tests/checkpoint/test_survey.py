@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checkpoint import reading
+from hotreload.checkpoint import file_reader
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.file_names import INDEX, MAX_SHARDS
+from hotreload.checkpoint.file_reader import Opened
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, SHOWN_OF_A_KIND, total
-from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.safetensors import Header, read_header
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt
@@ -302,7 +302,7 @@ def test_a_file_written_to_while_it_is_read_is_changed(
 def test_a_fault_of_the_storage_is_tried_again_a_few_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, times: int
 ) -> None:
-    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 0.0)
+    monkeypatch.setattr(file_reader, "FIRST_READ_PAUSE", 0.0)
     looked = survey(checkpoint(tmp_path))
     whole = content_id(looked)
     really, faults = os.preadv, iter(range(times))

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.arrays.axes import arranged
+from hotreload.checkpoint.arrays.axes import arrange
 from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
@@ -157,7 +157,7 @@ def each_arranged(arrays: Arrays, spelt: str, factor: float = 1.0) -> Arrays:
     return {
         name: one
         for held, array in arrays.items()
-        for name, one in arranged(array, spelt, held, factor)
+        for name, one in arrange(array, spelt, held, factor)
     }
 
 

@@ -18,7 +18,7 @@ from flax import nnx  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.checkpoint.reading import Cancelled  # noqa: E402
+from hotreload.checkpoint.file_reader import Cancelled  # noqa: E402
 from hotreload.engine.weights.leaf.leaves import Layout, signature  # noqa: E402
 from hotreload.engine.weights.leaf.measuring import measure  # noqa: E402
 from hotreload.engine.weights.noise import with_noise  # noqa: E402

@@ -23,8 +23,8 @@ from safetensors.numpy import load_file, save_file
 from hotreload import failpoints, threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
+from hotreload.checkpoint.file_reader import Opened
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.reading import Opened
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
 from hotreload.engine.weights.leaf import on_device

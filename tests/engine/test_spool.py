@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import xxhash
 
-from hotreload.checkpoint import reading
+from hotreload.checkpoint import file_reader
 from hotreload.engine.weights.load import spool
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt, NotEnoughMemory
 from hotreload.types import Checkpoint, CheckpointFile, Revision
@@ -98,14 +98,14 @@ def failing_reads(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> Non
         return real(*args)
 
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 0)
+    monkeypatch.setattr(file_reader, "FIRST_READ_PAUSE", 0)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_storage_fault_that_passes_is_not_noticed(
     checkpoint: Checkpoint, room: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    failing_reads(monkeypatch, code, reading.TRIES_OF_A_READ - 1)
+    failing_reads(monkeypatch, code, file_reader.TRIES_OF_A_READ - 1)
     with copy(checkpoint, room) as folder:
         assert (folder / NAME).read_bytes() == CONTENT
 
@@ -138,7 +138,7 @@ def test_a_disk_that_fills_up_meanwhile_is_named(
 def test_a_cancelled_copy_ends_at_the_next_chunk(checkpoint: Checkpoint, room: Path) -> None:
     cancel = threading.Event()
     cancel.set()
-    with pytest.raises(reading.Cancelled), copy(checkpoint, room, cancel):
+    with pytest.raises(file_reader.Cancelled), copy(checkpoint, room, cancel):
         pass
 
 

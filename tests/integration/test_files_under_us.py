@@ -13,12 +13,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from hotreload import threads
-from hotreload.checkpoint import reading
+from hotreload.checkpoint import file_reader
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
+from hotreload.checkpoint.file_reader import HashedPieces, Identity, Opened
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.reading import Hashing, Identity, Opened
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import CheckpointRejected
@@ -156,7 +156,7 @@ class Staging:
         """After the third piece of the first tensor that has so many."""
         staging = self
 
-        class Harming(Hashing):
+        class Harming(HashedPieces):
             def __init__(self, file: Opened, *rest: Any) -> None:
                 super().__init__(file, *rest)
                 self.path = file.path
@@ -209,7 +209,7 @@ class StillTimes:
     """Times of files that stand still: the kernel may move none for a store through a mapping."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        for module in (reading, files):
+        for module in (file_reader, files):
             patch.setattr(module, "identity_of", self._identity_of)
 
     def _identity_of(self, status: os.stat_result) -> Identity:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.checkpoint import digests as reading
+from hotreload.checkpoint import digests
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.survey import survey
 from hotreload.sources import seen
@@ -94,7 +94,7 @@ async def test_what_an_earlier_life_has_read_is_known_unread(
     folder = arrive(root / "step_1")
     by_stat = unread_id(survey(folder), Digests())
     assert by_stat is not None
-    monkeypatch.setattr(reading, "examine", None)  # nobody reads it whole
+    monkeypatch.setattr(digests, "examine", None)  # nobody reads it whole
     async with watching(root, digests=Digests({by_stat: "0" * 32})) as watch:
         await watch.wished("step_1")
         assert watch.wishes[0].id == "0" * 32

@@ -1,4 +1,4 @@
-"""An array as a file would have it, though whoever holds it has its axes otherwise."""
+"""Presents an array in a file's order of axes, though its owner has another order."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 _TINY = np.finfo(np.float32).tiny
-"""The least number that all devices compute with: some take what is smaller for zero."""
+"""The least number that all devices compute with: some round a smaller one to zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Arrangement:
         return tuple(math.prod(left.pop(0) for _ in range(count)) for count in self.joined)
 
     def spread(self, of_result: Sequence[Any]) -> list[Any]:
-        """Say of the given axes what is said of those of the result: of the first part in each."""
+        """Return for each given axis the label of the first of its parts in the result."""
         after = [
             each
             for count, said in zip(self.joined, of_result, strict=True)
@@ -43,13 +43,13 @@ class Arrangement:
         ends = accumulate(map(len, self.parts))
         return [of_parts[end - len(lengths)] for end, lengths in zip(ends, self.parts, strict=True)]
 
-    def turned(self, array: Any) -> Any:
+    def turn(self, array: Any) -> Any:
         """The array of numpy or JAX with its axes so arranged; its values stay what they are."""
         return array.reshape(self._lengths).transpose(self.order).reshape(self.shape)
 
-    def applied(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The array of numpy arranged, multiplied in float32, and rounded once."""
-        made: np.ndarray[Any, Any] = self.turned(array)
+        made: np.ndarray[Any, Any] = self.turn(array)
         if self.factor == 1:
             return made
         with np.errstate(all="ignore"):  # the checks find what is no number afterwards
@@ -116,7 +116,7 @@ def is_within_reach(array: Any) -> bool:
 
 def as_in_a_file(array: Any, held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The values of an array as they are to be arranged."""
-    return array.how.applied(held) if isinstance(array, Arranged) else held
+    return array.how.apply(held) if isinstance(array, Arranged) else held
 
 
 def _without_tiny(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -36,7 +36,7 @@ class Form:
     after: Axes
 
     @property
-    def stacking(self) -> tuple[str, ...]:
+    def stacked_axes(self) -> tuple[str, ...]:
         """The axes along which the array stacks several tensors, which do not have them."""
         kept = {part for axis in self.after for part in axis}
         return tuple(axis[0] for axis in self.before if kept.isdisjoint(axis))
@@ -46,7 +46,7 @@ class Form:
         own = [
             (axis, length)
             for axis, length in zip(self.before, shape, strict=True)
-            if axis[0] not in self.stacking
+            if axis[0] not in self.stacked_axes
         ]
         before = [part for axis, _ in own for part in axis]
         order = tuple(before.index(part) for axis in self.after for part in axis)
@@ -54,7 +54,7 @@ class Form:
         return Arrangement(parts, order, tuple(map(len, self.after)), factor)
 
 
-def arranged(
+def arrange(
     array: Any, spelt: str, name: str = "", factor: float = 1.0
 ) -> Iterator[tuple[str, Arranged]]:
     """The tensors that an array is, or stacks, by their names; OtherAxes if it has others.
@@ -66,26 +66,29 @@ def arranged(
     form = next((each for each in _forms(spelt, name) if len(each.before) == len(shape)), None)
     if form is None:
         raise OtherAxes
-    how, stacking = form.arrangement(shape, factor), form.stacking
+    how, stacking = form.arrangement(shape, factor), form.stacked_axes
     axes = {axis[0]: at for at, axis in enumerate(form.before) if axis[0] in stacking}
     for numbers in product(*(range(shape[at]) for at in axes.values())):
         places = dict(zip(axes.values(), numbers, strict=True))
-        yield _numbered(name, dict(zip(axes, numbers, strict=True))), Arranged(array, how, places)
+        yield (
+            _fill_numbers(name, dict(zip(axes, numbers, strict=True))),
+            Arranged(array, how, places),
+        )
 
 
-def _numbered(name: str, numbers: dict[str, int]) -> str:
+def _fill_numbers(name: str, numbers: dict[str, int]) -> str:
     """The name of one tensor in a stack; that of a single one as it is."""
     return _NUMBERED.sub(lambda axis: str(numbers[axis[1]]), name) if numbers else name
 
 
 @cache
 def _forms(spelt: str, name: str) -> tuple[Form, ...]:
-    """Read the forms of an arrangement; BadRequest for what is none, or none for this name."""
+    """Parse the forms of an arrangement; BadRequest if it is malformed or does not fit the name."""
     forms = tuple(_form(each, spelt) for each in spelt.split(_OR))
     for form in forms:
-        if form.stacking and sorted(form.stacking) != sorted(_NUMBERED.findall(name)):
+        if form.stacked_axes and sorted(form.stacked_axes) != sorted(_NUMBERED.findall(name)):
             words = f"{shown(spelt)} is no arrangement of axes for {shown(name)}"
-            missing = ", ".join(f"{{{axis}}}" for axis in form.stacking)
+            missing = ", ".join(f"{{{axis}}}" for axis in form.stacked_axes)
             raise BadRequest(f"{words}: where tensors are stacked their name has {missing} in it")
     return forms
 
@@ -98,7 +101,7 @@ def _form(spelt: str, all_of_it: str) -> Form:
             [part for axis in side for part in axis] for side in (form.before, form.after)
         )
         is_once = len({*before}) == len(before) and len({*after}) == len(after)
-        is_whole = {*before} == {*after, *form.stacking}
+        is_whole = {*before} == {*after, *form.stacked_axes}
         if is_once and is_whole and all(map(_is_named, form.before)):
             return form
     raise BadRequest(f"{shown(all_of_it)} is no arrangement of axes, as 'd n h -> (n h) d' is one")

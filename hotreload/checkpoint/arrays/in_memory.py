@@ -21,7 +21,7 @@ from hotreload.checkpoint.arrays.arranged import (
     of_stack,
     plain,
 )
-from hotreload.checkpoint.reading import Changed, Identity
+from hotreload.checkpoint.file_reader import Changed, Identity
 from hotreload.errors import BadRequest, shown
 from hotreload.types import IN_MEMORY
 
@@ -53,8 +53,8 @@ _NUMBERS = count(1)
 class InMemory:
     """A mapping of names to arrays, laid out like a file: by dtype, then by name.
 
-    Its arrays stay the caller's. Who writes to them while they are read is told so, since their
-    bytes are hashed when they are checked and when they are loaded.
+    Its arrays stay the caller's. Writing to them while they are read raises CheckpointChanged:
+    their bytes are hashed when they are checked and when they are loaded.
     """
 
     name = IN_MEMORY
@@ -66,10 +66,10 @@ class InMemory:
         called: Mapping[str, str] = MappingProxyType({}),
         is_unread: bool = False,
     ) -> None:
-        """BadRequest names what is no array of numpy or JAX; `called` are names of the caller's."""
+        """BadRequest for a value that is no array; `called` are the caller's names."""
         self.called = called
         self.is_unread = is_unread
-        """True where the checks leave the values to who takes the arrays over where they lie."""
+        """True if the checks skip the values: staging takes the arrays over and judges them."""
         for name, array in tensors.items():
             _check_array(name, plain(array))
         self._arrays = sorted(tensors.items(), key=lambda item: (_dtype_of(item[1]), item[0]))
@@ -134,7 +134,7 @@ class InMemory:
         return all(is_within_reach(array) for _, array in self._arrays)
 
     def drop(self) -> None:
-        """Let go of the arrays: nobody reads them any more."""
+        """Let go of the arrays, which are not read any more."""
         self._arrays = []
 
 

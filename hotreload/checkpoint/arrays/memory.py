@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotreload.checkpoint.arrays.in_memory import InMemory, OpenedMemory
-from hotreload.checkpoint.file_findings import changed, with_file
-from hotreload.checkpoint.findings import Finding, Unfit, quoted
-from hotreload.checkpoint.reading import Changed, Readable
+from hotreload.checkpoint.file_findings import changed_finding, with_file
+from hotreload.checkpoint.file_reader import Changed, Readable
+from hotreload.checkpoint.findings import Finding, Unfit, quote
 from hotreload.checkpoint.safetensors import Header, parse_header
 from hotreload.checkpoint.survey import ServingFile, Survey
 
@@ -39,7 +39,7 @@ def with_serving[T](file: ServingFile, work: Callable[[Readable], T]) -> T:
 def in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Finding, ...]:
     """The same, each with what the caller calls the tensor that it is about."""
     return tuple(
-        replace(each, message=f"{each.message} (it was given as {quoted(memory.called[name])})")
+        replace(each, message=f"{each.message} (it was given as {quote(memory.called[name])})")
         if (name := each.tensor or "") in memory.called
         else each
         for each in findings
@@ -49,7 +49,7 @@ def in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Findi
 def _require_same(opened: Readable, file: ServingFile) -> None:
     """Unfit `changed` when the open file is not the one the survey saw, or was written to."""
     if not opened.identity.is_written_like(file.identity):
-        raise changed(file.name, "it was replaced or written to since it was looked at")
+        raise changed_finding(file.name, "it was replaced or written to since it was looked at")
 
 
 def _with_memory[T](memory: InMemory, work: Callable[[OpenedMemory], T]) -> T:
@@ -57,4 +57,4 @@ def _with_memory[T](memory: InMemory, work: Callable[[OpenedMemory], T]) -> T:
     try:
         return work(memory.open())
     except Changed as how:
-        raise changed(memory.name, str(how)) from how
+        raise changed_finding(memory.name, str(how)) from how

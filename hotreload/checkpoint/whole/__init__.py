@@ -1,1 +1,1 @@
-"""A whole checkpoint's bytes: read all at once, or while somebody loads them."""
+"""A whole checkpoint's bytes: read all at once, or while they are loaded."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of, unread
 from hotreload.checkpoint.digests import Digests, head_digest
-from hotreload.checkpoint.file_findings import changed
+from hotreload.checkpoint.file_findings import changed_finding
+from hotreload.checkpoint.file_reader import Readable
 from hotreload.checkpoint.findings import Finding, Findings, Unfit
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.reading import Readable
 from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.types import CheckpointFile, TensorBytes
@@ -38,7 +38,7 @@ def read_all(looked: Survey, policy: Policy, contents: Iterable[Content | Unfit]
     for file, content in zip(looked.files, contents, strict=True):
         if isinstance(content, Unfit):
             read.findings.add(content.finding)
-            any_nonzero = True  # nobody knows what is in an unread file
+            any_nonzero = True  # an unread file may hold anything
             continue
         is_unknown = file.name in looked.shards and looked.header_of(file) is None
         read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
@@ -63,19 +63,19 @@ class FileReader:
     is_unread: bool
 
     def read(self, file: ServingFile) -> Content | Unfit:
-        """Read weights even when their digest is known, unless they were looked at with it."""
+        """Read weights even if their digest is known, unless they were examined with it."""
         header = self.looked.header_of(file)
         try:
             if header is None:
                 return Content(self._digest(file), False, (), {}, {})
-            content = self._examined(file, header)
+            content = self._examine_file(file, header)
             return replace(content, digest=self._digest(file)) if self._is_condemned else content
         except Unfit as unfit:
             return unfit
 
     @property
     def _is_condemned(self) -> bool:
-        """True if it is unfit whatever the rest of its bytes are, as its name was made by."""
+        """True if its survey condemned it: then its id is made of the heads alone."""
         return bool(self.looked.findings) and not any(each.memory for each in self.looked.files)
 
     def _digest(self, file: ServingFile) -> str:
@@ -83,13 +83,13 @@ class FileReader:
             return head_digest(self.looked, file)
         return self.digests.of(file, cancel=self.cancel)
 
-    def _examined(self, file: ServingFile, header: Header) -> Content:
+    def _examine_file(self, file: ServingFile, header: Header) -> Content:
         if file.memory is not None and file.memory.is_unread:
             return unread(file.name, header, f"unread {file.identity.ino}")
         if self.is_unread:
             head = with_serving(file, lambda opened: head_of(opened, header.data_start))
             return unread(file.name, header, head)
-        for_its_name = None if self.counted else self.digests.taken(file, header)
+        for_its_name = None if self.counted else self.digests.take_content(file, header)
 
         def work(opened: Readable) -> Content:
             quiet = self.digests.quiet()
@@ -97,8 +97,8 @@ class FileReader:
                 opened, header, counted=self.counted, cancel=self.cancel, quiet=quiet
             )
 
-        content, known = with_serving(file, work), self.digests.known(file)
+        content, known = with_serving(file, work), self.digests.find(file)
         self.digests.note(file, content.digest)
         if known not in (None, content.digest):
-            raise changed(file.name, THROUGH_A_MAPPING)
+            raise changed_finding(file.name, THROUGH_A_MAPPING)
         return content

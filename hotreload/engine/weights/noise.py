@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hotreload.checkpoint.reading import Cancelled
+from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import Layout, freely_split
 from hotreload.engine.weights.leaf.measuring import Measured, measure

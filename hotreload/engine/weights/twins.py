@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hotreload import failpoints
-from hotreload.checkpoint.reading import Cancelled
+from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredients
 from hotreload.engine.weights.leaf.leaves import Layout, like, wait_for
 from hotreload.engine.weights.leaf.measuring import Measured, One, gathered, measure

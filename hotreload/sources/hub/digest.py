@@ -5,7 +5,7 @@ import hashlib
 import threading
 from pathlib import Path
 
-from hotreload.checkpoint.reading import Changed, NotRegular, Pieces, opened
+from hotreload.checkpoint.file_reader import Changed, NotRegular, Pieces, open_file
 from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubFile
 
 
@@ -33,7 +33,7 @@ class HubDigest:
         Raises Cancelled at `cancel`.
         """
         try:
-            with opened(path, path.name, self._cancel) as file:
+            with open_file(path, path.name, self._cancel) as file:
                 size = file.identity.size
                 if size < self._taken:
                     self._begin()

@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
+from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
-from hotreload.checkpoint.reading import Cancelled
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import HubClient, HubFile
@@ -206,7 +206,7 @@ class Download:
                 came += len(piece)
                 self._bytes.done += len(piece)
                 self._leave_if_cancelled()
-                if came > room:  # longer than the hub says it is; the digest will tell
+                if came > room:  # longer than the hub says it is; the digest will not match
                     self._bytes.done -= came - room
                     return
         if offset and not came:  # the hub cannot start at an offset

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hotreload.checkpoint.reading import Cancelled, Changed
+from hotreload.checkpoint.file_reader import Cancelled, Changed
 from hotreload.engine.weights.leaf.comparing import change_by, figures_of_change
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import freely_split
@@ -243,7 +243,7 @@ def _made(
             bits = rule.restored(_bits(live)[expert])
         else:
             bits = _as_served(tensor, live, 1.0 if how is None else how.factor)
-            bits = bits if how is None else how.turned(bits)
+            bits = bits if how is None else how.turn(bits)
         figures.append(figures_of(jax.lax.bitcast_convert_type(bits, live.dtype)))
         made[expert] = rule.applied(bits)
     stacked = made[None] if None in made else jnp.stack([made[at] for at in range(len(made))])

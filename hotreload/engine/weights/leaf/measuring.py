@@ -100,7 +100,7 @@ def splits_words(leaf: jax.Array, parts: Sequence[Ingredient]) -> bool:
 
 def _added(sums: Iterable[int]) -> int:
     """Each lane by itself: what overflows one must not reach the other."""
-    return fingerprint.joined(
+    return fingerprint.join_lanes(
         sum(lane) for lane in zip(*map(fingerprint.lanes_of, sums), strict=True)
     )
 
@@ -133,7 +133,7 @@ def one_of(parts: Sequence[Ingredient], figures: Sequence[Figures]) -> One:
     """Figures of a leaf, of those of each of its parts; it waits for what computes them."""
     told = jax.device_get(figures)
     sums = {
-        part.tensor: fingerprint.joined(lanes)
+        part.tensor: fingerprint.join_lanes(lanes)
         for part, (*lanes, _) in zip(parts, told, strict=True)
     }
     count = sum(math.prod(part.rule.shape) for part in parts)
@@ -222,7 +222,7 @@ def figures_of(tensor: jax.Array) -> Figures:
 def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
     """Both sums of what lies on a device, to be computed there."""
     words, at = _words(tensor)
-    fold = fingerprint.folded(words)
+    fold = fingerprint.fold_words(words)
     block = fingerprint.number_of_block(at // fingerprint.BLOCK)
     numbers = partial(fingerprint.number_of_place, at % fingerprint.BLOCK)
     return tuple(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hotreload.checkpoint.reading import OURS, Changed, NotRegular, Opened, Readable
+from hotreload.checkpoint.file_reader import OURS, Changed, NotRegular, Opened, Readable
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,

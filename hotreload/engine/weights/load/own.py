@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from hotreload.checkpoint.reading import Changed, Hashing, Readable
+from hotreload.checkpoint.file_reader import Changed, HashedPieces, Readable
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
 from hotreload.engine.weights.leaf.measuring import One, Tally, one_of
 from hotreload.engine.weights.leaf.on_device import (
@@ -203,10 +203,10 @@ class Reader:
 
         Who reads them first has them judged.
         """
-        first = self._checkpoint.first_reading
+        first = self._checkpoint.first_read
         seen = first and first.begin(tensor)
         with words_for(held.file):
-            hashing = Hashing(self._file(held.file), self._piece, self._cancel)
+            hashing = HashedPieces(self._file(held.file), self._piece, self._cancel)
             for piece in hashing.into(memoryview(memory), held.begin):
                 self._told(len(piece))
                 if seen:

@@ -55,7 +55,7 @@ def _read_beside(
 def read_first(checkpoint: Checkpoint, why: str, cancel: threading.Event) -> Checkpoint:
     """Read a checkpoint that nobody has read before it is loaded: then each byte is read twice."""
     log.info("staging.read_first", extra={"revision": str(checkpoint.revision), "why": why})
-    read: Checkpoint = checkpoint.first_reading.read(cancel)
+    read: Checkpoint = checkpoint.first_read.read(cancel)
     return read
 
 
@@ -67,7 +67,7 @@ def read_as_needed(
     Which leaves are shared shows while they are read, so there must be room for all of them.
     """
     checkpoint = checkpoint.as_read
-    if checkpoint.first_reading is None:
+    if checkpoint.first_read is None:
         return checkpoint
     why = loaders.why_not_ours(checkpoint)
     if why is None and not place.is_host:
@@ -89,7 +89,7 @@ def why_no_room(
     """Say what memory is missing for one more set of weights; None when it is there."""
     need, on_host = loaders.need(checkpoint, live, place)
     lack = why_no_further([*need, *place.beside], on_host)
-    if lack is None or checkpoint is None or checkpoint.as_read.first_reading is None:
+    if lack is None or checkpoint is None or checkpoint.as_read.first_read is None:
         return lack
     read_first(checkpoint, lack, cancel)  # what it shares may be what is missing
     return why_no_room(checkpoint, loaders, live, place, cancel)
@@ -99,9 +99,9 @@ def judge_what_passed(
     checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None], quiet: Quiet
 ) -> None:
     """Judge a checkpoint that was read for the first time, also what no leaf is made of."""
-    if (first := checkpoint.first_reading) is not None:
-        _read_beside(checkpoint, first.left, cancel, told, quiet)
-        first.judged()
+    if (first := checkpoint.first_read) is not None:
+        _read_beside(checkpoint, first.tensors_left, cancel, told, quiet)
+        first.judge()
 
 
 # --- what is there already -----------------------------------------------------------------------
@@ -112,7 +112,7 @@ class SameLeaves:
 
     def __init__(self, checkpoint: Checkpoint, paths: Sequence[str], sets: Sequence[Weights]):
         """Of a checkpoint that was read before it finds none, as it is known then what to read."""
-        self._first, self._tensors = checkpoint.first_reading, checkpoint.tensors
+        self._first, self._tensors = checkpoint.first_read, checkpoint.tensors
         self._paths, self._sets = paths, sets if self._first is not None else ()
         self._places = {
             id(leaf): at for each in self._sets[:1] for at, leaf in enumerate(each.leaves)

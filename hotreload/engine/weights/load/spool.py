@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hotreload import failpoints
 from hotreload.checkpoint.file_names import SINGLE
-from hotreload.checkpoint.reading import OURS, Changed, Hashing, NotRegular, joined
+from hotreload.checkpoint.file_reader import OURS, Changed, HashedPieces, NotRegular, join_digests
 from hotreload.engine.weights.load.opening import changed, opened, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
@@ -131,11 +131,11 @@ def _pour(
             raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
         digests = list[str]()
         for begin, end in pairwise([0, *_ends(checkpoint, file)]):
-            hashing = Hashing(source, min(COPIED_AT_A_TIME, end - begin), cancel)
+            hashing = HashedPieces(source, min(COPIED_AT_A_TIME, end - begin), cancel)
             for _, piece in hashing.pieces(begin, end):
                 write(piece)
             digests.append(hashing.digest())
-    if joined(digests) != file.digest:
+    if join_digests(digests) != file.digest:
         raise Changed("its bytes are different now")
 
 

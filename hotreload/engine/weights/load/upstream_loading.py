@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from hotreload.checkpoint.reading import Cancelled
+from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import (
     Layout,

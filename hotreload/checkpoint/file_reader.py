@@ -1,7 +1,7 @@
 """Reads and hashes files that others may be rewriting, replacing, or have laid out as traps.
 
-The one reader of the checks and of the private copy, which each say in their own words what a
-fault means. Nothing here maps a file (a truncated mapping kills the process) or opens one blocking.
+The one reader of the checks and of the private copy; each explains a fault in its own words.
+Nothing here maps a file (a truncated mapping kills the process) or opens one blocking.
 """
 
 import errno
@@ -44,12 +44,12 @@ class Changed(Exception):
 
 
 class Cancelled(Exception):
-    """The caller no longer wants what is being read or made."""
+    """The caller no longer wants the bytes or the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A file as the file system describes it: equal identities mean that nobody touched it."""
+    """A file as the file system describes it: equal identities mean that it was not touched."""
 
     dev: int
     ino: int
@@ -58,7 +58,7 @@ class Identity:
     ctime_ns: int
 
     def is_written_like(self, other: "Identity") -> bool:
-        """True if nobody wrote to it in between, as far as its times say.
+        """True if its times show no write in between.
 
         ctime alone moves with its mode, owner and links: a chmod or a backup changes no byte.
         """
@@ -189,7 +189,7 @@ def _refuse_traps(status: os.stat_result) -> None:
 
 
 @contextmanager
-def opened(path: Path, name: str, cancel: threading.Event | None = None) -> Iterator[Opened]:
+def open_file(path: Path, name: str, cancel: threading.Event | None = None) -> Iterator[Opened]:
     """Open a regular file, never following a link at its end and never waiting for a writer."""
     file = Opened(path, name, cancel)
     try:
@@ -209,9 +209,9 @@ class Pieces:
         """The number of reads, and the time that they took."""
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Each piece between two offsets, and where it begins; the next piece overwrites it.
+        """Yield each piece between two offsets, and where it begins; the next overwrites it.
 
-        Raises Cancelled before the next piece when nobody wants the bytes any more.
+        Raises Cancelled at `cancel`, before the next piece.
         """
         for offset in range(begin, end, self._piece):
             piece = self._buffer[: min(self._piece, end - offset)]
@@ -219,7 +219,7 @@ class Pieces:
             yield offset, piece
 
     def into(self, memory: memoryview, begin: int) -> Iterator[memoryview]:
-        """The same from an offset on, into memory of the caller's own, until it is full."""
+        """Fill the caller's memory from an offset on; yield each piece."""
         for at in range(0, len(memory), self._piece):
             piece = memory[at : at + self._piece]
             self._take(piece, begin + at)
@@ -238,7 +238,7 @@ class Pieces:
         self.reads += 1
 
 
-class Hashing(Pieces):
+class HashedPieces(Pieces):
     """Hashes what it reads, too."""
 
     def __init__(self, file: Readable, piece: int, cancel: threading.Event | None = None) -> None:
@@ -255,7 +255,7 @@ class Hashing(Pieces):
         return self._digest.hexdigest()
 
 
-def joined(digests: Sequence[str]) -> str:
+def join_digests(digests: Sequence[str]) -> str:
     """The digest of a file, of those of its head and of each tensor behind it, in their order.
 
     So tensors may be read in any order, by many threads. A file of one stretch has its digest.

@@ -1,4 +1,4 @@
-"""Judges the bytes of a checkpoint's files while somebody loads them, whom nobody read before."""
+"""Judges the unread bytes of a checkpoint's files while they are loaded."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -8,10 +8,10 @@ from functools import partial
 from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, OneTensor
 from hotreload.checkpoint.digests import Digests, identify
-from hotreload.checkpoint.file_findings import changed
-from hotreload.checkpoint.findings import Unfit, bounded, error_of, fault
+from hotreload.checkpoint.file_findings import changed_finding
+from hotreload.checkpoint.file_reader import Readable, join_digests
+from hotreload.checkpoint.findings import Unfit, error_of, fault, limit_findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.reading import Readable, joined
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.checkpoint.whole.contents import read_all
 from hotreload.types import Checkpoint, TensorBytes
@@ -20,7 +20,7 @@ JudgeShards = Callable[[Mapping[str, Content]], Checkpoint]
 """Judge all shards by what was read of them; make the checkpoint, or raise why not."""
 
 
-class FirstReading:
+class FirstRead:
     """The first reading of all tensors of a checkpoint, in any order; threads share it."""
 
     def __init__(
@@ -33,7 +33,7 @@ class FirstReading:
     ) -> None:
         """`heads` are the digests of what each shard holds before its tensors.
 
-        `read` does without us what we do while somebody loads.
+        `read` does the same at once, without loading.
         """
         self.found: Checkpoint | None = None
         """The checkpoint as it was read, once all of it was, and was good."""
@@ -44,32 +44,32 @@ class FirstReading:
         self._passed: dict[str, tuple[str, OneTensor]] = {}
 
     def begin(self, tensor: str) -> OneTensor:
-        """Begin to read a tensor: its pieces are to be looked at, and it is to be ended."""
+        """Begin a tensor; the caller passes its pieces to `look`, then calls `end`."""
         return OneTensor(*self._tensors[tensor])
 
     def end(self, tensor: str, digest: str, seen: OneTensor) -> bool:
-        """Take in a tensor that has passed whole; False if it was other bytes before."""
+        """Note a tensor that was read whole; False if its bytes differ from an earlier reading."""
         return self._passed.setdefault(tensor, (digest, seen))[0] == digest
 
     def digest_of(self, tensor: str) -> str | None:
-        """The digest of a tensor that has passed; None for another."""
+        """Return the digest of a tensor that was read; None if it was not."""
         return self._passed[tensor][0] if tensor in self._passed else None
 
     @property
-    def left(self) -> list[str]:
-        """The tensors that have not passed."""
+    def tensors_left(self) -> list[str]:
+        """The tensors that were not read yet."""
         return [name for name in self._tensors if name not in self._passed]
 
     def read(self, cancel: threading.Event) -> Checkpoint:
-        """Read it all now, for whoever must know what it is before anything is loaded."""
+        """Read it all now, for a caller that must know its content before it loads anything."""
         self.found = self.found or self._read(cancel)
         return self.found
 
-    def judged(self) -> Checkpoint:
-        """Judge all that has passed: the checkpoint as it was read; else CheckpointRejected.
+    def judge(self) -> Checkpoint:
+        """Judge all tensors that passed; return the checkpoint, or raise CheckpointRejected.
 
-        CheckpointChanged where a file is not what it was before its first byte was read: nothing
-        else would tell that what was read is half of one checkpoint and half of another.
+        CheckpointChanged if a file was touched since before its first byte was read: otherwise half
+        of one checkpoint and half of another could pass as one.
         """
         try:
             for file in self._looked.files:
@@ -82,8 +82,8 @@ class FirstReading:
     def _content(self, name: str) -> Content:
         header = self._looked.headers[name]
         passed = [(each, *self._passed[each.name]) for each in header.tensors]
-        digest = joined([self._heads[name], *(each for _, each, _ in passed)])
-        wrong = bounded(finding for *_, seen in passed for finding in seen.findings)
+        digest = join_digests([self._heads[name], *(each for _, each, _ in passed)])
+        wrong = limit_findings(finding for *_, seen in passed for finding in seen.findings)
         held = {
             each.name: TensorBytes(name, *header.place_of(each), digest)
             for each, digest, _ in passed
@@ -93,10 +93,10 @@ class FirstReading:
 
 def _require_untouched(file: ServingFile, opened: Readable) -> None:
     if opened.identity != file.identity:
-        raise changed(file.name, "it was touched while it was read for the first time")
+        raise changed_finding(file.name, "it was touched while it was read for the first time")
 
 
-def judged(
+def judge_shards(
     made: Checkpoint,
     looked: Survey,
     shards: Mapping[str, Content],

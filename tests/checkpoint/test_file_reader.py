@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import xxhash
 
-from hotreload.checkpoint import reading
-from hotreload.checkpoint.reading import (
+from hotreload.checkpoint import file_reader
+from hotreload.checkpoint.file_reader import (
     Cancelled,
     Changed,
-    Hashing,
+    HashedPieces,
     NotRegular,
     Opened,
-    opened,
+    open_file,
 )
 
 CONTENT = os.urandom(10_000)
@@ -26,7 +26,7 @@ PIECE = 1000
 
 
 def digest_of(file: Opened, piece: int) -> str:
-    hashing = Hashing(file, piece)
+    hashing = HashedPieces(file, piece)
     for _ in hashing.pieces(0, file.identity.size):
         pass
     return hashing.digest()
@@ -51,7 +51,7 @@ class Storage:
         """The descriptor and the place of each read that went well."""
         self._real, self._code, self._left, self._first = os.preadv, code, times, first
         patch.setattr(os, "preadv", self._preadv)
-        patch.setattr(reading, "FIRST_READ_PAUSE", 0)
+        patch.setattr(file_reader, "FIRST_READ_PAUSE", 0)
 
     def _preadv(self, fd: int, buffers: Any, offset: int) -> int:
         if offset == 5 * PIECE and self._left:
@@ -73,22 +73,25 @@ def test_after_a_passing_fault_the_reading_goes_on_where_it_was(
         return real(*args)
 
     monkeypatch.setattr(os, "open", counted)
-    storage = Storage(monkeypatch, code, times=reading.TRIES_OF_A_READ - 1)
-    with opened(file, file.name) as source:
+    storage = Storage(monkeypatch, code, times=file_reader.TRIES_OF_A_READ - 1)
+    with open_file(file, file.name) as source:
         assert digest_of(source, PIECE) == xxhash.xxh3_128_hexdigest(CONTENT)
         source.check_unchanged()
     assert [offset for _, offset in storage.read] == list(range(0, len(CONTENT), PIECE))
-    assert next(opens) == reading.TRIES_OF_A_READ  # a stale handle stays stale
+    assert next(opens) == file_reader.TRIES_OF_A_READ  # a stale handle stays stale
 
 
 @pytest.mark.parametrize(
-    ("code", "times"), [(errno.EIO, reading.TRIES_OF_A_READ), (errno.EMFILE, 1)]
+    ("code", "times"), [(errno.EIO, file_reader.TRIES_OF_A_READ), (errno.EMFILE, 1)]
 )
 def test_a_fault_that_stays_is_told(
     file: Path, monkeypatch: pytest.MonkeyPatch, code: int, times: int
 ) -> None:
     Storage(monkeypatch, code, times=times)
-    with pytest.raises(OSError, match=os.strerror(code)) as told, opened(file, file.name) as source:
+    with (
+        pytest.raises(OSError, match=os.strerror(code)) as told,
+        open_file(file, file.name) as source,
+    ):
         digest_of(source, PIECE)
     assert told.value.errno == code
 
@@ -113,14 +116,14 @@ def test_what_lies_there_after_a_fault_must_be_the_same_file(
     told: type[Exception],
 ) -> None:
     Storage(monkeypatch, errno.ESTALE, first=lambda: change(file))
-    with pytest.raises(told), opened(file, file.name) as source:
+    with pytest.raises(told), open_file(file, file.name) as source:
         digest_of(source, PIECE)
 
 
 def test_a_link_to_the_same_file_is_no_change(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub's snapshots share files by hard links, while one of them is copied."""
     Storage(monkeypatch, errno.EIO, first=lambda: os.link(file, file.parent / "linked"))
-    with opened(file, file.name) as source:
+    with open_file(file, file.name) as source:
         assert digest_of(source, PIECE) == xxhash.xxh3_128_hexdigest(CONTENT)
 
 
@@ -129,15 +132,15 @@ def test_nobody_waits_for_the_storage_once_it_is_cancelled(
 ) -> None:
     cancel = threading.Event()
     Storage(monkeypatch, errno.EIO, times=10**6, first=cancel.set)
-    monkeypatch.setattr(reading, "FIRST_READ_PAUSE", 3600.0)
-    with pytest.raises(Cancelled), opened(file, file.name, cancel) as source:
+    monkeypatch.setattr(file_reader, "FIRST_READ_PAUSE", 3600.0)
+    with pytest.raises(Cancelled), open_file(file, file.name, cancel) as source:
         digest_of(source, PIECE)
 
 
 def test_a_cancel_ends_at_the_next_piece(file: Path) -> None:
     cancel = threading.Event()
-    with opened(file, file.name) as source:
-        pieces = Hashing(source, PIECE, cancel).pieces(0, len(CONTENT))
+    with open_file(file, file.name) as source:
+        pieces = HashedPieces(source, PIECE, cancel).pieces(0, len(CONTENT))
         assert next(pieces)[0] == 0
         cancel.set()
         with pytest.raises(Cancelled):
@@ -147,12 +150,12 @@ def test_a_cancel_ends_at_the_next_piece(file: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, PIECE])
 def test_small_files_are_hashed_whole(tmp_path: Path, size: int) -> None:
     (tmp_path / "small").write_bytes(CONTENT[:size])
-    with opened(tmp_path / "small", "small") as source:
+    with open_file(tmp_path / "small", "small") as source:
         assert digest_of(source, PIECE) == xxhash.xxh3_128_hexdigest(CONTENT[:size])
 
 
 @pytest.mark.parametrize("lay", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
 def test_traps_are_never_opened(tmp_path: Path, lay: Callable[[Path], None]) -> None:
     lay(tmp_path / "trap")
-    with pytest.raises(NotRegular), opened(tmp_path / "trap", "trap"):
+    with pytest.raises(NotRegular), open_file(tmp_path / "trap", "trap"):
         pass
