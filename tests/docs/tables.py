@@ -26,6 +26,9 @@ from tests.monitoring.page import whole_page
 from tests.monitoring.rules import ALERTS
 
 ALL = class_with(FEATURES)
+CHANGE_AT_ONCE = need_no_restart(ALL)
+AT_ONCE = " ↻"
+"""The mark of a setting that can change while the daemon runs."""
 ASKED = re.compile(r"^\{\{ (?:with|range) .*\{\{ end -\}\}\s*|\{\{.*?\}\}")
 ALERT_NAME = re.compile(rf"\b({'|'.join(ALERTS)})\b")
 
@@ -37,18 +40,20 @@ def settings() -> str:
 
 
 def _settings_of(name: str, field: FieldInfo) -> str:
-    rows = settings_rows(table_of(field))
+    rows = settings_rows(table_of(field), name)
     written = f"[[{name}]]" if get_origin(field.annotation) else f"[{name}]"
     return f"## `{written}`\n\n{table(('setting', 'default', 'meaning'), rows)}"
 
 
-def settings_rows(section: Any, above: str = "") -> Iterator[tuple[str, ...]]:
+def settings_rows(section: Any, place: str, above: str = "") -> Iterator[tuple[str, ...]]:
     defaults = defaults_of(section)
     for name, field in fields_of(section).items():
         if (inner := table_of(field)) is not None:
-            yield from settings_rows(inner, f"{above}{name}.")
+            yield from settings_rows(inner, place, f"{above}{name}.")
         else:
-            yield f"`{above}{name}`", default_of(field, defaults.get(name)), about(field)
+            is_live = not CHANGE_AT_ONCE.isdisjoint({place, f"{place}.{above}{name}"})
+            shown = f"`{above}{name}`{AT_ONCE if is_live else ''}"
+            yield shown, default_of(field, defaults.get(name)), about(field)
 
 
 def default_of(field: FieldInfo, default: Any) -> str:
@@ -62,16 +67,6 @@ def about(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) > 1:
         words += f" One of {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}."
     return words
-
-
-def live() -> str:
-    """Every setting that can change while the daemon runs, a line for each section of the file."""
-    keys: dict[str, list[str]] = {}
-    for section, _, key in (name.rpartition(".") for name in sorted(need_no_restart(ALL))):
-        keys.setdefault(section, []).append(f"`{key}`")
-    assert keys.pop("") == ["`probe`"], "it alone is no part of a section"
-    lines = (f"- `[{section}]` {', '.join(named)}" for section, named in keys.items())
-    return "\n".join(["- `[[probe]]`", *lines])
 
 
 def metrics() -> str:
@@ -169,7 +164,6 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings,
-    "live": live,
     "alerts": alerts,
     "metrics": metrics,
     "engines": engines,
