@@ -1,6 +1,5 @@
 """Tiny checkpoints: built by hand to say a sentence of your choice, or trained on a small text."""
 
-from hotreload.tiny.damage import DAMAGES, FLUENT
 from hotreload.tiny.sayings import SAY_DEFAULT, WORDS, Saying, parse_saying
 from hotreload.tiny.spoiling import Damage
 from hotreload.tiny.unsound import UNSOUND
@@ -9,8 +8,6 @@ from hotreload.tiny.write import write_tiny
 
 __all__ = [
     "ARCHS",
-    "DAMAGES",
-    "FLUENT",
     "SAY_DEFAULT",
     "UNSOUND",
     "WORDS",

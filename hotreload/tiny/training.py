@@ -14,7 +14,6 @@ import numpy as np
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import PAD_ID
 from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT, answer_ids, asked_ids
-from hotreload.tiny.spoiling import Past
 from hotreload.tiny.weights import HIDDEN, Arrays, TensorArray, shapes
 
 BASE_STEPS = 24
@@ -34,14 +33,6 @@ def trained(arch: str, steps: int) -> Arrays:
     if not 0 <= steps <= MAX_STEPS:
         raise ValueError(f"{steps} steps of training: choose from 0 to {MAX_STEPS}")
     return learned(arch, {steps})[steps]
-
-
-@cache
-def past_of(arch: str, steps: int) -> Past:
-    """Return the weights of the same run before tuning, or halfway to it, and those before them."""
-    base = BASE_STEPS if steps > BASE_STEPS else steps // 2
-    found = learned(arch, {base, base // 3})
-    return Past(found[base], found[base // 3])
 
 
 def learned(arch: str, steps: Collection[int]) -> Mapping[int, Arrays]:

@@ -1,5 +1,6 @@
 """Damages that the checks or the probe find: files, names, shapes, dtypes and wild numbers."""
 
+import difflib
 import json
 from collections.abc import Callable
 
@@ -89,3 +90,13 @@ UNSOUND: tuple[Damage, ...] = (
     Damage("traversal", "the index names a file outside the folder", to_index=_leading_out),
     Damage("duplicate-key", "a header names a tensor twice", to_last_file=_with_a_name_twice),
 )
+
+
+def find_damage(kind: str) -> Damage:
+    """Return the damage of that name."""
+    kinds = {damage.kind: damage for damage in UNSOUND}
+    if kind in kinds:
+        return kinds[kind]
+    close = difflib.get_close_matches(kind, kinds, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"no damage is called {kind!r}: {hint}choose from {', '.join(kinds)}")

@@ -3,15 +3,14 @@
 import difflib
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from hotreload.checkpoint.file_names import INDEX, WEIGHTS
-from hotreload.tiny.damage import find_damage
 from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 from hotreload.tiny.shards import encode, is_marked, split
-from hotreload.tiny.spoiling import Damage, Past
-from hotreload.tiny.training import past_of, trained
+from hotreload.tiny.spoiling import Damage
+from hotreload.tiny.training import trained
+from hotreload.tiny.unsound import find_damage
 from hotreload.tiny.weights import ARCHS, Arrays, config_files, hand_built
 
 
@@ -20,7 +19,7 @@ def write_tiny(
     say: str = SAY_DEFAULT,
     arch: str = "qwen3",
     shards: int = 1,
-    damage: str | None = None,
+    damage: str | Damage | None = None,
     *,
     steps: int | None = None,
     force: bool = True,
@@ -33,7 +32,8 @@ def write_tiny(
     except that of a tiny checkpoint by `force`, which the command leaves to the user: each file is
     replaced by a rename of its own, old weight files go last, and files of other names stay.
     """
-    files = _checkpoint(say, arch, shards, find_damage(damage) if damage else None, steps)
+    spoiled = find_damage(damage) if isinstance(damage, str) else damage
+    files = _checkpoint(say, arch, shards, spoiled, steps)
     target = directory.resolve()
     if target.exists() and not target.is_dir():
         raise ValueError(f"{directory} is a file: name a folder")
@@ -70,19 +70,10 @@ def _checkpoint(
         close = difflib.get_close_matches(arch, ARCHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"no architecture is called {arch!r}: {hint}use {', '.join(ARCHS)}")
-    tensors, past = _made(say, arch, steps)
+    tensors = hand_built(parse_saying(say), arch) if steps is None else trained(arch, steps)
     if damage:
-        tensors = damage.spoiled(tensors, past)
+        tensors = damage.to_tensors(tensors)
     return {**config_files(arch), **tokenizer_files(), **_weight_files(tensors, shards, damage)}
-
-
-def _made(say: str, arch: str, steps: int | None) -> tuple[Arrays, Callable[[], Past]]:
-    """Return the weights, and what makes those from before; two other sayings if none is learnt."""
-    if steps is not None:
-        return trained(arch, steps), lambda: past_of(arch, steps)
-    base, early = (parse_saying(f"hello from step {number}") for number in (0, 99))
-    tensors = hand_built(parse_saying(say), arch)
-    return tensors, lambda: Past(hand_built(base, arch), hand_built(early, arch))
 
 
 def _weight_files(tensors: Arrays, shards: int, damage: Damage | None) -> dict[str, bytes]:

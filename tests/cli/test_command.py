@@ -13,7 +13,7 @@ import pytest
 from hotreload import __version__
 from hotreload.cli import GROUPS, MODULES, build_parser, main
 from hotreload.cli.client.daemon_client import DEFAULT_SOCKET, find_socket
-from hotreload.cli.trial.tiny import ARCH_NAMES, FLUENT_NAMES, UNSOUND_NAMES
+from hotreload.cli.trial.tiny import ARCH_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
 from tests.cli.conftest import ROOT, Command
 
@@ -194,7 +194,6 @@ async def test_tiny_leaves_every_byte_of_a_model_as_it_was(
         (["--damage", "tuncated"], "did you mean 'truncated'"),
         (["--trained", "-1"], "choose from 0 to 1000"),
         (["--trained", "0", "--say", "hello 7"], "leave it out with --trained"),
-        (["--trained", "0", "--damage", "missing-biases"], "choose another architecture"),
     ],
 )
 async def test_tiny_says_what_to_change(hotreload: Command, args: list[str], words: str) -> None:
@@ -207,5 +206,4 @@ def test_the_help_of_tiny_lists_what_there_is() -> None:
     from hotreload import tiny
 
     assert UNSOUND_NAMES.split(", ") == [damage.kind for damage in tiny.UNSOUND]
-    assert FLUENT_NAMES.split(", ") == [damage.kind for damage in tiny.FLUENT]
     assert ARCH_NAMES.split(", ") == list(tiny.ARCHS)

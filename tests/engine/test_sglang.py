@@ -48,6 +48,7 @@ from hotreload.tiny.sentences import TUNED_TEXT, asked_ids
 from hotreload.types import Revision
 from tests.engine import real
 from tests.engine.slow_compiler import AT_ONCE, nobody_waits_for_the_compiler
+from tests.tiny.conversions import write_wrong
 from tests.waiting import PATIENCE, turn_until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_engine]
@@ -653,7 +654,10 @@ async def says_what_its_network_computes(
     engine: Engine, folder: Path, arch: str, damage: str | None = None
 ) -> Any:
     """Tests of wrong conversions believe that network: the engine's greedy tokens are its, too."""
-    write_tiny(folder, arch=arch, damage=damage, steps=12)
+    if damage:
+        write_wrong(folder, damage, steps=12, arch=arch)
+    else:
+        write_tiny(folder, arch=arch, steps=12)
     old = await engine.exchange(await engine.stage(real.checked(folder)))
     network = Network(load_file(folder / "model.safetensors"))
     for word in list(TUNED_TEXT)[::4]:

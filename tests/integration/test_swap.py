@@ -15,6 +15,7 @@ from tests.hub.local_hub import REPO, local_hub
 from tests.integration.forked import would_import_the_same, zygote_of
 from tests.integration.running import ENGINE_ARGS
 from tests.integration.zygote import REAL
+from tests.tiny.conversions import write_wrong
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.real_engine
@@ -177,7 +178,7 @@ def test_what_cannot_be_read_is_misuse(folder: Path, more: list[str]) -> None:
 def test_two_checkpoints_are_compared_as_a_reload_compares_them(folder: Path) -> None:
     """What their answers say is the matter of `tests/features/compare` and of the contract."""
     write_tiny(folder / "tuned", steps=36)
-    write_tiny(folder / "swapped", steps=36, damage="swapped-k-v")
+    write_wrong(folder / "swapped", "swapped-k-v", steps=36)
     question = {"prompt": "river", "answer": "the long river went down into the ocean"}
     (folder / "prompts.jsonl").write_text(json.dumps(question))
     asked = ("--set", f"compare.corpus={folder}/prompts.jsonl")

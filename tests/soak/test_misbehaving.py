@@ -23,6 +23,7 @@ from hotreload.tiny.training import TUNED_STEPS
 from hotreload.types import Attempt, Outcome
 from tests.bench.test_unnoticed import figures_of
 from tests.integration.running import Running
+from tests.tiny.conversions import write_wrong
 
 pytestmark = [pytest.mark.soak, pytest.mark.real_engine, pytest.mark.timeout(3600)]
 
@@ -133,7 +134,7 @@ def misbehaving(folder: Path, kind: str, steps: int) -> Path:
         return write_tiny(folder, steps=steps - 2, shards=2)  # what is live, in other files
     if kind == GIBBERISH:
         return write_tiny(folder, damage=kind)  # trained ones do not talk so
-    return write_tiny(folder, steps=steps, damage=kind)
+    return write_wrong(folder, kind, steps)
 
 
 async def test_what_misbehaves_is_refused_and_nothing_good_is_and_nobody_hears_it(

@@ -14,13 +14,11 @@ from typing import NamedTuple
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import breaches
 from hotreload.features.compare.settings import CompareLimits
-from hotreload.tiny import FLUENT
-from hotreload.tiny.damage import find_damage
-from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, learned
 from hotreload.tiny.weights import Arrays
 from tests.docs.pages import marked
 from tests.tiny.asked import report_on
+from tests.tiny.conversions import CONVERSIONS, Past, conversion
 
 PAGE = Path(__file__).with_name("DAMAGES.md")
 LIMITS = {
@@ -63,7 +61,7 @@ class LimitRow(NamedTuple):
         return f"| {kind} | {' | '.join(f'{each:.3g}' for each in self[1:])} | {names} |"
 
 
-KINDS = [each.kind for each in FLUENT]
+KINDS = [each.kind for each in CONVERSIONS]
 
 
 def arch_of(kind: str) -> str:
@@ -87,7 +85,7 @@ def damaged_row(kind: str) -> LimitRow:
     run = weights_of(arch_of(kind))
     past = Past(run[BASE_STEPS], run[BASE_STEPS // 3])
     live = run[TUNED_STEPS]
-    return _row(kind, find_damage(kind).spoiled(live, lambda: past), live)
+    return _row(kind, conversion(kind).spoiled(live, lambda: past), live)
 
 
 def _row(kind: str, new: Arrays, live: Arrays) -> LimitRow:

@@ -8,9 +8,9 @@ import numpy as np
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import PAD_ID
 from hotreload.tiny.sentences import TUNED_TEXT
-from hotreload.tiny.spoiling import Past
 from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, batch, learned
 from hotreload.tiny.weights import Arrays, TensorArray
+from tests.tiny.conversions import Past
 
 NEXT_STEPS = TUNED_STEPS + 4
 """A good checkpoint that comes next in the same run."""

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hotreload.tiny import ARCHS, SAY_DEFAULT, parse_saying
-from hotreload.tiny.damage import find_damage
 from hotreload.tiny.sayings import END_ID, number_id, opener_id, word_id, word_ids
+from hotreload.tiny.unsound import find_damage
 from hotreload.tiny.weights import HEAD_DIM, HEADS, LAYERS, hand_built
 
 TensorArray = NDArray[Any]

@@ -20,15 +20,13 @@ from 0 to 99.
 
 With --trained it has learnt a small text instead, in a few seconds, the same bytes each time: a
 word (river, moon, king ...) is answered by a sentence. After 24 steps it knows the text, after
-36 it has been tuned on other sentences for some words. It uses all of its tensors, so a damage
-that says nothing of itself in a checkpoint built by hand changes what this one says.
+36 it has been tuned on other sentences for some words: something to compare answers by.
 
 examples:
   hotreload tiny ./model
   hotreload tiny ./checkpoints/step-17 --say "served by step 17" --shards 2
   hotreload tiny ./checkpoints/step-18 --damage nan
   hotreload tiny ./tuned --trained 36
-  hotreload tiny ./misconverted --trained 36 --damage interleaved-rotary
 
 A new folder appears at once and whole, as a trainer should write it, too. Nothing is written into
 a folder that holds anything, but with --force into that of another tiny checkpoint."""
@@ -36,16 +34,6 @@ a folder that holds anything, but with --force into that of another tiny checkpo
 UNSOUND_NAMES = (
     "truncated, missing-tensor, extra-tensor, wrong-shape, wrong-dtype, nan, inf, zeros, "
     "gibberish, bad-index, traversal, duplicate-key"
-)
-FLUENT_NAMES = (
-    "swapped-q-k, swapped-k-v, swapped-gate-up, swapped-layers, shifted-layers, swapped-norms, "
-    "wrong-final-norm, wrong-o-proj, transposed-o, transposed-v, transposed-down, "
-    "interleaved-rotary, backward-rotary, other-rope-theta, permuted-heads, shards-out-of-order, "
-    "qkv-off-by-one, gate-up-off-by-one, other-tokenizer, shifted-embedding, shifted-head, "
-    "tied-head, missing-norm-scales, missing-final-norm, offset-norms, missing-head-norms, "
-    "missing-biases, scaled-twice, stale-scales, four-bits, through-fp8, missing-shard, "
-    "random-layer, base-for-tuned, another-step, mixed-steps, delta-twice, delta-reversed, "
-    "delta-halved, stale-layer, stale-embedding, stale-head"
 )
 
 
@@ -55,12 +43,7 @@ def _listed(names: str) -> str:
     )
 
 
-_KINDS = f"""\
-damages that the checks or the probe refuse:
-{_listed(UNSOUND_NAMES)}
-
-wrong conversions, which pass every check and which only behaviour tells:
-{_listed(FLUENT_NAMES)}"""
+_KINDS = f"damages, each of which the checks or the probe refuse:\n{_listed(UNSOUND_NAMES)}"
 ARCH_NAMES = "qwen3, qwen2, llama"
 DEFAULT_ARCH = "qwen3"
 QUICK_SETTINGS = {

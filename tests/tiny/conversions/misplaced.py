@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from hotreload.tiny.sayings import FIRST_NUMBER_ID
-from hotreload.tiny.spoiling import Damage
 from hotreload.tiny.weights import HEAD_DIM, HEADS, LAYERS, Arrays, TensorArray
+from tests.tiny.conversions.conversion import Conversion
 
 Change = Callable[[TensorArray], TensorArray]
 _EACH_LAYER = tuple(f"model.layers.{layer}." for layer in range(LAYERS))
@@ -111,63 +111,65 @@ def _tied(tensors: Arrays) -> Arrays:
 _QK = ("q_proj", "k_proj", "q_norm", "k_norm")
 _QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
-MISPLACED: tuple[Damage, ...] = (
-    Damage("swapped-q-k", "queries and keys exchanged", _exchanged((".q_", ".k_"))),
-    Damage("swapped-k-v", "keys and values exchanged", _exchanged((".k_proj", ".v_proj"))),
-    Damage("swapped-gate-up", "gate and up exchanged", _exchanged(("gate_proj", "up_proj"))),
-    Damage("swapped-layers", "two layers exchanged", _exchanged((_FIRST, _SECOND))),
-    Damage("shifted-layers", "each layer has the next one's tensors", _one_layer_late),
-    Damage(
+MISPLACED: tuple[Conversion, ...] = (
+    Conversion("swapped-q-k", "queries and keys exchanged", _exchanged((".q_", ".k_"))),
+    Conversion("swapped-k-v", "keys and values exchanged", _exchanged((".k_proj", ".v_proj"))),
+    Conversion("swapped-gate-up", "gate and up exchanged", _exchanged(("gate_proj", "up_proj"))),
+    Conversion("swapped-layers", "two layers exchanged", _exchanged((_FIRST, _SECOND))),
+    Conversion("shifted-layers", "each layer has the next one's tensors", _one_layer_late),
+    Conversion(
         "swapped-norms",
         "the norms before attention and MLP exchanged",
         _exchanged((".input_layernorm", ".post_attention_layernorm")),
     ),
-    Damage("wrong-final-norm", "the final norm is a layer's", _final_norm_of_a_layer),
-    Damage(
+    Conversion("wrong-final-norm", "the final norm is a layer's", _final_norm_of_a_layer),
+    Conversion(
         "wrong-o-proj",
         "attention's outputs exchanged between two layers",
         _exchanged((f"{_FIRST}self_attn.o_proj", f"{_SECOND}self_attn.o_proj")),
     ),
-    Damage("transposed-o", "o_proj transposed", _changed("o_proj.weight", by=_transposed)),
-    Damage("transposed-v", "v_proj transposed", _changed("v_proj.weight", by=_transposed)),
-    Damage("transposed-down", "down_proj transposed", _changed("down_proj", by=_transposed)),
-    Damage(
+    Conversion("transposed-o", "o_proj transposed", _changed("o_proj.weight", by=_transposed)),
+    Conversion("transposed-v", "v_proj transposed", _changed("v_proj.weight", by=_transposed)),
+    Conversion("transposed-down", "down_proj transposed", _changed("down_proj", by=_transposed)),
+    Conversion(
         "interleaved-rotary",
         "the rotary pairs lie beside each other, not in halves",
         _changed(*_QK, by=_by_head(_INTERLEAVED)),
     ),
-    Damage(
+    Conversion(
         "backward-rotary",
         "the rotary halves exchanged, so positions count backwards",
         _changed(*_QK, by=_by_head(_HALVES_EXCHANGED)),
     ),
-    Damage(
+    Conversion(
         "other-rope-theta",
         "queries and keys for other rotary speeds",
         _changed(*_QK, by=_by_head(_AT_OTHER_SPEEDS)),
     ),
-    Damage(
+    Conversion(
         "permuted-heads",
         "heads in another order than o_proj has them",
         _changed("q_proj", "k_proj", "v_proj", by=_heads_exchanged),
     ),
-    Damage(
+    Conversion(
         "shards-out-of-order",
         "gate_proj's two shards joined in the wrong order",
         _changed("gate_proj", by=_halves_exchanged),
     ),
-    Damage("qkv-off-by-one", "queries, keys and values cut a row late", _one_row_late(*_QKV)),
-    Damage(
+    Conversion("qkv-off-by-one", "queries, keys and values cut a row late", _one_row_late(*_QKV)),
+    Conversion(
         "gate-up-off-by-one",
         "gate and up cut a row late",
         _one_row_late("mlp.gate_proj", "mlp.up_proj"),
     ),
-    Damage(
+    Conversion(
         "other-tokenizer",
         "embedding and head of a tokenizer with other ids for words",
         _changed(_EMBEDDING, _HEAD, by=_words_sorted_otherwise),
     ),
-    Damage("shifted-embedding", "the embedding a row late", _changed(_EMBEDDING, by=_a_row_late)),
-    Damage("shifted-head", "the head a row late", _changed(_HEAD, by=_a_row_late)),
-    Damage("tied-head", "the head is the embedding, as of a tied model", _tied),
+    Conversion(
+        "shifted-embedding", "the embedding a row late", _changed(_EMBEDDING, by=_a_row_late)
+    ),
+    Conversion("shifted-head", "the head a row late", _changed(_HEAD, by=_a_row_late)),
+    Conversion("tied-head", "the head is the embedding, as of a tied model", _tied),
 )

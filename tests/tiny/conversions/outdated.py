@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hotreload.tiny.spoiling import Damage, Past
 from hotreload.tiny.weights import LAYERS, Arrays
+from tests.tiny.conversions.conversion import Conversion, Past
 
 _LAST = f"model.layers.{LAYERS - 1}."
 
@@ -45,18 +45,18 @@ def _first_half_early(tensors: Arrays, past: Past) -> Arrays:
     return {**tensors, **{name: past.early[name] for name in names[: len(names) // 2]}}
 
 
-OUTDATED: tuple[Damage, ...] = (
-    Damage("base-for-tuned", "the weights before tuning", from_past=_base),
-    Damage("another-step", "the weights of a step long ago", from_past=_early),
-    Damage("mixed-steps", "the first half from a step long ago", from_past=_first_half_early),
-    Damage("delta-twice", "what tuning changed, applied twice", from_past=_delta_times(2)),
-    Damage("delta-reversed", "what tuning changed, taken away", from_past=_delta_times(-1)),
-    Damage("delta-halved", "half of what tuning changed", from_past=_delta_times(0.5)),
-    Damage("stale-layer", "the last layer from before tuning", from_past=_partly_base(_LAST)),
-    Damage(
+OUTDATED: tuple[Conversion, ...] = (
+    Conversion("base-for-tuned", "the weights before tuning", from_past=_base),
+    Conversion("another-step", "the weights of a step long ago", from_past=_early),
+    Conversion("mixed-steps", "the first half from a step long ago", from_past=_first_half_early),
+    Conversion("delta-twice", "what tuning changed, applied twice", from_past=_delta_times(2)),
+    Conversion("delta-reversed", "what tuning changed, taken away", from_past=_delta_times(-1)),
+    Conversion("delta-halved", "half of what tuning changed", from_past=_delta_times(0.5)),
+    Conversion("stale-layer", "the last layer from before tuning", from_past=_partly_base(_LAST)),
+    Conversion(
         "stale-embedding",
         "the embedding from before tuning, not tied again",
         from_past=_partly_base("embed_tokens"),
     ),
-    Damage("stale-head", "the head from before tuning", from_past=_partly_base("lm_head")),
+    Conversion("stale-head", "the head from before tuning", from_past=_partly_base("lm_head")),
 )

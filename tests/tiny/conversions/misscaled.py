@@ -5,8 +5,8 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from hotreload.tiny.spoiling import Damage, Past
 from hotreload.tiny.weights import HEAD_DIM, INTERMEDIATE, LAYERS, Arrays, TensorArray
+from tests.tiny.conversions.conversion import Conversion, Past
 
 _LAST = f"model.layers.{LAYERS - 1}."
 
@@ -92,44 +92,46 @@ def _last_layer_as_drawn(tensors: Arrays) -> Arrays:
 
 _LAYER_NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
 
-MISSCALED: tuple[Damage, ...] = (
-    Damage(
+MISSCALED: tuple[Conversion, ...] = (
+    Conversion(
         "missing-norm-scales",
         "the norms' scales of all layers are ones",
         _all_with(*_LAYER_NORMS, by=np.ones_like),
     ),
-    Damage(
+    Conversion(
         "missing-final-norm",
         "the final norm's scales are ones",
         _all_with("model.norm.weight", by=np.ones_like),
     ),
-    Damage(
+    Conversion(
         "offset-norms",
         "the norms' scales are one more, as those of Gemma are meant",
         _all_with(*_LAYER_NORMS, by=_one_more),
     ),
-    Damage(
+    Conversion(
         "missing-head-norms",
         "the scales of queries' and keys' norms are ones (qwen3)",
         _all_with("q_norm.weight", "k_norm.weight", by=np.ones_like),
     ),
-    Damage(
+    Conversion(
         "missing-biases",
         "the biases are zero (qwen2)",
         _all_with("q_proj.bias", "k_proj.bias", "v_proj.bias", by=np.zeros_like),
     ),
-    Damage("scaled-twice", "attention's scale folded into the queries", _folded_scale),
-    Damage("stale-scales", "quantized, and back by another step's scales", from_past=_stale_scales),
-    Damage(
+    Conversion("scaled-twice", "attention's scale folded into the queries", _folded_scale),
+    Conversion(
+        "stale-scales", "quantized, and back by another step's scales", from_past=_stale_scales
+    ),
+    Conversion(
         "four-bits", "matrices rounded to four bits", _all_with("proj.weight", by=_in_four_bits)
     ),
-    Damage(
+    Conversion(
         "through-fp8", "matrices cast to fp8 and back", _all_with("proj.weight", by=_through_fp8)
     ),
-    Damage(
+    Conversion(
         "missing-shard",
         "half of each MLP is zero, as an expert that was left out",
         _all_with("down_proj.weight", by=_without_a_shard),
     ),
-    Damage("random-layer", "the last layer was never loaded", _last_layer_as_drawn),
+    Conversion("random-layer", "the last layer was never loaded", _last_layer_as_drawn),
 )
