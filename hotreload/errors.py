@@ -266,35 +266,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-REJECTIONS = (
-    "truncated",
-    "bad_header",
-    "index",
-    "duplicate",
-    "missing",
-    "extra",
-    "shape",
-    "dtype",
-    "config_mismatch",
-    "tokenizer_mismatch",
-    "nonfinite",
-    "zeros",
-    "drift",
-    "digest",
-    "io",
-    "unsafe_path",
-    "incompatible",
-    "probe",
-    "crashed",
-    "rolled_back",
-    "nonfinite_answers",
-    "internal",
-    "format",
-    "no_step",
-    "stray",
-)
-"""Every reason of the kernel to refuse a revision; metrics export each from the start at 0."""
-
 PASSED_OVER = (
     "format",
     "no_step",

@@ -1,10 +1,11 @@
 """Describes one feature beside the kernel; this module imports nothing heavy."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hotreload.picture.words import WordAttempt
+from hotreload.reasons import ReasonWords
 from hotreload.types import Evidence
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Feature:
     words: WordAttempt | None = None
     """Puts the facts of the feature's evidence into words; without it the evidence's own words are
     used."""
-    reasons: Sequence[str] = ()
-    """Codes of the feature's refusals, which metrics export at 0 from the start."""
+    reasons: ReasonWords = field(default_factory=dict)
+    """The feature's refusals by their code, which metrics export at 0 from the start."""
     begin: "Callable[[Given], FeatureParts]"
     """Make the feature's parts for a daemon; heavy modules are imported here."""

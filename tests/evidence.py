@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hotreload import troubles
 from hotreload.core.probes import unproven_evidence
-from hotreload.errors import REJECTIONS
 from hotreload.features import FEATURES
+from hotreload.reasons import REJECTIONS
 from hotreload.types import NOT_PROBED, Attempt, Evidence, replace_evidence
 from tests.features.given import report_of
 

@@ -21,7 +21,6 @@ from prometheus_client import (
 )
 
 from hotreload import __version__
-from hotreload.errors import REJECTIONS
 from hotreload.events import (
     AnswersWithheld,
     AttemptFinished,
@@ -38,6 +37,7 @@ from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.pictured import NameMetrics, PictureMetrics, RankMetrics
 from hotreload.observe.readings import LiveMetrics, ReadMetrics, left_out
 from hotreload.picture.picture import Picture
+from hotreload.reasons import REJECTIONS
 from hotreload.types import Attempt, Generation, Outcome, Phase
 
 log = logging.getLogger("hotreload.metrics")

@@ -25,12 +25,12 @@ from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.survey import survey
 from hotreload.cli.ops import check as verb
 from hotreload.errors import (
-    REJECTIONS,
     CheckpointChanged,
     CheckpointCorrupt,
     CheckpointIncompatible,
     CheckpointRejected,
 )
+from hotreload.reasons import REJECTIONS
 from hotreload.tiny import UNSOUND, write_tiny
 from hotreload.types import Revision, Served
 from tests.checkpoint.written import (

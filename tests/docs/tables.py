@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
+from hotreload.reasons import REJECTIONS
 from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import EMPTY, KnownFields
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
@@ -83,6 +84,16 @@ def metrics_rows() -> Iterator[tuple[str, ...]]:
             by = f"{{{shown}}}" if shown else ""
             kind = " Histogram." if family.type == "histogram" else ""
             yield f"`{family.name}{suffix}{by}`", family.documentation + kind
+
+
+def rejections() -> str:
+    """Every reason to refuse a checkpoint, the kernel's and then the features'."""
+    reasons = {
+        **REJECTIONS,
+        **{code: said for each in FEATURES for code, said in each.reasons.items()},
+    }
+    rows = ((f"`{code}`", means, todo) for code, (means, todo) in reasons.items())
+    return table(("reason", "what it means", "what to do"), rows)
 
 
 def alerts() -> str:
@@ -165,6 +176,7 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 GENERATED: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "alerts": alerts,
+    "rejections": rejections,
     "metrics": metrics,
     "engines": engines,
     "fields": fields,

@@ -23,7 +23,7 @@ from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
 from tests.docs.tables import GENERATED
 from tests.engine.families import MODELS, ON_BOTH
-from tests.evidence import REASONS, TROUBLES
+from tests.evidence import TROUBLES
 from tests.source import MODULES, nodes_of
 
 
@@ -39,10 +39,6 @@ def test_every_outcome_has_its_row() -> None:
 
 def test_every_state_has_its_row() -> None:
     assert first_cells("states") == list(State)
-
-
-def test_every_reason_to_refuse_has_its_row() -> None:
-    assert sorted(first_cells("rejections")) == sorted(REASONS)
 
 
 def test_every_trouble_has_its_row() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
 
 REASON = "frozen_field"
+REASONS = {REASON: ("it changes a frozen field of config.json", "restart with it as the model")}
 BLANK = Evidence("frozen", facts={"frozen_changed": None})
 
 
@@ -30,14 +31,13 @@ def _begin(given: "Given") -> "FeatureParts":
     from tests.sample_feature.report import FrozenReport, frozen_routes
 
     def judges() -> list[FrozenJudge]:
-        settings = given.settings()
-        fields = settings.of(FrozenSettings).fields
-        return [FrozenJudge(fields, settings.engine.model)] if fields else []
+        fields = given.settings().of(FrozenSettings).fields
+        return [FrozenJudge(fields, given.settings().engine.model)] if fields else []
 
     report = FrozenReport(lambda: given.settings().of(FrozenSettings).fields)
     return FeatureParts(judges=judges, report=report, routes=frozen_routes(report))
 
 
 FROZEN_FEATURE = Feature(
-    name="frozen", settings=FrozenSettings, blank=BLANK, reasons=(REASON,), begin=_begin
+    name="frozen", settings=FrozenSettings, blank=BLANK, reasons=REASONS, begin=_begin
 )

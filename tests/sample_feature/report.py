@@ -9,20 +9,14 @@ from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
+from hotreload.server.api_schema import schema_parts as shape
 from hotreload.server.api_schema.operation import JSON_TYPE, Operation
-from hotreload.server.api_schema.schema_parts import (
-    AN_INTEGER,
-    PLAIN_TEXT,
-    a_list,
-    an_object,
-    ref_to,
-)
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
 from tests.sample_feature import REASON
 
-OPERATIONS = {("GET", "/frozen"): Operation("The frozen fields.", {JSON_TYPE: ref_to("Frozen")})}
-SHAPES = {"Frozen": an_object(fields=a_list(PLAIN_TEXT), refused=AN_INTEGER)}
+ROUTES = {("GET", "/frozen"): Operation("Frozen fields.", {JSON_TYPE: shape.ref_to("Frozen")})}
+FROZEN = shape.an_object(fields=shape.a_list(shape.PLAIN_TEXT), refused=shape.AN_INTEGER)
 
 
 class FrozenReport(FeatureReport):
@@ -59,4 +53,4 @@ def frozen_routes(report: FrozenReport) -> FeatureRoutes:
     async def frozen() -> Response:
         return Json(report.fields()["frozen"])
 
-    return FeatureRoutes(lambda gate, admission: router, OPERATIONS, SHAPES)
+    return FeatureRoutes(lambda gate, admission: router, ROUTES, {"Frozen": FROZEN})

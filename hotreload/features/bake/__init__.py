@@ -38,6 +38,12 @@ BAKE_FEATURE = Feature(
     settings=BakeSettings,
     blank=BLANK,
     words=words_of_bake,
-    reasons=(BAKE,),
+    reasons={
+        BAKE: (
+            "clients' answers were clearly worse than before ([bake](judge.md#bake)), or too "
+            'few with `inconclusive = "rollback"`',
+            "read which sign; look at the training run. If its answers are good, force it",
+        )
+    },
     begin=_begin,
 )

@@ -25,6 +25,12 @@ COMMAND_FEATURE = Feature(
     settings=CommandSettings,
     blank=BLANK,
     words=words_of_command,
-    reasons=(COMMAND,),
+    reasons={
+        COMMAND: (
+            "[`[command] run`](judge.md#a-command-decides) ended with another code than 0",
+            "read its last lines in `hotreload history`; if the command was wrong, mend it and "
+            "force the checkpoint",
+        )
+    },
     begin=_begin,
 )

@@ -46,6 +46,13 @@ COMPARE_FEATURE = Feature(
     settings=CompareSettings,
     blank=BLANK,
     words=words_of_comparison,
-    reasons=(BEHAVIOUR,),
+    reasons={
+        BEHAVIOUR: (
+            "its answers differ from the live weights' beyond "
+            "[`[compare.limits]`](judge.md#compare)",
+            "read which limit; look at the training run or the conversion. If it is as it "
+            "should be, change the limit (SIGHUP) and force it",
+        )
+    },
     begin=_begin,
 )

@@ -20,7 +20,6 @@ from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
-    REJECTIONS,
     BadRequest,
     CheckpointRejected,
     ConfigError,
@@ -45,6 +44,7 @@ from hotreload.life.start.first_switch import FirstSwitch
 from hotreload.life.start.served_by import UNFIT_MODEL, served_from
 from hotreload.life.start.start_troubles import Gone
 from hotreload.life.start.whereabouts import Absent, read_from_disk, reject_on_fault
+from hotreload.reasons import REJECTIONS
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
