@@ -168,7 +168,7 @@ class Staging:
                     yield piece
 
         self.patch.setattr(own, "PIECE", 4096)
-        self.patch.setattr(own, "Hashing", Harming)
+        self.patch.setattr(own, "HashedPieces", Harming)
 
     def _do(self, harm: Harm, folder: Path) -> None:
         for file in of_weights(folder):
