@@ -388,6 +388,7 @@ def test_calls_that_mean_nothing_are_refused(hot: HotEngine) -> None:
             call()
 
 
+@pytest.mark.alike
 async def test_on_two_devices_too_and_those_who_take_too_long_keep_it(model: Path) -> None:
     """And it is closed while its memory is released."""
     terms = HotTerms(drain_timeout=0.2)
