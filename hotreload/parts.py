@@ -1,4 +1,4 @@
-"""What a daemon gives to a feature, and the parts that a feature gives back."""
+"""The things that a daemon gives to a feature, and the parts that a feature gives back."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,7 +6,7 @@ The table of docs/reference.md is made of them, and `hotreload explain` reads th
 from collections.abc import Mapping
 
 type ReasonWords = Mapping[str, tuple[str, str]]
-"""What a code means and what to do about it, by the code."""
+"""The meaning of a code and what to do about it, by the code."""
 
 REJECTIONS: ReasonWords = {
     "truncated": (

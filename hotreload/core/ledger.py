@@ -83,7 +83,7 @@ class Ledger:
     rest_until: float = 0.0
     pinned: bool = False
     pins: deque[By] = field(default_factory=lambda: deque(maxlen=KEPT_PINS))
-    """Who pinned and unpinned, newest first."""
+    """Records of who pinned and unpinned, newest first."""
     generations: deque[PastGeneration] = field(
         default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
     )
@@ -106,7 +106,7 @@ class Ledger:
     missed: PastGeneration | None = None
     """The last live generation, while it cannot be served and an older one answers instead."""
     damage: str | None = None
-    """What part of this ledger was lost, in words; until an operator pins or unpins."""
+    """The part of this ledger that was lost, in words; until an operator pins or unpins."""
 
     @property
     def next_number(self) -> int:

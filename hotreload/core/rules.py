@@ -16,7 +16,7 @@ MOST_SETS = 6
 
 
 class KeepPrevious(StrEnum):
-    """Where the previous generation's weights are kept for a rollback."""
+    """The place of the previous generation's weights for a rollback."""
 
     DEVICE = "device"
     HOST = "host"

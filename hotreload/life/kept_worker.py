@@ -48,7 +48,7 @@ WorkerProgram = subprocess.Popen[bytes]
 
 @dataclass(frozen=True, slots=True)
 class WorkerTerms:
-    """What all workers have in common."""
+    """Facts that all workers share."""
 
     model: Model
     metrics: Metrics

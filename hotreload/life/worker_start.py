@@ -1,4 +1,4 @@
-"""What a worker process gets when it starts."""
+"""All that a worker process gets when it starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -49,7 +49,7 @@ class Replica[E: Engine]:
         self.index = gate.replica
         """Its index among the daemon's engines, which events carry."""
         self.mode = mode
-        """How new weights take over from the live ones."""
+        """The mode in which new weights take over from the live ones."""
         self.live = live
         self.fading: list[FadingWeights] = []
         """Older weights that still answer, oldest first; always empty where a swap drains."""
@@ -227,7 +227,7 @@ class Replicas[E: Engine]:
 
     @property
     def mode(self) -> Mode:
-        """How new weights take over, the same for all engines of one model."""
+        """The mode in which new weights take over, the same for all engines of one model."""
         return self.first.mode
 
     def name_live(self, live: Generation) -> None:
