@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hotreload.core.engines.replica import Replica
@@ -16,11 +17,9 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError, NotServing
 from hotreload.events import Event, GateChanged, GenerationLive, ModeChosen
 from hotreload.features import FEATURES
-from hotreload.life import serving_life
 from hotreload.life.serving_life import ServingLife, integrity_tasks
 from hotreload.life.serving_slot import _weights_held
 from hotreload.quiet import LOUD, Quiet
-from hotreload.server import from_settings
 from hotreload.server.from_settings import admin_group
 from hotreload.settings.load import load
 from hotreload.settings.rules import (
@@ -47,17 +46,10 @@ def decider(made: Daemon) -> ServingLife:
     return made.life
 
 
-def record(
-    monkeypatch: pytest.MonkeyPatch, part: str, made: dict[str, Any], module: Any = from_settings
-) -> None:
-    """Keep what the module makes the part of."""
-    make = getattr(module, part)
-
-    def recorded(**parts: Any) -> Any:
-        made.update(parts)
-        return make(**parts)
-
-    monkeypatch.setattr(module, part, recorded)
+def client_of(daemon: Daemon) -> httpx.AsyncClient:
+    """Asks a daemon's app, as by TCP."""
+    transport = httpx.ASGITransport(app=daemon.app)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
@@ -106,37 +98,37 @@ def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("decision", "aborts", "replays"),
-    [("postpone", False, False), ("abort", True, False), ("replay", True, True)],
+    ("decision", "aborts"), [("postpone", False), ("abort", True), ("replay", True)]
 )
-def test_what_a_drain_ends_is_aborted_and_replayed_as_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: str, aborts: bool, replays: bool
+def test_what_a_drain_ends_is_aborted_as_decided(
+    tmp_path: Path, decision: str, aborts: bool
 ) -> None:
-    made: dict[str, Any] = {}
-    record(monkeypatch, "create_app", made)
     decided = settings(tmp_path, f"reload.on_drain_timeout={decision}")
-    Daemon(decided)
     assert rules_of(decided).abort_on_drain_timeout == aborts
-    assert made["replay"] == replays
 
 
-async def test_who_may_come_and_what_is_told_of_it_is_as_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+KEY = "a-key-of-24-characters-1"
+SITE = "https://chat.example.com"
+
+
+@pytest.mark.parametrize(("is_decided", "codes"), [(True, [401, 200]), (False, [200, 200])])
+async def test_clients_over_tcp_sites_and_the_request_log_are_as_decided(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_decided: bool, codes: list[int]
 ) -> None:
-    made: dict[str, Any] = {}
-    record(monkeypatch, "create_app", made)
-    (tmp_path / "keys").write_text("a-key-of-24-characters-1\n")
-    decided = settings(
-        tmp_path,
+    (tmp_path / "keys").write_text(f"{KEY}\n")
+    sets = (
         f"server.api_keys_file={tmp_path / 'keys'}",
-        "server.cors_origins=['https://chat.example.com']",
+        f"server.cors_origins=['{SITE}']",
         "server.access_log=true",
     )
-    Daemon(decided)
-    assert made["keys"].knows("a-key-of-24-characters-1")
-    assert (made["origins"], made["access_log"]) == (("https://chat.example.com",), True)
-    Daemon(settings(tmp_path))
-    assert (made["keys"], made["origins"], made["access_log"]) == (None, (), False)
+    caplog.set_level("INFO", "hotreload.access")
+    async with client_of(Daemon(settings(tmp_path, *(sets if is_decided else ())))) as client:
+        answers = [await client.get("/status", headers={"Origin": SITE})]
+        answers.append(await client.get("/status", headers={"Authorization": f"Bearer {KEY}"}))
+    assert [answer.status_code for answer in answers] == codes
+    assert answers[0].headers.get("access-control-allow-origin") == (SITE if is_decided else None)
+    logged = [each for each in caplog.records if each.name == "hotreload.access"]
+    assert len(logged) == (2 if is_decided else 0)
 
 
 async def test_a_folder_is_read_by_threads_that_give_way_once_somebody_is_served(
@@ -176,17 +168,13 @@ def test_the_first_stop_ends_the_alarm_that_xlas_handler_sets(tmp_path: Path) ->
         assert signal.alarm(0) == 0
 
 
-@pytest.mark.parametrize("kept", list(KeepPrevious))
-async def test_the_reconciler_goes_by_the_operators_rules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: KeepPrevious
-) -> None:
-    made: dict[str, Any] = {}
-    record(monkeypatch, "Reconciler", made, serving_life)
-    decided = settings(tmp_path, "reload.min_interval=17", f"reload.keep_previous={kept}")
+async def test_the_reconciler_goes_by_the_operators_rules(tmp_path: Path) -> None:
+    decided = settings(tmp_path, "reload.min_interval=17", "reload.keep_previous=host")
     engine: Any = FakeEngine(Steps(), LIVE.revision)
-    decider(Daemon(decided)).begin(engine, LIVE)
-    assert (made["min_interval"], made["rules"]) == (17.0, rules_of(decided))
-    assert made["rules"].keep_previous is kept
+    daemon = Daemon(decided)
+    decider(daemon).begin(engine, LIVE)
+    reconciler = daemon.slot.operator()._reconciler
+    assert (reconciler.min_interval, reconciler.rules) == (17.0, rules_of(decided))
 
 
 @pytest.mark.parametrize(
@@ -297,18 +285,13 @@ def test_each_of_several_hosts_says_which_it_is(tmp_path: Path, own: int, follow
     assert "hotreload_ranks 2.0" in page
 
 
-async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: dict[str, Any] = {}
-    record(monkeypatch, "create_app", made)
-    Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))
+async def test_a_host_that_follows_sends_requests_and_orders_to_rank_0(tmp_path: Path) -> None:
     words = "rank 1 of 2 of one engine: rank 0, on 127.0.0.1, answers requests and takes orders"
-    with pytest.raises(NotServing, match=words) as refused, made["gate"].lend_preparer():
-        pass
-    assert refused.value.code == "not_rank_0"
-    with pytest.raises(NotServing, match=words):
-        made["operator"]()
+    daemon = Daemon(settings(tmp_path, *TWO_HOSTS, "engine.node_rank=1"))
+    async with client_of(daemon) as client:
+        answer = await client.post("/generate", json={"text": "hi"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "not_rank_0")
+    assert words in answer.text
 
 
 async def test_a_scrape_reads_how_busy_the_engine_is(tmp_path: Path) -> None:

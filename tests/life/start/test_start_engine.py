@@ -83,16 +83,13 @@ async def test_a_disk_that_fills_up_with_the_models_files_says_so(
         await start_engine(settings_with(tmp_path / "state", model), model, weights, begun())
 
 
-async def test_each_setting_of_the_engine_reaches_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_each_setting_of_the_engine_reaches_it(tmp_path: Path) -> None:
     given: dict[str, Any] = {}
 
-    async def note(options: EngineOptions, **more: Any) -> Started:
+    async def make(options: EngineOptions, **more: Any) -> Any:
         given.update(more, **asdict(options))
         return Started()
 
-    monkeypatch.setattr(SglangEngine, "start", note)
     engine = {"device": "cpu", "tp": 2, "dtype": "float32", "args": {"max_total_tokens": 64}}
     settings = Settings.model_validate(
         {
@@ -104,7 +101,7 @@ async def test_each_setting_of_the_engine_reaches_it(
             "state": {"directory": str(tmp_path / "state")},
         }
     )
-    started: Any = await start_engine(settings, tmp_path, None, begun())
+    started: Any = await start_engine(settings, tmp_path, None, begun(), make)
     assert started.is_kept_to_compiled  # until `compile_behind` ends
     assert {name: given[name] for name in engine} == engine
     assert (given["terms"].max_drift, given["terms"].memory) == (7.0, "auto")
