@@ -1,4 +1,4 @@
-"""Every bound of the server and its default, for the settings and for the server."""
+"""The server's limits and their defaults, for the settings and for the server."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,30 +8,30 @@ from hotreload.core.rules import LONGEST_REQUEST
 
 @dataclass(slots=True)
 class Limits:
-    """Every bound of the server; seconds and bytes. An operator may change some at any time."""
+    """The server's limits, in seconds and bytes. An operator may change some at any time."""
 
     body_bytes: int = 8 * 2**20
     bodies_bytes: int = 256 * 2**20
-    """All bodies together and what is made of them, from the first byte to the answer's last."""
+    """All request bodies together and their parsed values, from first byte to the answer's last."""
     header_bytes: int = 64 * 2**10
     concurrent: int = 2048
-    """Requests to the model at a time, those who wait at the gate among them."""
+    """Requests to the model at a time, including those that wait at the gate."""
     connections: int = 4096
-    """On the unix socket, and as many over TCP; fewer where few descriptors are allowed."""
+    """Connections on the unix socket, and as many over TCP; fewer if descriptors are scarce."""
     request_seconds: float = LONGEST_REQUEST
     generation_seconds: float = 30.0
     """The longest wait of a request for the oldest generation it accepts."""
     batch: int = 256
     nesting: int = 32
     arrival_seconds: float = 30.0
-    """The time in which the headers of a request must arrive, and then its body."""
+    """Seconds in which the headers of a request must arrive, and then again its body."""
     write_seconds: float = 15.0
-    """Seconds after which we hang up on a client that reads nothing: it holds up every swap."""
+    """Seconds after which the server hangs up on a client that reads nothing and delays swaps."""
     keep_alive_seconds: float = 75.0
     listeners: int = 64
-    """Clients of /events; half of them of one user, or of TCP."""
+    """Clients of /events; one user has at most half of them, and so have all over TCP together."""
     listener_queue: int = 256
-    """Events a client of /events may be behind before it is dropped."""
+    """Unread events after which a client of /events is dropped."""
     heartbeat_seconds: float = 15.0
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
-    """The fate of a field that nobody knows, in a request to the model."""
+    """The treatment of an unknown field in a request to the model."""

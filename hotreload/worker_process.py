@@ -1,4 +1,4 @@
-"""START HERE for a worker: a process that answers HTTP, begun by the daemon and gone with it."""
+"""START HERE for a worker: a process that serves HTTP, started by the daemon and ended with it."""
 
 import asyncio
 import logging
@@ -25,8 +25,8 @@ log = logging.getLogger("hotreload.worker")
 
 
 def main() -> None:
-    """Be a worker."""
-    # Ctrl-C reaches every process of a terminal: when to go, the daemon says.
+    """Run a worker until it ends; its start parameters come on stdin."""
+    # Ctrl-C reaches every process of the terminal, but the daemon decides when a worker ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start: WorkerStart = pickle.load(sys.stdin.buffer)
@@ -50,7 +50,7 @@ async def _work(start: WorkerStart) -> None:
 
 
 def _apply_settings(start: WorkerStart, fields: Mapping[str, Any]) -> None:
-    """Go by settings and keys that were read again."""
+    """Apply settings and keys that the daemon has read again."""
     for name, value in fields["limits"].items():
         setattr(start.limits, name, value)
     for name, digests in fields["keys"].items():
@@ -59,13 +59,13 @@ def _apply_settings(start: WorkerStart, fields: Mapping[str, Any]) -> None:
 
 
 def _make_encoder(name: str, data: bytes) -> Encoder | None:
-    """Make what encodes prompts as the engine does; None if that cannot be had in this process."""
-    from hotreload.engine.answering.encoder_copy import CopiedEncoder  # a worker may need none
+    """Build the copy of the engine's encoder; None if this process cannot load it."""
+    from hotreload.engine.answering.encoder_copy import CopiedEncoder  # many workers need none
 
     try:
         return CopiedEncoder(name, data)
-    except Exception as fault:  # code of the model's own, say: the engine's process has it
+    except Exception as fault:  # say, the tokenizer needs code that only the engine's process has
         log.warning("worker.cannot_encode", exc_info=fault)
         return None
     finally:
-        give_back()  # of a large tokenizer 50 MB that it took to read it
+        give_back()  # reading a large tokenizer leaves 50 MB of free heap

@@ -13,8 +13,8 @@ def test_the_engine_takes_the_fields_that_the_server_lets_through() -> None:
     made_by_the_server = {"messages", "template_args", "tools", "tool_choice"}
     made_by_the_server |= requests.OF_THE_SERVER
     for_the_server = {"model", *MIN_GENERATION}
-    assert GENERATE.honoured.keys() - for_the_server == requests.FIELDS - made_by_the_server
+    assert GENERATE.supported.keys() - for_the_server == requests.FIELDS - made_by_the_server
     assert set(PROMPTS) == requests.PROMPTS - made_by_the_server
     numbers = sampling.NUMBERS | sampling.INTEGERS | sampling.FLAGS
     lists = {"stop", "stop_token_ids"}
-    assert SAMPLING_PARAMS.honoured.keys() == numbers | lists | sampling.GRAMMARS.keys()
+    assert SAMPLING_PARAMS.supported.keys() == numbers | lists | sampling.GRAMMARS.keys()

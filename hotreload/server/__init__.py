@@ -1,1 +1,1 @@
-"""The HTTP API: who may ask, what may be sent, and what comes back. Knows no engine."""
+"""The HTTP API: routes, limits, permissions and answers. Knows no engine."""

@@ -1,4 +1,4 @@
-"""The routes that change what is live, and who may use them."""
+"""The routes that change the live weights, and the check of the permission to use them."""
 
 import asyncio
 import logging
@@ -53,7 +53,7 @@ OPERATOR_REASON = Kind(
     lambda value: isinstance(value, str) and len(value) <= LONGEST_REASON and value.isprintable(),
     {"type": "string", "maxLength": LONGEST_REASON},
 )
-"""The operator's reason for a change; it is kept and shown with who asked."""
+"""The operator's reason for a change; it is stored and shown with the operator."""
 LONGEST_VERSION = 256
 WEIGHT_VERSION = Kind(
     f"printable ASCII of at most {LONGEST_VERSION} characters, without blanks at its ends, as the "
@@ -71,7 +71,7 @@ WEIGHT_VERSION = Kind(
         "pattern": "^([!-~]([ -~]*[!-~])?)?$",
     },
 )
-"""The name that a trainer has for weights."""
+"""A trainer's name for weights."""
 PIN_FIELDS: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
 WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PIN_FIELDS}
 RELOAD_FIELDS: Mapping[str, Kind] = {
@@ -103,7 +103,7 @@ PERTURB_FIELDS: Mapping[str, Kind] = {
     **WAIT_FIELDS,
 }
 ORDER_ACCEPT_SECONDS = 10.0
-"""Seconds that a client with `wait=false` waits to hear whether the order makes sense."""
+"""The longest time until a client with `wait=false` is answered whether the order is accepted."""
 
 RELOAD_STATUS = (
     "state",
@@ -126,25 +126,25 @@ _STATUS = {
 
 
 Admit = Callable[[Request], Awaitable[None]]
-"""Let a request through, or refuse it."""
+"""Returns if a request may use the admin routes, and raises Refused if not."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminCheck:
-    """Lets root, our own user and one group through, and over TCP who shows an admin key.
+    """Lets root, the daemon's user and one group through, and over TCP clients with an admin key.
 
-    The overflow ids let nobody through, whoever we are: all whom our user namespace does not know
-    have them.
+    The overflow ids never pass, even if the daemon itself has them: they stand for every id that
+    the user namespace does not know.
     """
 
     group: int | None = None
     keys: KeyCheck | None = None
-    """None where nobody may come over TCP."""
+    """None if no admin keys are configured: then no client over TCP passes."""
     _nobody: int = field(default_factory=partial(overflow_id, "uid"))
     _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
 
     async def __call__(self, request: Request) -> None:
-        """Refuse the request with 403 or 401, unless its client_address may change what is live."""
+        """Raise Refused with 403 or 401 unless the sender may change the live weights."""
         peer = peer_of_request(request)
         if peer is not None and not self._is_admin(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
@@ -157,7 +157,7 @@ class AdminCheck:
 
     def _check_key(self, request: Request) -> None:
         if self.keys is None:
-            words = "over TCP this route asks for an admin key, and no file of them is configured"
+            words = "over TCP this route requires an admin key, and none is configured"
             todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
             raise self._refusal(request, f"{words}: {todo}", None)
         self.keys(request.scope)
@@ -169,8 +169,8 @@ class AdminCheck:
 
     def _refusal(self, request: Request, words: str, peer: Peer | None) -> Refused:
         tcp = {"tcp": True, "from": client_address(request.scope)}
-        who = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
-        log.warning("admin.refused", extra={"path": request.url.path, **who})
+        sender = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
+        log.warning("admin.refused", extra={"path": request.url.path, **sender})
         return Refused(403, "forbidden", words)
 
 
@@ -222,8 +222,8 @@ def admin_routes[P](
 
     @router.get("/reload_status")
     async def reload_status() -> Response:
-        told = status.snapshot()
-        return Json({name: told.get(name) for name in RELOAD_STATUS})
+        document = status.snapshot()
+        return Json({name: document.get(name) for name in RELOAD_STATUS})
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
@@ -238,7 +238,7 @@ def admin_routes[P](
 
 
 def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> Fields:
-    """The generation's fingerprint, if its weights are still those that went live."""
+    """Return the fingerprint, None if leaves have changed since the generation went live."""
     known = generation.leaves
     names = sorted(known.keys() | leaves.keys())
     changed = [name for name in names if leaves.get(name) != known.get(name)] if known else []
@@ -250,7 +250,7 @@ def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> Fie
 
 
 def _daemon() -> Fields:
-    """Which daemon answers: with several on a host, one socket is easily mistaken for another."""
+    """Return the pid of this daemon: with several on a host, their sockets are easily confused."""
     return {"daemon": {"pid": os.getpid()}}
 
 
@@ -270,10 +270,10 @@ async def _answer_attempt(
     status: Status,
     others: Callable[[], Coroutine[Any, Any, Sequence[str]]] | None = None,
 ) -> Response:
-    """Answer how the attempt result_of, or that it goes on, as it does when the client leaves.
+    """Return the attempt's outcome, or 202 if the client does not wait for it.
 
-    Finding out which revision is meant may take as long as a hub or a disk takes. `others` says
-    which further generations a rollback finds.
+    The order is carried out even if the client leaves. Finding the revision may take as long as a
+    hub or a disk takes. `others` lists further generations that a rollback could find.
     """
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
@@ -294,13 +294,13 @@ async def _answer_attempt(
 async def _answer_pin(
     pending: Coroutine[Any, Any, Generation], fields: Fields, request: Request, *, is_pinned: bool
 ) -> Response:
-    """Answer which generation is held; that is known only once the attempt under way has ended."""
+    """Return the generation that is pinned; it is known once the running attempt has ended."""
     within = fields.get("timeout")
     settled = asyncio.create_task(pending)
     await wait_for_outcome(settled, within, request)
     if not settled.done():
-        words = f"after {within:g} s what was asked for before is not done, or the disk is slow"
-        raise Refused(504, "timed_out", f"{words}; it goes on: see pinned in /status")
+        words = f"after {within:g} s an earlier order is not done, or the disk is slow"
+        raise Refused(504, "timed_out", f"{words}; this order goes on: see pinned in /status")
     live = result_of(settled)
     content = {
         "ok": True,

@@ -1,6 +1,6 @@
-"""One request to the model, from its body to its answer's last byte.
+"""Answers one request to the model, from its body to the last byte of the answer.
 
-How a request is read and an answer told is its route's own matter: see generate.py and openai/.
+Each route has its own reader of requests and format of answers: see generate.py and openai/.
 """
 
 import asyncio
@@ -44,48 +44,48 @@ from hotreload.types import AS_ASKED, Generation
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
 GENERATION_NUMBER = whole_number(0, 2**53)
 MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
-"""The field by which a body to_model_request for an answer of this generation or a later one."""
+"""The body's field that asks for an answer by this generation or a later one."""
 
 
-class AnswerFormat(Protocol):
-    """Puts what the engine answers to one request into the words of one API."""
+class AnswerFormatter(Protocol):
+    """Formats the engine's answer to one request for one API."""
 
-    def whole(self, item: EngineAnswer, generation: Generation) -> Any:
-        """The whole answer."""
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
+        """Return the whole answer."""
         ...
 
-    def piece(self, answer: Fields, generation: Generation) -> list[Any]:
-        """The events to send when this much of a streamed answer is known."""
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Any]:
+        """Return the events to send for the next piece of a stream."""
         ...
 
-    def end(self, generation: Generation) -> list[Any]:
-        """The events to send after the last piece."""
+    def format_end(self, generation: Generation) -> list[Any]:
+        """Return the events to send after the last piece."""
         ...
 
-    def failed(self, error: HotReloadError) -> Any:
-        """The event to send when a stream that has opened cannot go on."""
+    def format_error(self, error: HotReloadError) -> Any:
+        """Return the event to send when a stream that has begun fails."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """One client's request, in the engine's schema, and how the answer is told."""
+    """A client's request in the engine's schema, and the format of its answer."""
 
-    request: Fields
-    form: AnswerFormat
+    fields: Fields
+    formatter: AnswerFormatter
     at_least: int = 0
 
     @property
     def streams(self) -> bool:
-        """True if the answer is told piece by piece."""
-        return bool(self.request.get("stream"))
+        """True if the answer is a stream."""
+        return bool(self.fields.get("stream"))
 
 
 Read = Callable[[Request], Awaitable[ParsedRequest]]
 
 
 class Answerer:
-    """Reads requests to the model, has it asked, and tells its answers."""
+    """Reads requests, sends them to the model, and sends the answers to the clients."""
 
     def __init__(
         self,
@@ -95,21 +95,21 @@ class Answerer:
         limits: Limits,
         running: SharedCounter | None = None,
     ) -> None:
-        """`running` counts the requests of all processes that ask the same model."""
+        """`running` counts the requests in all processes that serve the same model."""
         self.limits = limits
         self._model = model
         self._metrics = metrics
         self._running = running or SharedCounter()
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
-        """StartedAnswer one request, read by its route."""
+        """Answer one request; `read` is its route's reader."""
         self._check_load()
         self._running.add(1)
         try:
-            asked = await read(Request(scope, receive))
-            answer = self._answer_stream if asked.streams else self._answer_whole
+            parsed = await read(Request(scope, receive))
+            answer = self._answer_stream if parsed.streams else self._answer_whole
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
-            await answer(asked, _Client(scope, receive, send, until))
+            await answer(parsed, _Client(scope, receive, send, until))
         finally:
             self._running.add(-1)
 
@@ -122,41 +122,41 @@ class Answerer:
                 headers={"Retry-After": "1"},
             )
 
-    async def _answer_whole(self, asked: ParsedRequest, client: "_Client") -> None:
-        async with self._open_answer(asked, client) as opened:
+    async def _answer_whole(self, parsed: ParsedRequest, client: "_Client") -> None:
+        async with self._open_answer(parsed, client) as opened:
             item = await anext(opened.items)
             for index, answer in enumerate(answers_in(item)):
                 client.note(index, answer)
-        told = asked.form.whole(item, opened.generation)
-        await client.send_json(told, opened.generation)
+        content = parsed.formatter.format_whole(item, opened.generation)
+        await client.send_json(content, opened.generation)
 
-    async def _answer_stream(self, asked: ParsedRequest, client: "_Client") -> None:
+    async def _answer_stream(self, parsed: ParsedRequest, client: "_Client") -> None:
         began = time.perf_counter()
         out = EventWriter(client.scope, client.send)
         try:
-            async with self._open_answer(asked, client) as opened:
+            async with self._open_answer(parsed, client) as opened:
                 out.add_headers(generation_header(opened.generation))
                 seconds = time.perf_counter() - began
                 self._metrics.first_token(seconds)
                 add_to_access_log(client.scope, first_token=round(seconds, 4))
-                await _send_stream(opened, asked.form, client, out)
+                await _send_stream(opened, parsed.formatter, client, out)
         except HotReloadError as error:
             if not out.is_started:
                 raise
             count_as(client.scope, status_of(error))
-            await out.write(asked.form.failed(error))
+            await out.write(parsed.formatter.format_error(error))
         await out.end_with_done()
 
     @asynccontextmanager
     async def _open_answer(
-        self, asked: ParsedRequest, client: "_Client"
+        self, parsed: ParsedRequest, client: "_Client"
     ) -> AsyncIterator[StartedAnswer]:
-        """Have the model asked, no longer than allowed or waited for."""
+        """Send the request to the model, until the deadline and while the client is connected."""
         try:
             async with (
                 asyncio.timeout_at(client.until) as deadline,
                 while_connected(client.receive),
-                self._model.open_answer(client.to_model_request(asked)) as opened,
+                self._model.open_answer(client.to_model_request(parsed)) as opened,
             ):
                 yield opened
         except TimeoutError:
@@ -171,29 +171,29 @@ class Answerer:
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """The client who asked, and until when an answer is of use."""
+    """One request's connection, its deadline, and its tokens so far."""
 
     scope: Scope
     receive: Receive
     send: Send
     until: float
     tokens: dict[int, int] = field(default_factory=dict)
-    """The tokens of each of its answers so far."""
+    """The tokens of each answer so far, by its index."""
 
-    def to_model_request(self, asked: ParsedRequest) -> ModelRequest:
-        """Say what is asked, with what the headers wish for."""
+    def to_model_request(self, parsed: ParsedRequest) -> ModelRequest:
+        """Return the model's request, with the wishes of the headers."""
         headers = Headers(scope=self.scope)
         return ModelRequest(
-            asked.request,
+            parsed.fields,
             self.until,
-            asked.at_least,
+            parsed.at_least,
             wanted_weights(headers),
             session_of(headers),
             not forbids_replay(headers),
         )
 
     def note(self, index: int, answer: Fields) -> None:
-        """Count the tokens of this answer, and the request as cut short if it was."""
+        """Record an answer's tokens; count the request as cut short if the server aborted it."""
         self.tokens[index] = count_tokens(answer)
         ended = finish_reason(answer)
         if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
@@ -206,15 +206,15 @@ class _Client:
 
 
 async def _send_stream(
-    opened: StartedAnswer, form: AnswerFormat, client: _Client, out: EventWriter
+    opened: StartedAnswer, formatter: AnswerFormatter, client: _Client, out: EventWriter
 ) -> None:
-    """Tell an answer piece by piece, and what follows the last."""
+    """Send a stream's pieces, and the events after the last one."""
     async for piece in opened.items:
         assert isinstance(piece, dict)
         client.note(piece.get("index", 0), piece)
-        for event in form.piece(piece, opened.generation):
+        for event in formatter.format_piece(piece, opened.generation):
             await out.write(event)
-    for event in form.end(opened.generation):
+    for event in formatter.format_end(opened.generation):
         await out.write(event)
 
 
@@ -230,7 +230,7 @@ class ModelRoute:
 
 
 def check_batch(size: int, limits: Limits, param: str) -> None:
-    """Refuse more prompts, or answers, in one request than is allowed."""
+    """Raise BadRequest for more prompts, or answers, than one request may have."""
     if size > limits.batch:
         raise BadRequest(
             f"{size} prompts in one request; {limits.batch} are allowed ([server.limits] batch)",
@@ -240,7 +240,7 @@ def check_batch(size: int, limits: Limits, param: str) -> None:
 
 
 def take_min_generation(request: Request, fields: Fields) -> int:
-    """Take `min_generation` out of the fields; with the header too, the newer of both counts."""
+    """Remove `min_generation` from the fields; return the larger of that and the header."""
     wanted: int = fields.pop("min_generation", 0)
     header = request.headers.get(MIN_GENERATION_HEADER)
     if header is None:

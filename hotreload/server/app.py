@@ -1,4 +1,4 @@
-"""Puts the routes together. What they stand on is handed in; see ports.py."""
+"""Builds the app from its routes. Their dependencies are parameters; see ports.py."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -61,10 +61,11 @@ def create_app[P](
     access_log: bool = False,
     counts: SharedCounters | None = None,
 ) -> FastAPI:
-    """Build the app. `HttpServer` serves it; another server would not know who connects.
+    """Build the app for `HttpServer`, which alone puts the client's identity into the scope.
 
-    `operator` returns who takes orders now; NotServing while nobody does. `listeners` listen
-    to each request to the model, `routes` are those of features. `counts` are shared with workers.
+    `operator` returns the receiver of orders; NotServing while there is none. `listeners` are
+    called for each request to the model, `routes` are those of features. Workers share the
+    `counts`.
     """
     limits, model = limits or Limits(), model or ServedModel("model", "model")
     status = documents.status
@@ -123,7 +124,7 @@ def create_app[P](
 
 
 def _answer_head(app: FastAPI) -> None:
-    """Let each route that answers GET answer HEAD too: uvicorn leaves the body out."""
+    """Let each route that answers GET answer HEAD too; uvicorn leaves the body out."""
     for route in app.routes:
         if isinstance(route, Route) and route.methods and "GET" in route.methods:
             route.methods.add("HEAD")

@@ -1,7 +1,7 @@
-"""An address at which a command asks new weights and the live ones, while it decides about them.
+"""The address at which a command asks the new weights and the live ones before it decides.
 
-It speaks OpenAI's API to whoever shows its token. `candidate` is answered by weights that are live
-nowhere, `live` by those that answer clients.
+It speaks OpenAI's API to a client that sends its token. The model `candidate` is the new weights,
+which are not live yet; `live` is the weights that answer clients.
 """
 
 import asyncio
@@ -41,49 +41,49 @@ LOOPBACK = "127.0.0.1"
 
 
 class SingleLease[P]:
-    """A way in to weights that nobody else is answered by: no gate stands before them."""
+    """Admits every request to one lease: weights that serve no other client need no gate."""
 
     lets_in = False
-    """False: there are no other weights to answer who asks a second time."""
+    """False: no other engine could answer a retry."""
 
     def __init__(self, lease: Lease[AnsweringEngine[P]]) -> None:
         self._lease = lease
 
     @contextmanager
     def lend_preparer(self) -> Iterator[Preparer[P]]:
-        """Lend the engine that answers."""
+        """Lend the lease's engine."""
         yield self._lease.engine
 
     @asynccontextmanager
     async def admit(
         self, asked: Conditions = UNCONDITIONAL
     ) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
-        """Yield the lease, whatever generation is wished for: these weights are none yet."""
+        """Yield the lease, whatever weights the request asks for."""
         yield self._lease
 
 
 class NoMetrics:
-    """Metrics of clients alone: what a command asks is none of theirs."""
+    """Metrics that count nothing: a command's requests are not clients' requests."""
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count nothing."""
 
     def first_token(self, seconds: float) -> None:
-        """Note nothing."""
+        """Record nothing."""
 
     def tokens(self, count: int) -> None:
         """Count nothing."""
 
     def latest(self) -> Future[bytes]:
-        """There is no page."""
-        raise NotServing("nothing is measured here")
+        """Raise NotServing: there is no metrics page here."""
+        raise NotServing("there is no metrics page here")
 
 
 class ModelSwitch:
-    """A path that several models share: the one that a request names answers it."""
+    """A path of several models: each request goes to the route of the model that it names."""
 
     def __init__(self, routes: Mapping[str, OpenAIRoute]) -> None:
-        """The first of them refuses what names none of them."""
+        """The first route answers requests that name none of the models; it refuses them."""
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,11 +99,11 @@ class ModelSwitch:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Tell the body once more, and then what comes."""
-    told: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    """Return a `receive` that yields the body again, and then the client's further messages."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
-        return told.pop() if told else await receive()
+        return left.pop() if left else await receive()
 
     return next_message
 
@@ -111,7 +111,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 def create_candidate_app[P](
     candidate: Lease[AnsweringEngine[P]], live: WayIn[P], *, limits: Limits, token: str
 ) -> FastAPI:
-    """Build the app; who shows no token is answered 401."""
+    """Build the app; it answers 401 to a request without the token."""
     app = FastAPI(title="hotreload, for a command", openapi_url=None, redirect_slashes=False)
     app.state.feeds = EventFeeds(Events(), lambda event: {}, limits)
     app.state.live = lambda: None
@@ -154,7 +154,7 @@ def _models[P](candidate: Generation, live: WayIn[P]) -> APIRouter:
 
 @asynccontextmanager
 async def serve_at_loopback(app: FastAPI, limits: Limits) -> AsyncIterator[str]:
-    """Serve the app on a free port of this machine alone, until the block ends; yield its URL."""
+    """Serve the app on a free port of 127.0.0.1 until the block ends; yield its URL."""
     with closing(bind_tcp(f"{LOOPBACK}:0")) as listener:
         port = listener.getsockname()[1]
         server = HttpServer(

@@ -1,4 +1,4 @@
-"""The door for features that have routes of their own, or add to the answers of others."""
+"""The port for features that have routes of their own, or add fields to other routes' answers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,28 +13,28 @@ from hotreload.server.ports import Gate
 
 
 def make_no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:
-    """Make none."""
+    """Return an empty router."""
     return APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureRoutes:
-    """The routes of one feature, and what `GET /openapi.json` says of it."""
+    """The routes of one feature, and their part of `GET /openapi.json`."""
 
     make: Callable[[Gate[Any], Admit], APIRouter] = make_no_routes
-    """Make them; those that change something depend on what admits administrators."""
+    """Builds the router; routes that change something depend on the check of administrators."""
     operations: Operations = field(default_factory=dict)
     shapes: Mapping[str, Schema] = field(default_factory=dict)
-    """Schemas of answers, by the names that the operations have for them."""
+    """Schemas of answers, by the names that the operations use."""
     adds: Mapping[str, Mapping[str, Schema]] = field(default_factory=dict)
-    """The fields that it adds to answers of the kernel, by the names of these."""
+    """Fields that the feature adds to the kernel's answers, by the names of their schemas."""
 
     @property
     def paths(self) -> frozenset[str]:
-        """The paths, which requests to them are counted by."""
+        """The paths by which requests are counted."""
         return frozenset(path for _, path in self.operations)
 
 
 def add_to_attempts(**fields: Schema) -> Mapping[str, Mapping[str, Schema]]:
-    """Add these fields to every attempt."""
+    """Return `adds` that put these fields into every attempt."""
     return {"Attempt": fields, "PastAttempt": fields}

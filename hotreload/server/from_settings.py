@@ -1,5 +1,6 @@
-"""Makes the app, and takes the sockets, that the settings describe; the rest of this room knows no
-settings."""
+"""Builds the app and opens the sockets as the settings say; the rest of this package reads no
+settings.
+"""
 
 import logging
 import os
@@ -40,12 +41,12 @@ from hotreload.types import Generation
 log = logging.getLogger("hotreload")
 
 OVERFLOW_GROUP = (
-    "set [server] admin_group to another group: whoever is unknown in this user namespace has this "
-    "one, so it lets nobody administrate"
+    "set [server] admin_group to another group: this one stands for all groups that this user "
+    "namespace does not know, and therefore gives no rights"
 )
 OVERFLOW_USER = (
-    "run hotreload as a user of its own: whoever is unknown in this user namespace has this uid, "
-    "so only root and [server] admin_group may administrate"
+    "run hotreload as a user of its own: this uid stands for all users that this user namespace "
+    "does not know, and therefore only root and [server] admin_group may administrate"
 )
 
 
@@ -64,9 +65,9 @@ def make_app[P](
     counts: SharedCounters,
     keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
-    """Make the app; `wake` has the source look. ConfigError where a secret cannot be read.
+    """Build the app; `wake` makes the source look. ConfigError if a secret cannot be read.
 
-    `keys` are those that count, by the setting that names their file.
+    `keys` are the valid keys, by the setting that names their file.
     """
     server = settings.server
     return create_app(
@@ -101,7 +102,7 @@ def make_worker_app(
     live: Callable[[], Generation | None],
     keys: Mapping[str, ApiKeys],
 ) -> FastAPI:
-    """Make the app of a worker, which asks this model; `keys` are as in `make_app`."""
+    """Build the app of a worker, which serves this model; `keys` are as in `make_app`."""
     server = settings.server
     return create_worker_app(
         model=model,
@@ -118,7 +119,7 @@ def make_worker_app(
 
 
 def admin_group(server: ServerSettings) -> int | None:
-    """Return the group whose members may change what is live, if any is configured."""
+    """Return the number of the group that may use the admin routes; None if none is configured."""
     name = server.admin_group
     group = group_id(name, "[server] admin_group") if name else None
     if group == overflow_id("gid"):
@@ -129,7 +130,7 @@ def admin_group(server: ServerSettings) -> int | None:
 
 
 def _served_model(settings: Settings) -> ServedModel:
-    """The model's names: its folder's path, or the repo it comes from."""
+    """Return the model's names: its name to clients, and the path of its folder or its repo."""
     folder, source = settings.engine.model, settings.source
     path = str(folder.absolute()) if folder else source.repo or settings.model_name
     return ServedModel(settings.model_name, path)
@@ -141,10 +142,11 @@ def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
 
 @contextmanager
 def hold_systemd_sockets() -> Iterator[Sequence[socket]]:
-    """Hold the sockets that systemd passes to us, if any.
+    """Yield the sockets that systemd passes to this process, and close them at the end.
 
-    A ConfigError of this block is told to all who wait in them: the next start would fail on the
-    same setting. Where an address is taken they wait on: systemd tries again.
+    A ConfigError in the block is sent as a 503 to all clients that wait in the sockets: the next
+    start would fail on the same setting. If an address is taken the clients stay: systemd tries
+    again.
     """
     with ExitStack() as stack:
         passed = [stack.enter_context(each) for each in systemd_sockets()]
@@ -159,9 +161,9 @@ def hold_systemd_sockets() -> Iterator[Sequence[socket]]:
 
 @contextmanager
 def bind_sockets(server: ServerSettings, passed: Sequence[socket]) -> Iterator[list[socket]]:
-    """Take all addresses before anything slow begins: one that is taken is a fault at the start.
+    """Bind all configured addresses before the slow part of a start; raise if one is taken.
 
-    Sockets that were passed to us stand in place of the ones that are configured.
+    Sockets that systemd passed replace the configured ones.
     """
     with ExitStack() as stack:
         sockets = [*passed]
@@ -174,7 +176,7 @@ def bind_sockets(server: ServerSettings, passed: Sequence[socket]) -> Iterator[l
 
 
 def _warn_of_other_path(passed: Sequence[socket], path: Path) -> None:
-    """Warn when systemd listens elsewhere than where the command looks for the daemon."""
+    """Warn if systemd listens on another path than the commands will try."""
     paths = [each.getsockname() for each in passed if each.family == AF_UNIX]
     if paths and str(path) not in paths:
         todo = "set [server] socket to the path that systemd listens on"

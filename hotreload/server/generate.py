@@ -1,4 +1,4 @@
-"""POST /generate: the engine's own schema, in and out, each answer naming its generation."""
+"""POST /generate: requests and answers in the engine's own schema, with the generation."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from hotreload.types import Generation
 
 
 async def read_generate(request: Request, limits: Limits, model: str) -> ParsedRequest:
-    """The request as it was sent: the engine speaks the same schema."""
+    """Read a request; its fields go to the engine unchanged."""
     wish = GENERATE.check(await read_object(request, nesting=limits.nesting), limits)
     given = [name for name in PROMPTS if name in wish]
     if len(given) != 1:
@@ -29,7 +29,7 @@ async def read_generate(request: Request, limits: Limits, model: str) -> ParsedR
     answers = count_prompts(wish[given[0]]) * wish.get("copies", 1)
     check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
     at_least = take_min_generation(request, wish)
-    return ParsedRequest(wish, EngineFormat(), at_least)
+    return ParsedRequest(wish, EngineFormatter(), at_least)
 
 
 def _sampling_params(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fields]:
@@ -39,7 +39,7 @@ def _sampling_params(wanted: Fields | list[Fields], limits: Limits) -> Fields | 
 
 
 def _copies(sampling: Fields | list[Fields]) -> Fields:
-    """The number of answers to each prompt, taken out of its parameters; nothing for one."""
+    """Remove `n` from the sampling parameters; return it as `copies` if above 1."""
     each = sampling if isinstance(sampling, list) else [sampling]
     asked = {one.pop("n", 1) for one in each} or {1}
     if len(asked) > 1:
@@ -49,26 +49,26 @@ def _copies(sampling: Fields | list[Fields]) -> Fields:
     return {"copies": n} if n > 1 else {}
 
 
-class EngineFormat:
-    """Tells answers as the engine gives them, with their generation in `meta_info`."""
+class EngineFormatter:
+    """Sends answers in the engine's own schema, with their generation in `meta_info`."""
 
-    def whole(self, item: EngineAnswer, generation: Generation) -> Any:
-        """The answer, or the list of them."""
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
+        """Return the answer, or the list of a batch."""
         for answer in item if isinstance(item, list) else [item]:
             _stamp(answer, generation)
         return item
 
-    def piece(self, answer: Fields, generation: Generation) -> list[Any]:
-        """The piece itself."""
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Any]:
+        """Return the piece as it is."""
         _stamp(answer, generation)
         return [answer]
 
-    def end(self, generation: Generation) -> list[Any]:
-        """Nothing."""
+    def format_end(self, generation: Generation) -> list[Any]:
+        """Return no events."""
         return []
 
-    def failed(self, error: HotReloadError) -> Any:
-        """The problem in place of a piece."""
+    def format_error(self, error: HotReloadError) -> Any:
+        """Return the problem, which takes the place of a piece."""
         return {"error": problem_fields(error)}
 
 

@@ -1,6 +1,6 @@
-"""The model as it is asked for an answer: one way through the gate, whoever tells the answer.
+"""The model: takes a request through the gate to an engine, and yields the answer.
 
-What is asked is plain data, and so is each answer; nothing here knows HTTP.
+Requests and answers are plain data; nothing here knows HTTP.
 """
 
 import time
@@ -29,24 +29,24 @@ from hotreload.types import FOR_A_SWAP, Generation
 EngineAnswer = Fields | list[Fields]
 
 REPLAYS = 2
-"""The most replays of a request: swaps in close succession must not keep it from its answer."""
+"""The most replays of a request, so that a series of swaps cannot delay its answer for ever."""
 
 
 class EncoderMismatch(HotReloadError):
-    """Prompts were encoded in another way than that of the engine: it must be given the texts."""
+    """The prompts were encoded by another tokenizer than the engine's: send the texts instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBy:
-    """A note that prompts were encoded before the engine's process was asked."""
+    """The encoder that a worker used for a request's prompts, and its refusal, if any."""
 
     by: str
-    """The name of what encoded them, as `Preparer.encodes_as` has it."""
+    """The name of the encoder, as in `Preparer.encodes_as`."""
     refusal: HotReloadError | None = None
-    """The reason why the request cannot be served; then nothing of it is there."""
+    """The reason for which the encoder refused the request; the fields are not sent then."""
 
     def check(self, encodes_as: str) -> None:
-        """Refuse what was refused, if that is still how the engine would judge."""
+        """Raise the refusal; EncoderMismatch if the engine's encoder is another one by now."""
         if self.by != encodes_as:
             raise EncoderMismatch("encoded by a tokenizer, or limits, of another engine")
         if self.refusal is not None:
@@ -55,74 +55,76 @@ class EncodedBy:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A request to the model, in the engine's schema, and which weights are to answer it."""
+    """A request to the model: its fields in the engine's schema, and the weights that it wants."""
 
-    request: Fields
+    fields: Fields
     until: float
-    """The loop's time when the answer is of no more use."""
+    """The deadline, by the loop's clock."""
     at_least: int = 0
     exactly: ExactWeights | None = None
     session: Hashable | None = None
     may_be_kept: bool = True
-    """False where its client forbids that it is kept."""
+    """False where the client forbids keeping the request for a comparison of weights."""
     encoded: EncodedBy | None = None
-    """None for a request as it came."""
+    """None for a request whose prompts are still texts."""
 
     @property
     def copies(self) -> int:
-        """Count of the answers to each prompt."""
-        return int(self.request.get("copies", 1))
+        """The number of answers to each prompt."""
+        return int(self.fields.get("copies", 1))
 
     @property
     def prompts(self) -> int:
-        """Count of the prompts, which may have several answers each."""
-        return count_prompts(self.request.get("text", self.request.get("input_ids")))
+        """The number of prompts."""
+        return count_prompts(self.fields.get("text", self.fields.get("input_ids")))
 
 
 @dataclass(frozen=True, slots=True)
 class StartedAnswer:
-    """An answer that has answer."""
+    """An answer whose first item the engine has made."""
 
     generation: Generation
     items: AsyncGenerator[EngineAnswer, None]
-    """All that the engine gives, the first of which is there."""
+    """All items that the engine yields, beginning with the first."""
 
 
 class Model(Protocol):
-    """The model, wherever it is."""
+    """The model, in this process or in another one."""
 
-    def open_answer(self, ask: ModelRequest) -> AbstractAsyncContextManager[StartedAnswer]:
-        """Ask, and yield once the answer begins; who leaves ends it.
+    def open_answer(self, request: ModelRequest) -> AbstractAsyncContextManager[StartedAnswer]:
+        """Send the request; yield when the first token is there. Leaving the block aborts it.
 
-        What keeps an answer from beginning is raised on the way in.
+        An error before the first token is raised on entering the block.
         """
         ...
 
 
 class _EndedUnread(Exception):
-    """An answer was ended for a swap before anybody saw any of it."""
+    """A swap ended an answer of which the client has seen nothing yet."""
 
 
 @dataclass(slots=True)
 class LocalModel[P]:
-    """The model behind our own gate; an answer begins and ends inside it."""
+    """The model behind this process's gate; each answer begins and ends inside the gate."""
 
     gate: WayIn[P]
     metrics: Metrics
     limits: Limits
     listeners: Sequence[Listener] = ()
-    """They listen to each request."""
+    """Called for each request that the gate admits."""
     replay: bool = False
-    """True where new weights answer what was ended for a swap before anybody saw any of it."""
+    """True to retry a request, under the new weights, that a swap ended before its first token."""
     last_token_at: float = float("-inf")
-    """The monotonic clock's time when a token was told last."""
+    """The time of the last token of any answer, by the monotonic clock."""
 
     @asynccontextmanager
-    async def open_answer(self, ask: ModelRequest) -> AsyncIterator[StartedAnswer]:
-        """Ask, once more where a swap or the loss of an engine ended what nobody saw."""
+    async def open_answer(self, request: ModelRequest) -> AsyncIterator[StartedAnswer]:
+        """Send the request; retry if a swap or an engine's loss ends it before the first token."""
         for replays_left in reversed(range(REPLAYS + 1)):
             async with AsyncExitStack() as stack:
-                inside = self._answer_inside_gate(ask, may_replay=self.replay and replays_left > 0)
+                inside = self._answer_inside_gate(
+                    request, may_replay=self.replay and replays_left > 0
+                )
                 try:
                     answer = await stack.enter_async_context(inside)
                 except _EndedUnread:
@@ -136,23 +138,25 @@ class LocalModel[P]:
 
     @asynccontextmanager
     async def _answer_inside_gate(
-        self, ask: ModelRequest, *, may_replay: bool
+        self, request: ModelRequest, *, may_replay: bool
     ) -> AsyncIterator[StartedAnswer]:
-        """Be inside the gate while the engine answers."""
-        # Before the gate: a swap need not wait for a long text to be encoded. The gate lends an
-        # engine for that, or says why it lets nobody in.
+        """Prepare the request, pass the gate, and yield the answer while the lease is held."""
+        # Prepared before the gate, so that no swap waits while a long text is encoded. The gate
+        # lends an engine for this, or raises the reason why it admits no request.
         with self.gate.lend_preparer() as preparer:
-            if ask.encoded is not None:
-                ask.encoded.check(preparer.encodes_as)
-            prepared = await preparer.prepare(ask.request)
+            if request.encoded is not None:
+                request.encoded.check(preparer.encodes_as)
+            prepared = await preparer.prepare(request.fields)
         patience = self.limits.generation_seconds
-        asked = Conditions(ask.at_least, patience, ask.exactly, ask.session)
+        conditions = Conditions(request.at_least, patience, request.exactly, request.session)
         async with (
-            self.gate.admit(asked) as lease,
+            self.gate.admit(conditions) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
-            askable = partial(lease.engine.askable, prepared) if ask.may_be_kept else None
-            let_in = LetIn(lease.generation, ask.prompts, ask.copies, ask.until, askable)
+            askable = partial(lease.engine.askable, prepared) if request.may_be_kept else None
+            let_in = LetIn(
+                lease.generation, request.prompts, request.copies, request.until, askable
+            )
             with ExitStack() as listening:
                 each_ended = [
                     ended
@@ -171,7 +175,7 @@ class LocalModel[P]:
         items: AsyncGenerator[EngineAnswer, None],
         each_ended: Sequence[AnswerEnded],
     ) -> AsyncGenerator[EngineAnswer, None]:
-        """Count the tokens of an answer as they come, and report its end to the listeners."""
+        """Yield the items; count their tokens, and report each answer's end to the listeners."""
         counted: dict[int, int] = {}
         self._report(first, each_ended, counted)
         yield first
@@ -188,7 +192,7 @@ class LocalModel[P]:
             if finish_reason(answer):
                 for ended in each_ended:
                     ended(index, answer)
-            # As they come: a long answer counted at its end would be a peak, and zeros before.
+            # Counted as they come: counting at the end would show a peak after zeros.
             new += max(0, made - counted.get(index, 0))
             counted[index] = made
         self.metrics.tokens(new)
@@ -197,25 +201,25 @@ class LocalModel[P]:
 
 
 def count_prompts(prompts: Any) -> int:
-    """Count the prompts in a text, in a list of texts or of ids, or in a list of such lists."""
+    """Count the prompts: one for a text or a list of ids, else the length of the list."""
     if isinstance(prompts, list) and not (prompts and is_integer(prompts[0])):
         return len(prompts)
     return 1
 
 
 def answers_in(item: EngineAnswer) -> list[Fields]:
-    """List what the engine gives at once: the answers of a batch, or one."""
+    """Return the answers of one item: those of a batch, or the single one."""
     return item if isinstance(item, list) else [item]
 
 
 def finish_reason(answer: Fields) -> Fields:
-    """Tell how an answer ended; nothing while it goes on."""
+    """Return how an answer ended; empty while the answer goes on."""
     ended: Fields | None = answer.get("meta_info", {}).get("finish_reason")
     return ended or {}
 
 
 def count_tokens(answer: Fields) -> int:
-    """Count the tokens of an answer so far."""
+    """Return the number of an answer's tokens so far."""
     return int(answer.get("meta_info", {}).get("completion_tokens", 0))
 
 

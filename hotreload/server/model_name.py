@@ -1,15 +1,16 @@
-"""The name by which clients know the one model there is."""
+"""The model's name in requests."""
 
 from hotreload.errors import shown
 from hotreload.server.http.problems import Refused
 
 NO_NAME = frozenset({"", "default", "dummy", "tgi", "unknown"})
-"""The model's name in requests of those who know no more than an address: SGLang's default, what
-sglang-router and huggingface_hub's clients put in its place. Here they mean the one there is."""
+"""Names that clients send when they know no name: SGLang's default, and the placeholders of
+sglang-router and huggingface_hub. They mean the one model there is.
+"""
 
 
 def check_model(asked: str, model: str) -> None:
-    """Refuse the name of another model, by every route in the same words."""
+    """Raise Refused with 404 if a request names another model."""
     if asked != model and asked not in NO_NAME:
         words = f"there is no model {shown(asked)} here; this server's model is {model!r}"
         raise Refused(404, "model_not_found", words, param="model")

@@ -1,4 +1,4 @@
-"""Every route by which the model is asked, in whose words ever."""
+"""Every route to the model: the engine's own, Hugging Face's and OpenAI's."""
 
 from functools import partial
 
@@ -12,11 +12,11 @@ from hotreload.server.openai.routes import DIALECTS, route_to_model
 
 GENERATE_PATH = "/generate"
 MODEL_PATHS = frozenset({GENERATE_PATH, TEXT_GENERATION_PATH, *DIALECTS})
-"""The paths that they answer, all of them by POST alone."""
+"""The paths of these routes; each answers POST alone."""
 
 
 def model_routes(answerer: Answerer, model: str) -> list[BaseRoute]:
-    """Build them; the model is known by this one name."""
+    """Build the routes; `model` is the name by which clients know the model."""
     generate = partial(read_generate, limits=answerer.limits, model=model)
     return [
         Route(GENERATE_PATH, ModelRoute(answerer, generate), methods=["POST"]),

@@ -1,4 +1,4 @@
-"""Orders as routes take them: the one who gives each, and what comes of it."""
+"""Orders of operators and trainers: the requester of each, and its outcome."""
 
 import asyncio
 import logging
@@ -19,15 +19,15 @@ from hotreload.types import Attempt, By, Generation
 log = logging.getLogger("hotreload.server")
 
 PendingAttempt = Coroutine[Any, Any, asyncio.Future[Attempt]]
-"""A coroutine that takes an order, or refuses it, and returns the future of its attempt."""
+"""A coroutine that accepts an order, or raises, and returns the future of its attempt."""
 
 
 def requester(
     verb: str, request: Request, fields: Mapping[str, Any] = MappingProxyType({}), route: str = ""
 ) -> By:
-    """The operator who asks, as the kernel named them at admission; over TCP nobody can.
+    """Return the operator behind the request: the kernel's peer, or the address over TCP.
 
-    `fields` are those of the body, which may say why.
+    `fields` are those of the body, which may give a reason.
     """
     reason, peer = fields.get("reason", ""), peer_of_request(request)
     if peer is None:
@@ -37,19 +37,19 @@ def requester(
 
 
 def peer_of_request(request: Request) -> Peer | None:
-    """The process that asks, as the kernel names it; None over TCP."""
+    """Return the process that sent the request, as the kernel names it; None over TCP."""
     peer: Peer | None = request.scope.get("extensions", {}).get("peer")
     return peer
 
 
 def check_name(name: str) -> None:
-    """Refuse what can name no weights."""
+    """Raise BadRequest for a name that cannot be one of weights."""
     if not name.strip() or "\0" in name:
         raise BadRequest("model_path and revision must not be empty", code="bad_field")
 
 
 async def wait_for_outcome(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
-    """Wait for the end of the attempt, within the timeout and while the client is there."""
+    """Wait until the task is done, the timeout is over, or the client hangs up."""
     try:
         async with while_connected(request.receive):
             await asyncio.wait({task}, timeout=within)
@@ -62,42 +62,42 @@ async def wait_for_outcome(task: asyncio.Task[Any], within: float | None, reques
 
 
 async def await_outcome(pending: PendingAttempt, *, waits: bool = True) -> Attempt | None:
-    """The attempt, once it has result_of; None when the client does not wait for that."""
+    """Return the attempt once it has ended; None if the client does not wait for that."""
     promise = await pending
-    # Shielded: others may wait for the same promise.
+    # Shielded: other requests may wait for the same promise.
     return await asyncio.shield(promise) if waits or promise.done() else None
 
 
 def result_of[T](outcome: asyncio.Task[T]) -> T:
-    """Return what came of a task that is done; NotServing when our stop cancelled it."""
+    """Return the result of a task that is done; NotServing if the daemon's stop cancelled it."""
     if outcome.cancelled():
         raise NotServing("hotreload is stopping", code="stopping")
     return outcome.result()
 
 
 _unwatched: set[asyncio.Task[Any]] = set()
-"""Orders whose client does not wait; kept here because the loop does not hold its tasks."""
+"""Orders whose client has left. The set keeps their tasks alive: the loop does not."""
 
 
 def _log_unwatched(outcome: asyncio.Task[Any]) -> None:
-    """Log an order that led to no attempt, because nothing else tells of it."""
+    """Log an order that raised before any attempt began, since no other record mentions it."""
     _unwatched.discard(outcome)
     if not outcome.cancelled() and (fault := outcome.exception()) is not None:
         log.warning("admin.not_done", extra={"cause": str(fault)})
 
 
 async def abort[P](gate: Gate[P], rid: str | None = None) -> None:
-    """End the requests that clients call so, or all that are under way, in all engines."""
+    """Abort the requests with this id, or all requests, in all engines."""
     await asyncio.gather(*(engine.abort_asked(rid) for engine in gate.engines()))
 
 
 async def flush_all[P](gate: Gate[P]) -> int:
-    """Forget cached prefixes that nothing under way uses, in all engines; return their tokens."""
+    """Drop cached prefixes that no running request uses, in all engines; return their tokens."""
     return sum(await asyncio.gather(*(engine.flush() for engine in gate.engines())))
 
 
 class TrainerOrders[P]:
-    """Orders as other servers' clients give them: for a folder, or a name for what is live."""
+    """Orders in the form of other servers: load a folder, or name the live weights."""
 
     def __init__(self, operator: Callable[[], Operator], gate: Gate[P]) -> None:
         self._operator = operator
@@ -106,10 +106,10 @@ class TrainerOrders[P]:
     async def update(
         self, request: Request, folder: str, *, version: str = "", aborts: bool = False
     ) -> Attempt:
-        """Have this folder's weights answer, under this version; return how that result_of.
+        """Make this folder's weights live under this version; return the attempt's end.
 
-        With `aborts` all requests under way end as soon as the order is taken. The order is
-        carried out also when its client has left.
+        With `aborts` all running requests are aborted once the order is accepted. The order is
+        carried out even if its client leaves.
         """
         check_name(folder)
         by = requester("reload", request, route=request.url.path)
@@ -122,10 +122,10 @@ class TrainerOrders[P]:
         promise = await pending
         if aborts:
             await abort(self._gate)
-        return await asyncio.shield(promise)  # others may wait for it, too
+        return await asyncio.shield(promise)  # other requests may wait for it, too
 
     async def name(self, request: Request, version: str, *, aborts: bool = False) -> Generation:
-        """Have what is live known by this version; with `aborts` all requests under way end."""
+        """Give the live weights this version; with `aborts`, abort all running requests first."""
         if aborts:
             await abort(self._gate)
         by = requester("version", request, route=request.url.path)

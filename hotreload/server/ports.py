@@ -1,4 +1,4 @@
-"""All the server needs of the rest of the daemon, as shapes; nothing here is implemented."""
+"""The protocols of all that the server needs from the rest of the daemon."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,23 +11,22 @@ from hotreload.types import Lease, Staged
 
 
 class Preparer[P](Protocol):
-    """Something that makes requests ready for any engine. P is the type of a request made ready."""
+    """Checks and encodes requests for any engine. P is the type of a prepared request."""
 
     @property
     def encodes_as(self) -> str:
-        """The name of how it encodes: an `Encoder` of this name encodes alike. Empty: none does."""
+        """The name of the encoder: an `Encoder` of this name encodes alike. Empty if none does."""
         ...
 
     async def prepare(self, request: Mapping[str, Any]) -> P:
-        """Check a request in the engine's own schema and encode its prompts, off the loop.
+        """Check a request in the engine's schema and encode its prompts, outside the loop.
 
-        Beside that schema it takes `messages`, a chat for the model's template, with
-        `template_args`, and `copies`, how often each prompt is to be answered. With `text_at_end`
-        of a stream only the last piece of each answer has its text. A seed that `seed_is_a_wish`
-        says is one is left out where the engine ignores seeds. With `tools` for the
-        template each answer has `tool_calls`: the `name` and `arguments` of each call so far, which
-        is no part of its text. `tool_choice` is `auto`, `required` or, for a single call, `one`.
-        BadRequest names the field at fault.
+        The request may have fields beside that schema. `messages` is a chat for the model's
+        template, with `template_args`. `copies` is the number of answers to each prompt. With
+        `text_at_end` only the last piece of a stream has the text. With `seed_is_a_wish` the seed
+        is ignored by an engine that has no seeds. With `tools` each answer has `tool_calls`: the
+        `name` and `arguments` of each call so far, which are not in its text. `tool_choice` is
+        `auto`, `required` or, for a single call, `one`. BadRequest names the field at fault.
         """
         ...
 
@@ -35,7 +34,7 @@ class Preparer[P](Protocol):
         """Encode each of the texts in `text`, or the chat in `messages`, by the engine's tokenizer.
 
         The other fields are `add_special_tokens`, true by default, for texts, and `template_args`
-        for a chat. It may be longer than a prompt may be, though not without end; BadRequest.
+        for a chat. A text may be longer than a prompt, up to a limit; then BadRequest.
         """
         ...
 
@@ -44,56 +43,56 @@ class Preparer[P](Protocol):
         ...
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what runs, and on what, under upstream's names."""
+        """Return the model, devices and settings of the engine, under upstream's names."""
         ...
 
 
 class Encoder(Protocol):
-    """Something that encodes prompts as an engine does, in a process that has none."""
+    """Encodes prompts as an engine does, in a process without an engine."""
 
     @property
     def name(self) -> str:
-        """The name of how it encodes, as the engine has it that does it alike."""
+        """The encoder's name, equal to `encodes_as` of an engine that encodes alike."""
         ...
 
     async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The request with ids in the place of texts, or of a chat; None if only an engine can.
+        """Return the request with ids in place of texts or chat; None if only the engine can.
 
-        All of it is checked as that engine would, whose refusals it raises.
+        It checks the request as the engine does, and raises the same refusals.
         """
         ...
 
     def make_texts(self, request: Mapping[str, Any]) -> "AnswerTexts":
-        """Make what has the texts of the answers to a request that was encoded here."""
+        """Return the maker of the texts of the answers to a request that was encoded here."""
         ...
 
 
 class AnswerTexts(Protocol):
-    """The texts of the answers to one request, which asked the engine for theirs at the end."""
+    """Makes the texts of the answers to one request from their tokens."""
 
     def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
-        """The newest piece of one of the answers, with its text."""
+        """Return the piece, which is an answer's newest, with its text."""
         ...
 
 
 class AnsweringEngine[P](Preparer[P], Protocol):
-    """An engine, as far as it answers a request that was let in."""
+    """An engine, as far as it answers requests that the gate has admitted."""
 
     def generate(
         self, prepared: P, weights: Staged | None = None
     ) -> AsyncGenerator[Fields | list[Fields], None]:
-        """Yield answers in the engine's own schema; closed or cancelled, it aborts the generation.
+        """Yield the answers in the engine's schema; closing the generator aborts them.
 
-        All of them are made by these weights of the lease, from start to end; None: the live ones.
-        Not streamed: one item, which is a list for a batch. Streamed: one object a chunk with the
-        whole `text` so far, and in a batch its `index`. BadRequest comes before any item.
+        The lease's `weights` make them from start to end; None means the live weights. Without
+        `stream` there is one item, a list for a batch. With `stream` each item is one answer with
+        its whole `text` so far, and in a batch its `index`. BadRequest comes before any item.
         """
         ...
 
     def askable(self, prepared: P) -> Mapping[int, Sequence[int]]:
-        """Return the ids of each prompt, by the index of its answer, that can be asked unseen.
+        """Return the token ids of each prompt that can be replayed, by the index of its answer.
 
-        Those are left out for which there is no room with so many others.
+        Prompts that do not fit beside many others are left out.
         """
         ...
 
@@ -102,47 +101,51 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         ...
 
     async def first_values(self, name: str, most: int) -> list[Any]:
-        """Show the first numbers, or rows, of a live leaf, or of a checkpoint's tensor.
+        """Return the first numbers, or rows, of a live leaf, or of a checkpoint's tensor.
 
-        BadRequest when nothing is called so. An engine over several hosts shows none.
+        BadRequest if no leaf or tensor has the name, and on an engine over several hosts.
         """
         ...
 
     async def abort_asked(self, rid: str | None) -> int:
-        """End the answers to prompts that clients call so, or to all of theirs; return how many.
+        """Abort the clients' requests with this id, or all if None; return their number.
 
-        Each ends with what it has and the finish reason `abort`, whose code is `asked`.
+        Each answer ends with its text so far and the finish reason `abort`, whose code is `asked`.
         """
         ...
 
     async def flush(self) -> int:
-        """Forget every cached prefix that nothing under way uses; return how many tokens.
+        """Drop every cached prefix that no running request uses; return the number of tokens.
 
-        What is under way goes on as it is. None are forgotten in an engine that cannot overlap,
-        where a swap forgets all of them.
+        Running requests go on unchanged. An engine that cannot overlap drops none here: its swaps
+        drop all.
         """
         ...
 
 
 class WayIn[P](Protocol):
-    """The way by which requests to the model come in; it alone chooses the engine that answers."""
+    """Admits requests to the model and chooses the engine that answers each."""
 
     def lend_preparer(self) -> AbstractContextManager[Preparer[P]]:
-        """Lend what makes a request ready before it is let in; NotServing when none is let in."""
+        """Lend an engine to encode and validate a request before admission.
+
+        NotServing if no request will be admitted.
+        """
         ...
 
     @property
     def lets_in(self) -> bool:
-        """True if requests are let in now, or will be after a swap."""
+        """True if requests are admitted now, or will be after a swap."""
         ...
 
     def admit(
         self, asked: Conditions = UNCONDITIONAL
     ) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
-        """Wait while holding, then yield what answers; NotServing when sealed, full or booting.
+        """Wait until the gate is open, and yield a lease on an engine and its weights.
 
-        An older generation than is asked for is waited out so long; NotNewEnough when in vain.
-        GenerationGone when the weights that are asked for answer no more.
+        NotServing if the gate is sealed or full, or the engine still starts. NotNewEnough if the
+        wanted generation does not come in time. GenerationGone if the wanted weights no longer
+        answer.
         """
         ...
 
@@ -155,27 +158,27 @@ class Gate[P](WayIn[P], Protocol):
         ...
 
     def inspect(self) -> AbstractAsyncContextManager[Lease[AnsweringEngine[P]]]:
-        """Yield what answers to who looks at it: no admission holds him. NotServing as above."""
+        """Lease an engine to read from it, also during a pause. NotServing as for `admit`."""
         ...
 
     def check_answers_here(self) -> None:
-        """Raise NotServing if another host of the engine lets requests in."""
+        """Raise NotServing if another host of the engine admits the requests."""
         ...
 
     async def wait_until_empty(self, within: float) -> None:
-        """Wait until nobody is inside; DrainTimedOut when it takes longer."""
+        """Wait until no request is inside; DrainTimedOut if that takes longer than `within`."""
         ...
 
 
 class Metrics(Protocol):
-    """The metrics that the server counts in."""
+    """The metrics that the server updates."""
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
-        """Count a request that ended; 499 when the client left first, 503 when we cut it short."""
+        """Count a request that ended; code 499 if the client left, 503 if the server cut it off."""
         ...
 
     def first_token(self, seconds: float) -> None:
-        """Note the seconds from a request to the first chunk of its stream."""
+        """Record the seconds from a request to the first chunk of its stream."""
         ...
 
     def tokens(self, count: int) -> None:
@@ -183,5 +186,5 @@ class Metrics(Protocol):
         ...
 
     def latest(self) -> Future[bytes]:
-        """The page a scraper reads; many share the future, so nobody may cancel it."""
+        """Return the page for a scraper. Requests share the future: do not cancel it."""
         ...

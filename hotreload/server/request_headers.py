@@ -1,5 +1,4 @@
-"""The headers by which a request says which weights are to answer it, whose turn it is, and
-whether it may be kept."""
+"""The headers by which a request names its weights and its conversation, or forbids to be kept."""
 
 from collections.abc import Hashable
 from hashlib import sha256
@@ -12,19 +11,22 @@ from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEA
 
 WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
 NO_REPLAY_HEADER = "X-Hotreload-No-Replay"
-"""A request with it, whatever its value, is kept for no comparison of weights."""
+"""With this header, whatever its value, a request is not kept for a comparison of weights."""
 SESSION_HEADERS = (
     "X-Session-Affinity",
     "X-Multi-Turn-Session-Id",
     "X-Session-ID",
     "X-SMG-Routing-Key",
 )
-"""Each names a conversation. Fireworks' clients and OpenCode send the first two, prime-rl and SkyRL
-the third, slime and miles the last: a uuid for each sample."""
+"""The headers that name a conversation.
+
+Fireworks' clients and OpenCode send the first two, prime-rl and SkyRL the third, slime and miles
+the last: a uuid for each sample.
+"""
 
 
 def wanted_weights(headers: Headers) -> ExactWeights | None:
-    """Return the weights that the request asks for; None where any will do."""
+    """Return the weights that the request asks for; None if any will do."""
     number = headers.get(GENERATION_HEADER)
     fingerprint = headers.get(FINGERPRINT_HEADER)
     version = headers.get(WEIGHT_VERSION_HEADER)
@@ -37,14 +39,14 @@ def wanted_weights(headers: Headers) -> ExactWeights | None:
 
 
 def forbids_replay(headers: Headers) -> bool:
-    """True if nobody may keep what this request asks and is answered."""
+    """True if the request and its answer must not be kept."""
     return NO_REPLAY_HEADER in headers
 
 
 def session_of(headers: Headers) -> Hashable | None:
-    """Return a name for the conversation that the request belongs to; None where it tells none.
+    """Return a digest of the conversation's name; None if the request has none.
 
-    A digest, so that no name is long: thousands are remembered.
+    Thousands of sessions are remembered: a digest is short whatever the name's length.
     """
     named = ((header, headers.get(header)) for header in SESSION_HEADERS)
     header, name = next((each for each in named if each[1]), (None, None))

@@ -41,7 +41,7 @@ HEADERS = {
 
 
 def page_routes() -> APIRouter:
-    """Build the routes of the page; its files are read once, here."""
+    """Build the routes of the page; its files are read once, now."""
     files = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in TYPES}
     router = APIRouter()
 

@@ -1,4 +1,4 @@
-"""The routes that look: health, status, history, leaves, metrics, and events as they happen."""
+"""The read-only routes: health, status, history, leaves, metrics and events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -27,7 +27,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
-    """Build the routes that anyone who can connect may use, and that never wait."""
+    """Build the routes, which need no rights and never wait for a swap."""
     router = APIRouter()
 
     @router.get("/livez")
@@ -46,8 +46,8 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
 
     @router.get("/gate")
     async def gate(revision: str | None = None) -> Response:
-        told = documents.status.verdict(revision)
-        return Json(told, 200 if told["pass"] else 409)
+        verdict = documents.status.verdict(revision)
+        return Json(verdict, 200 if verdict["pass"] else 409)
 
     @router.get("/status")
     async def status() -> Response:
@@ -55,8 +55,8 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
 
     @router.get("/history")
     async def history(most: MostListed = MOST_LISTED) -> Response:
-        told = documents.history.snapshot()
-        return Json({**told, "attempts": told["attempts"][:most]})
+        past = documents.history.snapshot()
+        return Json({**past, "attempts": past["attempts"][:most]})
 
     @router.get("/checkpoints")
     async def checkpoints(most: MostListed = LISTED) -> Response:
@@ -82,7 +82,7 @@ def _check_ready(status: Status) -> None:
 
 
 class EventFeeds:
-    """The readers of /events. Events are published on the loop's own thread."""
+    """The clients of /events. Events are published on the loop's own thread."""
 
     def __init__(self, events: Events, to_fields: Callable[[Event], Fields], limits: Limits):
         self._events = events
@@ -93,7 +93,7 @@ class EventFeeds:
 
     @contextmanager
     def subscribe(self, peer: Peer | None, drop: Callable[[], None]) -> Iterator["_Feed"]:
-        """Hear every event from now on; `drop` is called when the reader is too slow."""
+        """Yield a feed of all events from now on; `drop` is called if the client reads too late."""
         self._check_place(peer)
         feed = _Feed(self._limits.listener_queue, drop)
         unsubscribe = self._events.subscribe(lambda event: feed.put(self._to_fields(event)))
@@ -107,23 +107,26 @@ class EventFeeds:
             del self._feeds[feed]
 
     def _check_place(self, peer: Peer | None) -> None:
-        """One user has half of the places at most, and so have all clients of TCP together."""
+        """Raise Refused if all places are taken.
+
+        One user may have half of them, and so may all clients over TCP together.
+        """
         uid = peer and peer.uid
         same = sum((each and each.uid) == uid for each in self._feeds.values())
         most = self._limits.listeners
         if len(self._feeds) >= most or same >= max(1, most // 2):
-            words = f"{len(self._feeds)} clients listen to events already, {same} of them yours"
+            words = f"{len(self._feeds)} clients read /events already, {same} of them yours"
             raise Refused(503, "too_many_listeners", words, headers={"Retry-After": "5"})
 
     def end(self) -> None:
-        """Send every reader the events that wait for it, and then the end."""
+        """End every feed after its pending events."""
         self._is_over = True
         for feed in self._feeds:
             feed.put(None)
 
 
 class _Feed:
-    """The events that one reader has not been sent yet; None is the end."""
+    """The events that one client has not been sent yet; None marks the end."""
 
     def __init__(self, size: int, drop: Callable[[], None]) -> None:
         self._queue: asyncio.Queue[Fields | None] = asyncio.Queue(size)
@@ -136,7 +139,7 @@ class _Feed:
             self._drop()
 
     async def events(self, heartbeat_seconds: float) -> AsyncIterator[Fields | None]:
-        """Yield events, and None whenever this many seconds passed without one."""
+        """Yield events, and None after each `heartbeat_seconds` without one."""
         while True:
             try:
                 fields = await asyncio.wait_for(self._queue.get(), heartbeat_seconds)
@@ -159,7 +162,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_same_site(Headers(scope=scope), self._origins)
         out = EventWriter(scope, send)
-        if scope["method"] == "HEAD":  # what an answer without end would begin with
+        if scope["method"] == "HEAD":  # send the headers of the endless answer alone
             await out.end()
             return
         extensions = scope.get("extensions", {})

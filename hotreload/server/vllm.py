@@ -1,4 +1,4 @@
-"""vLLM's names for what trainers ask: a second face of the same orders."""
+"""vLLM's names for trainers' orders; the orders are the same as SGLang's."""
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from hotreload.server.sglang.update_routes import answer_update
 
 
 def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:
-    """Build the routes; but for the one that only tells, they ask for administrators' rights."""
+    """Build the routes; all but the read-only one require an administrator's rights."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
 
@@ -30,7 +30,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
 
     @guarded.post("/update_weights")
     async def update_weights(request: Request) -> Response:
-        return await answer_update(orders, request, bodies.UPDATE_BY_NAME, "weight_dir")
+        return await answer_update(orders, request, bodies.VLLM_UPDATE_FIELDS, "weight_dir")
 
     @guarded.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
@@ -39,7 +39,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
 
     @guarded.post("/weight_checker")
     async def weight_checker(request: Request) -> Response:
-        given = await read_fields(request, bodies.CHECK_BY_NAME, may_be_empty=True)
+        given = await read_fields(request, bodies.VLLM_CHECK_FIELDS, may_be_empty=True)
         try:
             return Json(await _check_weights(gate, given))
         except BadRequest as fault:

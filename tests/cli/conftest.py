@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
@@ -68,7 +68,7 @@ class Command:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server that has booted and answers with generation 1."""
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         yield world
 
 

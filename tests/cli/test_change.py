@@ -283,7 +283,7 @@ async def test_a_pin_that_is_not_settled_in_time_exits_5(world: World, hotreload
     world.control.may_accept.clear()
     said = await hotreload("pin", "--timeout", "0.05")
     assert (said.code, said.out) == (5, "")
-    assert "what was asked for before is not done" in said.err
+    assert "an earlier order is not done" in said.err
 
 
 @pytest.mark.parametrize("verb", ["reload --wait", "rollback", "perturb"])

@@ -14,14 +14,14 @@ from hotreload.facts.socket_names import LOOKING
 from hotreload.server.http.server_sockets import bind_unix
 from hotreload.types import Phase
 from tests.cli.conftest import Command
-from tests.server.world import FIRST, World, serving
+from tests.server.world import FIRST, World, serve
 from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 async def booting(tmp_path: Path) -> AsyncIterator[World]:
     """A server that boots: it is building the engine."""
-    async with serving(tmp_path, booted=False) as world:
+    async with serve(tmp_path, booted=False) as world:
         world.events.publish(PhaseEntered(FIRST.revision, Phase.BUILDING))
         yield world
 
@@ -82,7 +82,7 @@ async def test_it_waits_for_a_daemon_that_is_not_there_yet(
 ) -> None:
     process = await hotreload.start("status", "--wait")
     await said_by(process, b"waiting: cannot reach the daemon")
-    async with serving(tmp_path):
+    async with serve(tmp_path):
         assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     said = await hotreload("status", "--wait", "--timeout", "0.3")
     assert said.code == 3
@@ -112,7 +112,7 @@ async def test_where_systemd_holds_the_socket_who_looks_is_answered_on_another(
     held = tmp_path / "held.sock"
     hotreload.environ["HOTRELOAD_SOCKET"] = str(held)
     with bind_unix(held) as waited_in:
-        async with serving(tmp_path, booted=False) as world:
+        async with serve(tmp_path, booted=False) as world:
             world.path.rename(held.with_name(held.name + LOOKING))
             said = await hotreload("status")
             assert "boot   " in said.out

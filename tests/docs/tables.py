@@ -15,7 +15,7 @@ from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
 from hotreload.reasons import REJECTIONS
 from hotreload.server.api_schema import known_fields
-from hotreload.server.api_schema.known_fields import EMPTY, KnownFields
+from hotreload.server.api_schema.known_fields import EMPTY_VALUES, KnownFields
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.settings.live_changes import need_no_restart
@@ -129,7 +129,7 @@ ROUTES: Mapping[str, KnownFields] = {
     "`POST /`, `parameters`": PARAMETERS,
 }
 YES, ANY = MAY_SAY_ALL = ("yes", "any")
-NOT_ZERO = tuple(value for value in EMPTY if value is False or value != 0)
+NOT_ZERO = tuple(value for value in EMPTY_VALUES if value is False or value != 0)
 
 
 def fields() -> str:
@@ -146,7 +146,9 @@ def _fields(shown: Callable[[str], str], is_row: Callable[[tuple[str, ...]], boo
     """Make rows of how each object takes a field: fields that are taken alike share one."""
     names: dict[tuple[str, ...], list[str]] = {}
     tables = ROUTES.values()
-    for name in sorted(set().union(*({*each.accepted_kinds, *each.others} for each in tables))):
+    for name in sorted(
+        set().union(*({*each.accepted_kinds, *each.unsupported} for each in tables))
+    ):
         alike = tuple(shown(taken(known, name)) for known in tables)
         names.setdefault(alike, []).append(f"`{name}`")
     rows = ((", ".join(named), *alike) for alike, named in names.items() if is_row(alike))
@@ -155,14 +157,14 @@ def _fields(shown: Callable[[str], str], is_row: Callable[[tuple[str, ...]], boo
 
 def taken(known: KnownFields, name: str) -> str:
     """How an object takes a field."""
-    if name in known.honoured:
+    if name in known.supported:
         return YES
-    if name in known.labels:
+    if name in known.ignored:
         return ANY
-    if name not in known.others:
+    if name not in known.unsupported:
         return ""
-    idle = known.idle(name)
-    for words, usual in (("empty", EMPTY), ("empty, not 0", NOT_ZERO)):
+    idle = known.idle_values(name)
+    for words, usual in (("empty", EMPTY_VALUES), ("empty, not 0", NOT_ZERO)):
         if idle[: len(usual)] == usual:
             return ", ".join([words, *(f"`{json.dumps(each)}`" for each in idle[len(usual) :])])
     return ", ".join(f"`{json.dumps(each)}`" for each in idle) or "`null`"

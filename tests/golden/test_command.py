@@ -27,7 +27,7 @@ from tests.evidence import judged
 from tests.golden.blanks import without_defaults
 from tests.golden.command import asked, run
 from tests.golden.compare import Golden, sections
-from tests.server.world import FIRST, World, attempt, serving
+from tests.server.world import FIRST, World, attempt, serve
 
 PAGE = re.compile(r"\(docs/\w+\.md\)")
 """Codes may move from page to page."""
@@ -88,7 +88,7 @@ def test_explain(golden: Golden, tmp_path: Path) -> None:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server that has booted and answers with generation 1."""
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         yield world
 
 
@@ -139,7 +139,7 @@ def keys_of(document: str) -> str:
 
 
 async def test_a_boot(golden: Golden, tmp_path: Path) -> None:
-    async with serving(tmp_path, booted=False) as world:
+    async with serve(tmp_path, booted=False) as world:
         world.events.publish(Wait("a checkpoint", "start"))
         world.events.publish(PhaseEntered(FIRST.revision, Phase.BUILDING))
         told = {
@@ -161,7 +161,7 @@ async def test_events(golden: Golden, tmp_path: Path) -> None:
 async def events_of(folder: Path) -> AsyncIterator[dict[str, str]]:
     """What `hotreload events` prints while some happen, and the daemon then stops."""
     told: dict[str, str] = {}
-    async with serving(folder) as world:
+    async with serve(folder) as world:
         before = len(world.events._observers)
         listening = asyncio.create_task(asked(folder, "events"))
         await world.until(lambda: len(world.events._observers) > before)

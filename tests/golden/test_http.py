@@ -28,7 +28,7 @@ from tests.golden import api
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden, sections
 from tests.golden.layout import laid_out
-from tests.server.world import FIRST, World, attempt, serving
+from tests.server.world import FIRST, World, attempt, serve
 
 NAN = Reason("nonfinite", "lm_head: 3 NaN", ("lm_head: 3 NaN", "norm: 1 NaN"))
 HEADERS = ("content-type", "x-hotreload-generation", "retry-after", "allow", "www-authenticate")
@@ -162,7 +162,7 @@ async def sealed(world: World, client: httpx.AsyncClient) -> AsyncIterator[tuple
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server that has booted and answers with generation 1."""
-    async with serving(tmp_path, limits=Limits(generation_seconds=0.01)) as world:
+    async with serve(tmp_path, limits=Limits(generation_seconds=0.01)) as world:
         yield world
 
 

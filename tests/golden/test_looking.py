@@ -22,7 +22,7 @@ from tests.golden.command import named_colours, run
 from tests.golden.compare import Golden, sections
 from tests.golden.lives import LOOKED_AT, all_moments
 from tests.golden.observed import Observed
-from tests.server.world import View, serving
+from tests.server.world import View, serve
 
 VERBS = ["status", "status --check", "history", "log", "ls"]
 WIDTHS = [100, 60]
@@ -54,7 +54,7 @@ async def printed(folder: Path) -> dict[str, str]:
     told: dict[str, dict[str, str]] = {look: {} for look in looks}
     for moment in all_moments():
         if moment.title in LOOKED_AT:
-            async with serving(folder, view=Seen(moment.observed)):
+            async with serve(folder, view=Seen(moment.observed)):
                 for name, look in looks.items():
                     told[name][moment.title] = await asyncio.to_thread(look)
     assert told["status"].keys() == LOOKED_AT

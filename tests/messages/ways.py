@@ -27,7 +27,7 @@ from hotreload.life.start.start_engine import start_engine
 from hotreload.settings.load import Settings
 from hotreload.tiny import write_tiny
 from tests.engine.real import checked
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 from tests.sources.watching import watching, write
 
 Told = Callable[[Path], Awaitable[str]]
@@ -199,7 +199,7 @@ def posted(route: str, **body: Any) -> Told:
     """What the server answers to this body."""
 
     async def told(folder: Path) -> str:
-        async with serving(folder) as world, world.client() as client:
+        async with serve(folder) as world, world.client() as client:
             return str((await client.post(route, json=body)).text)
 
     return told
@@ -236,7 +236,7 @@ def status(change: Callable[[World], object]) -> Told:
     """What `status` says of a daemon to which this happened."""
 
     async def told(folder: Path) -> str:
-        async with serving(folder) as world, world.client() as client:
+        async with serve(folder) as world, world.client() as client:
             change(world)
             return status_text((await client.get("/status")).json())
 

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.page.chromium import Browser, Tab, chromium
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -28,5 +28,5 @@ async def tab(browser: Browser) -> AsyncIterator[Tab]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server that has booted, answers with generation 1 and listens on TCP too."""
-    async with serving(tmp_path, tcp=True) as world:
+    async with serve(tmp_path, tcp=True) as world:
         yield world

@@ -55,7 +55,7 @@ from tests.observe.test_replicas import BOTH, lost
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import OWN
 from tests.page.chromium import ON_ITS_LOOP, Tab, needs_chromium
-from tests.server.world import FIRST, SECOND, World, attempt, serving
+from tests.server.world import FIRST, SECOND, World, attempt, serve
 from tests.waiting import PATIENCE
 
 SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -754,7 +754,7 @@ async def test_a_refused_prompt_says_why(world: World, tab: Tab) -> None:
 async def test_while_booting_it_says_so_and_turns_when_the_first_weights_are_live(
     tab: Tab, tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, booted=False, tcp=True) as world:
+    async with serve(tmp_path, booted=False, tcp=True) as world:
         await opened(tab, world)
         assert await tab.text("#state") == "booting"
         assert (await tab.text("#headline")).startswith("Nobody is answered: booting")
@@ -786,7 +786,7 @@ async def test_a_sealed_gate_is_bad_news_with_its_reason(world: World, tab: Tab)
 async def test_a_lost_connection_is_told_once_and_its_seconds_only_shown(
     tab: Tab, tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, tcp=True) as world:
+    async with serve(tmp_path, tcp=True) as world:
         await opened(tab, world)
         await tab.ask(READ_OUT)
     await tab.until_text("#link", "connection lost, trying again (for 1.0 s)")
@@ -799,7 +799,7 @@ async def test_a_lost_connection_is_told_once_and_its_seconds_only_shown(
 
 @needs_chromium
 async def test_without_events_it_asks_again_and_again(tab: Tab, tmp_path: Path) -> None:
-    async with serving(tmp_path, tcp=True, limits=Limits(listeners=0)) as world:
+    async with serve(tmp_path, tcp=True, limits=Limits(listeners=0)) as world:
         await tab.open(f"http://127.0.0.1:{world.tcp_port}/")
         await tab.until_text("#link", "asking every second")
         world.go_live(SECOND)

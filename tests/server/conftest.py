@@ -7,7 +7,7 @@ import pytest
 
 import tests.server.world
 from tests.loops import pytest_asyncio_loop_factories
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 __all__ = ["pytest_asyncio_loop_factories"]
 
@@ -74,5 +74,5 @@ def answered_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A server that has booted and answers with generation 1."""
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         yield world

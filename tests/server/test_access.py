@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotreload.errors import EngineLost
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 LOGGER = "hotreload.access"
 
@@ -45,7 +45,7 @@ async def test_the_access_log_tells_who_asked_for_what_and_nothing_of_what_was_s
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    async with serving(tmp_path, access_log=True) as world, world.client() as client:
+    async with serve(tmp_path, access_log=True) as world, world.client() as client:
         named = {"X-Request-Id": "mine", "Authorization": "Bearer not-told"}
         await client.post("/generate?q=not-told", json={"text": "not-told"}, headers=named)
         await client.get("/nowhere")
@@ -69,7 +69,7 @@ async def test_it_tells_how_long_a_stream_took_to_its_first_token_and_how_many_i
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    async with serving(tmp_path, access_log=True) as world, world.client() as client:
+    async with serve(tmp_path, access_log=True) as world, world.client() as client:
         asked = {"text": ["a", "b"], "stream": True}
         await client.post("/generate", json=asked)
         await client.post("/v1/completions", json={"prompt": "a", "n": 2})

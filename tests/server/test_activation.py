@@ -35,7 +35,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
         yield bound
 
 
-def passed(*names: str, pid: int | None = None) -> dict[str, str]:
+def systemd_variables(*names: str, pid: int | None = None) -> dict[str, str]:
     return {
         "LISTEN_PID": str(pid or os.getpid()),
         "LISTEN_FDS": str(len(names)),
@@ -53,7 +53,7 @@ def duplicates(*sockets: socket.socket) -> int:
 
 
 def test_what_systemd_passes_is_taken_once_and_not_passed_on(listener: socket.socket) -> None:
-    environ = passed("http", "http")
+    environ = systemd_variables("http", "http")
     with ExitStack() as open_ones, socket.create_server(("127.0.0.1", 0)) as tcp:
         first = duplicates(listener, tcp)
         taken = [open_ones.enter_context(s) for s in systemd_sockets(environ, first=first)]
@@ -64,7 +64,7 @@ def test_what_systemd_passes_is_taken_once_and_not_passed_on(listener: socket.so
 
 
 def test_what_was_meant_for_another_process_is_left_alone(listener: socket.socket) -> None:
-    environ = passed("http", pid=os.getppid())
+    environ = systemd_variables("http", pid=os.getppid())
     assert systemd_sockets(environ, first=duplicates(listener)) == []
     assert environ == {"HOME": "/"}
     os.close(200)
@@ -79,7 +79,7 @@ def test_without_sockets_there_is_nothing_to_take(environ: dict[str, str]) -> No
 
 def test_a_socket_of_another_name_is_refused(listener: socket.socket) -> None:
     with pytest.raises(ConfigError, match="FileDescriptorName=http"):
-        systemd_sockets(passed("metrics"), first=duplicates(listener))
+        systemd_sockets(systemd_variables("metrics"), first=duplicates(listener))
     os.close(200)
 
 
@@ -87,14 +87,14 @@ def test_what_takes_no_connections_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file:
         os.dup2(file.fileno(), 200)
     with pytest.raises(ConfigError, match="it is no socket"):
-        systemd_sockets(passed("http"), first=200)
+        systemd_sockets(systemd_variables("http"), first=200)
     os.close(200)
     with pytest.raises(ConfigError, match="Bad file descriptor"):
-        systemd_sockets(passed("http"), first=200)
+        systemd_sockets(systemd_variables("http"), first=200)
     with socket.socket(socket.AF_UNIX) as idle:
         os.dup2(idle.fileno(), 200)
     with pytest.raises(ConfigError, match="it is not listening"):
-        systemd_sockets(passed("http"), first=200)
+        systemd_sockets(systemd_variables("http"), first=200)
 
 
 def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> None:
@@ -108,7 +108,7 @@ def test_a_process_takes_what_it_really_inherits(listener: socket.socket) -> Non
     script = f'exec {sys.executable} -c "$CODE" 3<&{listener.fileno()}'
     told = subprocess.run(
         ["bash", "-c", script],
-        env={**os.environ, **passed("http"), "CODE": code},
+        env={**os.environ, **systemd_variables("http"), "CODE": code},
         pass_fds=[listener.fileno()],
         capture_output=True,
         text=True,
@@ -140,7 +140,7 @@ class Lasting:
             ours = [open_ones.enter_context(s.dup()) for s in (self.listener, *self.more)]
             await self.server.serve(ours)
 
-    async def asked(
+    async def request(
         self, on: socket.socket | None = None, what: bytes = LIVEZ
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = (on or self.listener).getsockname()
@@ -153,7 +153,7 @@ async def test_nobody_is_accepted_before_the_gate_opens(
     tmp_path: Path, listener: socket.socket
 ) -> None:
     lasting = Lasting(tmp_path, listener)
-    reader, writer = await lasting.asked()
+    reader, writer = await lasting.request()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(1), 0.2)
     lasting.world.open(FIRST)
@@ -171,7 +171,7 @@ async def test_it_goes_on_while_one_of_several_engines_lets_somebody_in(
         lasting.server.observe(GateChanged(GateState.OPEN, 0, 0, replica=replica))
     lost = GateChanged(GateState.SEALED, 0, 0, "it hangs", "engine_lost")
     lasting.server.observe(lost)
-    reader, writer = await lasting.asked()
+    reader, writer = await lasting.request()
     assert (await answer_on(reader))[0] == 200
     writer.close()
     lasting.server.observe(replace(lost, replica=1))
@@ -184,13 +184,13 @@ async def test_who_only_looks_is_answered_while_it_boots_and_nobody_else_is(
     """`hotreload status` said for minutes that nobody answers."""
     with bind_unix(tmp_path / "s.look") as looking:
         lasting = Lasting(tmp_path, listener, looking)
-        reader, writer = await lasting.asked(looking, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        reader, writer = await lasting.request(looking, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
         status, _, said = await answer_on(reader)
         assert (status, said["state"], said["boot"]["step"]) == (200, "booting", "starting")
-        patient, other = await lasting.asked()
+        patient, other = await lasting.request()
         lasting.world.open(FIRST)
         assert (await answer_on(patient))[0] == 200
-        again, third = await lasting.asked(looking)
+        again, third = await lasting.request(looking)
         assert (await answer_on(again))[0] == 200
         for each in (writer, other, third):
             each.close()
@@ -202,8 +202,8 @@ async def test_a_start_that_fails_accepts_nobody_where_the_next_one_is_awaited(
 ) -> None:
     with bind_unix(tmp_path / "s.look") as looking:
         lasting = Lasting(tmp_path, listener, looking)
-        _, writer = await lasting.asked()
-        reader, other = await lasting.asked(looking)
+        _, writer = await lasting.request()
+        reader, other = await lasting.request(looking)
         assert (await answer_on(reader))[0] == 200
         lasting.gate.seal("the weights are refused", code="engine_lost")
         await asyncio.wait_for(lasting.serving, PATIENCE)
@@ -219,12 +219,12 @@ async def test_who_comes_after_the_stop_waits_for_the_next_one(
 ) -> None:
     one = Lasting(tmp_path, listener)
     one.world.open(FIRST)
-    reader, writer = await one.asked()
+    reader, writer = await one.request()
     assert (await answer_on(reader))[0] == 200
     writer.close()
     await one.server.stop_within(10)
     assert one.serving.done()
-    reader, writer = await one.asked()
+    reader, writer = await one.request()
     next_one = Lasting(tmp_path, listener)
     next_one.world.open(FIRST)
     assert (await answer_on(reader))[0] == 200
@@ -246,12 +246,12 @@ async def test_a_start_that_fails_takes_nobody_with_it(
     tmp_path: Path, listener: socket.socket
 ) -> None:
     one = Lasting(tmp_path, listener)
-    _, writer = await one.asked()
+    _, writer = await one.request()
     one.gate.seal("the weights are refused", code="engine_lost")
     await asyncio.wait_for(one.serving, PATIENCE)
     next_one = Lasting(tmp_path, listener)
     next_one.world.open(FIRST)
-    reader, again = await next_one.asked()
+    reader, again = await next_one.request()
     assert (await answer_on(reader))[0] == 200
     for each in (writer, again):
         each.close()

@@ -30,7 +30,7 @@ from hotreload.events import StateSaved
 from hotreload.server import admin
 from hotreload.server.http import peers
 from hotreload.types import Outcome, Reason
-from tests.server.world import FIRST, World, attempt, serving
+from tests.server.world import FIRST, World, attempt, serve
 
 NOBODY = 65534
 NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_head: 3 NaN",))
@@ -329,7 +329,7 @@ async def test_a_pin_that_is_not_settled_in_time_says_so_and_goes_on(world: Worl
     world.control.may_accept.clear()
     answer = await post(world, "/admin/pin", {"timeout": 0.02})
     assert (answer.status_code, answer.json()["code"]) == (504, "timed_out")
-    assert "it goes on" in answer.json()["detail"]
+    assert "this order goes on" in answer.json()["detail"]
     world.control.may_accept.set()
     await world.until(lambda: world.control.asked == [("pin", None, False)])
 
@@ -388,7 +388,7 @@ async def test_admin_routes_do_not_answer_over_tcp(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        serving(tmp_path, tcp=True) as world,
+        serve(tmp_path, tcp=True) as world,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as client,
     ):
         world.control.outcome = attempt()
@@ -416,7 +416,7 @@ async def test_no_web_page_changes_what_is_live_over_a_forwarded_socket(
     tmp_path: Path, told_by_a_browser: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     headers = {"Content-Type": "text/plain", **told_by_a_browser}
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         answer = await client.post("/admin/perturb_weights", content=b"", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "web pages" in answer.json()["detail"]
@@ -426,7 +426,7 @@ async def test_no_web_page_changes_what_is_live_over_a_forwarded_socket(
 
 async def test_what_is_sent_over_tcp_does_not_wait_for_what_was_sent_before(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, tcp=True) as world,
+        serve(tmp_path, tcp=True) as world,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as client,
     ):
         assert (await client.get("/livez")).status_code == 200
@@ -487,7 +487,7 @@ async def test_another_user_is_refused_and_logged(
     ("gid", "groups"), [(4242, []), (NOBODY, [4242])], ids=["own group", "supplementary group"]
 )
 async def test_members_of_the_admin_group_may(tmp_path: Path, gid: int, groups: list[int]) -> None:
-    async with serving(tmp_path, admin_group=4242) as world:
+    async with serve(tmp_path, admin_group=4242) as world:
         status, said = await asked_as(world, NOBODY, gid, groups)
         outsider, _ = await asked_as(world, NOBODY, NOBODY, [4243])
     assert (status, said["pinned"], outsider) == (200, True, 403)
@@ -499,7 +499,7 @@ async def test_the_overflow_ids_let_nobody_administrate_though_they_are_the_daem
 ) -> None:
     """Everybody whom a user namespace does not know comes as them."""
     tmp_path.chmod(0o755)
-    async with serving(tmp_path, admin_group=NOBODY) as world:
+    async with serve(tmp_path, admin_group=NOBODY) as world:
         monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
         status, said = await asked_as(world, NOBODY, NOBODY, [NOBODY])
         root, _ = await asked_as(world, 0, 0, [])

@@ -13,7 +13,7 @@ from hotreload.picture.words import asked
 from hotreload.server.http.keys import ApiKeys
 from hotreload.types import By
 from tests.server.test_sglang import GUARDED
-from tests.server.world import World, attempt, serving
+from tests.server.world import World, attempt, serve
 from tests.waiting import PATIENCE
 
 ADMIN, API = "an-admin-key-of-24-chars", "a-key-of-24-characters-1"
@@ -21,7 +21,7 @@ ASKED = {"Authorization": f"Bearer {ADMIN}"}
 PAGE = {"Origin": "http://localhost:8000", "Content-Type": "application/json"}
 
 
-def held(*keys: str) -> ApiKeys:
+def keys_of(*keys: str) -> ApiKeys:
     return ApiKeys(keys)
 
 
@@ -39,7 +39,7 @@ def routes_of_administrators(world: World) -> list[tuple[str, str]]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, tcp=True, admin_keys=held(ADMIN)) as world:
+    async with serve(tmp_path, tcp=True, admin_keys=keys_of(ADMIN)) as world:
         world.control.outcome = attempt()
         yield world
 
@@ -81,7 +81,7 @@ async def test_without_an_admin_key_no_route_of_administrators_is_opened(
 async def test_an_admin_key_is_an_api_key_too_and_an_api_key_is_no_admin_key(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, tcp=True, keys=held(API), admin_keys=held(ADMIN)) as world:
+    async with serve(tmp_path, tcp=True, keys=keys_of(API), admin_keys=keys_of(ADMIN)) as world:
         world.control.outcome = attempt()
         for key, codes in ((ADMIN, (200, 200)), (API, (200, 401)), (None, (401, 401))):
             async with over_tcp(world, key) as client:
@@ -93,7 +93,10 @@ async def test_an_admin_key_is_an_api_key_too_and_an_api_key_is_no_admin_key(
 async def test_where_no_admin_keys_are_configured_the_answer_says_what_to_set(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, tcp=True, keys=held(API)) as world, over_tcp(world, API) as client:
+    async with (
+        serve(tmp_path, tcp=True, keys=keys_of(API)) as world,
+        over_tcp(world, API) as client,
+    ):
         answer = await client.post("/admin/rollback")
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert "[server] admin_keys_file" in answer.json()["detail"]
@@ -106,7 +109,7 @@ async def test_a_web_page_that_has_the_key_changes_nothing(
     tmp_path: Path, browser: dict[str, Any]
 ) -> None:
     async with (
-        serving(tmp_path, tcp=True, admin_keys=held(ADMIN), origins=[PAGE["Origin"]]) as world,
+        serve(tmp_path, tcp=True, admin_keys=keys_of(ADMIN), origins=[PAGE["Origin"]]) as world,
         over_tcp(world, ADMIN) as client,
     ):
         for method, path in routes_of_administrators(world):

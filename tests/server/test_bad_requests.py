@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from hotreload.server_limits import Limits
-from tests.server.world import World, answer_on, serving
+from tests.server.world import World, answer_on, serve
 from tests.waiting import PATIENCE
 
 PROBLEM = "application/problem+json"
 
 
-async def said(world: World, sent: bytes) -> tuple[int, dict[str, str], Any]:
+async def send(world: World, sent: bytes) -> tuple[int, dict[str, str], Any]:
     """Send bytes on a bare connection and read the answer."""
     reader, writer = await world.raw()
     writer.write(sent)
@@ -87,7 +87,7 @@ async def test_null_counts_as_left_out(world: World) -> None:
 
 
 async def test_a_batch_over_the_limit_is_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(batch=2)) as world, world.client() as client:
+    async with serve(tmp_path, limits=Limits(batch=2)) as world, world.client() as client:
         texts = await client.post("/generate", json={"text": ["a", "b", "c"]})
         ids = await client.post("/generate", json={"input_ids": [[1], [2], [3]]})
         one = await client.post("/generate", json={"input_ids": [1, 2, 3]})
@@ -97,7 +97,7 @@ async def test_a_batch_over_the_limit_is_refused(tmp_path: Path) -> None:
 
 async def test_a_body_that_says_it_is_too_big_is_not_read(world: World) -> None:
     sent = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"
-    status, _, fields = await said(world, sent)
+    status, _, fields = await send(world, sent)
     assert (status, fields["code"]) == (413, "body_too_long")
 
 
@@ -108,7 +108,7 @@ async def test_a_body_that_turns_out_too_big_is_refused_and_not_kept(tmp_path: P
             yield piece
 
     limits = Limits(body_bytes=2**20)
-    async with serving(tmp_path, limits=limits) as world, world.client() as client:
+    async with serve(tmp_path, limits=limits) as world, world.client() as client:
         assert (await client.post("/generate", json={"text": "a"})).status_code == 200
         tracemalloc.start()
         answer = await client.post("/generate", content=endless(512))
@@ -123,7 +123,7 @@ async def test_a_body_that_turns_out_too_big_is_refused_and_not_kept(tmp_path: P
 
 @pytest.mark.parametrize("pieces", [1, 8])
 async def test_headers_over_the_limit_are_a_431(tmp_path: Path, pieces: int) -> None:
-    async with serving(tmp_path, limits=Limits(header_bytes=4096)) as world:
+    async with serve(tmp_path, limits=Limits(header_bytes=4096)) as world:
         reader, writer = await world.raw()
         writer.write(b"GET /status HTTP/1.1\r\nHost: x\r\nX-Long: ")
         for _ in range(pieces):
@@ -138,19 +138,19 @@ async def test_headers_over_the_limit_are_a_431(tmp_path: Path, pieces: int) -> 
 
 
 async def test_headers_without_end_are_cut_off_while_they_come(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(header_bytes=4096)) as world:
-        status, _, fields = await said(world, b"GET /status HTTP/1.1\r\nX-Long: " + b"x" * 9000)
+    async with serve(tmp_path, limits=Limits(header_bytes=4096)) as world:
+        status, _, fields = await send(world, b"GET /status HTTP/1.1\r\nX-Long: " + b"x" * 9000)
     assert (status, fields["code"]) == (431, "headers_too_long")
 
 
 async def test_what_is_no_http_is_a_400(world: World) -> None:
-    status, headers, fields = await said(world, b"\x16\x03\x01 hello\r\n\r\n")
+    status, headers, fields = await send(world, b"\x16\x03\x01 hello\r\n\r\n")
     assert (status, fields["code"]) == (400, "bad_http")
     assert headers["connection"] == "close"
 
 
 async def test_headers_that_never_end_are_hung_up_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
+    async with serve(tmp_path, limits=Limits(arrival_seconds=0.05)) as world:
         silent, first = await world.raw()
         dawdling, second = await world.raw()
         second.write(b"GET /status HTTP/1.1\r\nX-Slow: ")
@@ -161,7 +161,7 @@ async def test_headers_that_never_end_are_hung_up_on(tmp_path: Path) -> None:
 
 
 async def test_headers_that_dawdle_after_a_first_answer_are_hung_up_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
+    async with serve(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         reader, writer = await world.raw()
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"alive" in await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
@@ -171,15 +171,15 @@ async def test_headers_that_dawdle_after_a_first_answer_are_hung_up_on(tmp_path:
 
 
 async def test_a_body_that_dawdles_is_a_408(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
+    async with serve(tmp_path, limits=Limits(arrival_seconds=0.5)) as world:
         sent = b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{"text"'
-        status, headers, fields = await said(world, sent)
+        status, headers, fields = await send(world, sent)
     assert (status, fields["code"]) == (408, "body_too_slow")
     assert headers["connection"] == "close"
 
 
 async def test_a_slow_answer_is_not_a_slow_body(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(arrival_seconds=0.3)) as world:
+    async with serve(tmp_path, limits=Limits(arrival_seconds=0.3)) as world:
         world.engine.may_answer.clear()
         async with world.client() as client:
             ask = asyncio.create_task(client.post("/generate", json={"text": "a"}))

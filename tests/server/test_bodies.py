@@ -10,7 +10,7 @@ import pytest
 
 from hotreload.server.http.limits import FREE_BYTES
 from hotreload.server_limits import Limits
-from tests.server.world import FIRST, World, answer_on, serving
+from tests.server.world import FIRST, World, answer_on, serve
 from tests.waiting import PATIENCE
 
 MEGA = 2**20
@@ -20,11 +20,11 @@ FULL = (503, "too_many_bytes")
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, limits=LIMITS) as world:
+    async with serve(tmp_path, limits=LIMITS) as world:
         yield world
 
 
-async def begun(
+async def begin(
     world: World, size: int = MEGA
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A request whose body has come but for its last byte."""
@@ -36,7 +36,7 @@ async def begun(
     return reader, writer
 
 
-async def asked(world: World, size: int) -> tuple[int, str | None]:
+async def ask(world: World, size: int) -> tuple[int, str | None]:
     async with world.client() as client:
         body = b'{"text": "hello"}'.ljust(FREE_BYTES + size)
         answer = await client.post("/generate", content=body)
@@ -48,14 +48,14 @@ async def asked(world: World, size: int) -> tuple[int, str | None]:
 
 async def full(world: World) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """As many unfinished bodies as there may be."""
-    all_of_them = [await begun(world) for _ in range(3)] + [await begun(world, MEGA - 1000)]
+    all_of_them = [await begin(world) for _ in range(3)] + [await begin(world, MEGA - 1000)]
     await world.until(lambda: world.app.state.bodies.held_bytes > 4 * MEGA - 1100)
     return all_of_them
 
 
 async def test_many_unfinished_bodies_take_no_more_than_is_allowed(world: World) -> None:
     tracemalloc.start()
-    connections = [await begun(world) for _ in range(40)]
+    connections = [await begin(world) for _ in range(40)]
     answers = [asyncio.create_task(answer_on(reader)) for reader, _ in connections]
     await world.until(lambda: sum(each.done() for each in answers) >= 36)
     _, peak = tracemalloc.get_traced_memory()
@@ -72,35 +72,35 @@ async def test_many_unfinished_bodies_take_no_more_than_is_allowed(world: World)
 
 async def test_small_bodies_pass_while_large_ones_take_all_there_is(world: World) -> None:
     connections = await full(world)
-    assert await asked(world, MEGA) == FULL
-    assert await asked(world, 0) == (200, None)
+    assert await ask(world, MEGA) == FULL
+    assert await ask(world, 0) == (200, None)
     connections[0][1].close()
     await world.until(lambda: world.app.state.bodies.held_bytes < 3 * MEGA)
-    assert await asked(world, MEGA) == (200, None)
+    assert await ask(world, MEGA) == (200, None)
 
 
 async def test_a_body_that_dawdles_gives_back_what_it_took(tmp_path: Path) -> None:
     limits = Limits(body_bytes=2 * MEGA, bodies_bytes=2 * MEGA, arrival_seconds=0.5)
-    async with serving(tmp_path, limits=limits) as world:
-        reader, _ = await begun(world, 2 * MEGA - FREE_BYTES)
+    async with serve(tmp_path, limits=limits) as world:
+        reader, _ = await begin(world, 2 * MEGA - FREE_BYTES)
         assert (await answer_on(reader))[0] == 408
         assert world.app.state.bodies.held_bytes == 0
 
 
 async def test_a_request_that_waits_at_the_gate_keeps_its_share(world: World) -> None:
     world.gate.hold()
-    held = [asyncio.create_task(asked(world, MEGA - 1000)) for _ in range(4)]
+    held = [asyncio.create_task(ask(world, MEGA - 1000)) for _ in range(4)]
     await world.until(lambda: world.gate.held == 4)
-    assert await asked(world, MEGA) == FULL
+    assert await ask(world, MEGA) == FULL
     world.go_live(FIRST)
     assert await asyncio.gather(*held) == [(200, None)] * 4
-    assert await asked(world, MEGA) == (200, None)
+    assert await ask(world, MEGA) == (200, None)
 
 
 async def test_one_body_always_fits(tmp_path: Path) -> None:
     limits = Limits(body_bytes=2 * MEGA, bodies_bytes=1)
-    async with serving(tmp_path, limits=limits) as world:
-        assert await asked(world, 2 * MEGA - FREE_BYTES) == (200, None)
+    async with serve(tmp_path, limits=limits) as world:
+        assert await ask(world, 2 * MEGA - FREE_BYTES) == (200, None)
 
 
 async def test_what_is_made_of_a_body_counts_too(world: World) -> None:

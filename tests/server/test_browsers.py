@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 BROWSER = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)", "Sec-Fetch-Site": "same-origin"}
 OURS = [
@@ -26,7 +26,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("host", OURS)
 async def test_a_browser_that_comes_by_our_name_is_served(tmp_path: Path, host: str) -> None:
-    async with serving(tmp_path, hosts=["LLM.example.com"]) as world, world.client() as client:
+    async with serve(tmp_path, hosts=["LLM.example.com"]) as world, world.client() as client:
         answer = await client.get("/status", headers={**BROWSER, "Host": host})
     assert answer.status_code == 200
 

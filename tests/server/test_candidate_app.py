@@ -42,7 +42,7 @@ class Asked:
 
 
 @asynccontextmanager
-async def asking() -> AsyncIterator[Asked]:
+async def serve_candidate() -> AsyncIterator[Asked]:
     engine = FakeEngine(Steps(), FIRST.revision, LEAVES)
     entrance = Entrance[FakeEngine](Events().publish)
     entrance.gates[0].open(Lease(FIRST, engine, engine.live))
@@ -56,7 +56,7 @@ async def asking() -> AsyncIterator[Asked]:
             yield Asked(url, app, engine, staged)
 
 
-async def said(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+async def text_of(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
     answer = await client.post("/v1/completions", json=ASK | fields)
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
@@ -64,8 +64,11 @@ async def said(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 
 
 async def test_each_model_is_answered_by_its_weights_on_one_address() -> None:
-    async with asking() as asked, asked.client() as client:
-        new, live = await said(client, model="candidate"), await said(client, model="live")
+    async with serve_candidate() as asked, asked.client() as client:
+        new, live = (
+            await text_of(client, model="candidate"),
+            await text_of(client, model="live"),
+        )
         assert new["choices"][0]["text"] == "new words clean"
         assert live["choices"][0]["text"] == f"{FIRST.revision.id} clean"
         assert (new["model"], live["model"]) == ("candidate", "live")
@@ -83,7 +86,7 @@ async def test_each_model_is_answered_by_its_weights_on_one_address() -> None:
 async def test_who_shows_another_token_or_none_is_answered_401(
     token: str | None, path: str
 ) -> None:
-    async with asking() as asked, asked.client(token) as client:
+    async with serve_candidate() as asked, asked.client(token) as client:
         answer = await client.request("POST" if "comp" in path else "GET", path, json=ASK)
         assert answer.status_code == 401
         assert asked.engine.requests == []
@@ -94,7 +97,7 @@ async def test_who_shows_another_token_or_none_is_answered_401(
     [({"model": "another"}, 404), ({"prompt": 7}, 400), ({"no_such_field": 1}, 400)],
 )
 async def test_what_is_wrong_is_said_in_openais_words(body: dict[str, Any], status: int) -> None:
-    async with asking() as asked, asked.client() as client:
+    async with serve_candidate() as asked, asked.client() as client:
         answer = await client.post("/v1/completions", json=ASK | {"model": "live"} | body)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
         nonsense = await client.post("/v1/completions", content=b"[1, 2]")
@@ -102,13 +105,13 @@ async def test_what_is_wrong_is_said_in_openais_words(body: dict[str, Any], stat
 
 
 async def test_nothing_of_the_daemons_own_routes_is_there() -> None:
-    async with asking() as asked, asked.client() as client:
+    async with serve_candidate() as asked, asked.client() as client:
         for path in ("/status", "/admin/reload_status", "/metrics", "/generate", "/livez"):
             assert (await client.get(path)).status_code == 404
 
 
 async def test_a_streamed_answer_comes_in_pieces() -> None:
-    async with asking() as asked, asked.client() as client:
+    async with serve_candidate() as asked, asked.client() as client:
         answer = await client.post(
             "/v1/completions", json=ASK | {"model": "candidate", "stream": True}
         )
@@ -117,7 +120,7 @@ async def test_a_streamed_answer_comes_in_pieces() -> None:
 
 
 async def test_at_the_end_it_is_gone_and_what_is_under_way_with_it() -> None:
-    async with asking() as asked:
+    async with serve_candidate() as asked:
         client = asked.client()
         endless = {"model": "candidate", "prompt": FOR_EVER, "stream": True}
         asking_on = asyncio.create_task(client.post("/v1/completions", json=endless))
@@ -143,7 +146,7 @@ async def test_at_the_end_nobody_is_left_who_has_an_engine_to_give_back() -> Non
             over.set()
         raise AssertionError("nobody sets that")
 
-    async with asking() as asked, asked.client() as client:
+    async with serve_candidate() as asked, asked.client() as client:
         asked.app.router.routes.append(Route("/slow", slow))
         asking_on = asyncio.create_task(client.get("/slow"))
         await begun.wait()

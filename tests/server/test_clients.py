@@ -11,20 +11,20 @@ import pytest
 from hotreload.server.api_schema.known_fields import (
     CHAT,
     COMPLETION,
-    EMPTY,
+    EMPTY_VALUES,
     GENERATE,
-    LABELS,
+    IDLE_VALUES,
+    IGNORED_FIELDS,
     SAMPLING_PARAMS,
     STREAM_OPTIONS,
-    UNUSUAL,
     KnownFields,
-    asks_for_nothing,
+    is_idle,
 )
 from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server_limits import Limits
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 RECORDED = [
     json.loads(line) for line in Path(__file__).with_name("clients.jsonl").read_text().splitlines()
@@ -46,7 +46,7 @@ ROUTES: dict[str, tuple[KnownFields, str, dict[str, Any]]] = {
 
 @pytest.fixture
 async def tiny(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, model=ServedModel("tiny", "tiny")) as world:
+    async with serve(tmp_path, model=ServedModel("tiny", "tiny")) as world:
         yield world
 
 
@@ -63,11 +63,11 @@ def fault_of(answer: httpx.Response) -> dict[str, Any]:
     return error if isinstance(error, dict) else told
 
 
-def named(row: dict[str, Any]) -> str:
+def name_of(row: dict[str, Any]) -> str:
     return f"{row['client']} {row['route']} {row.get('refused', '')}"
 
 
-@pytest.mark.parametrize("row", RECORDED, ids=named)
+@pytest.mark.parametrize("row", RECORDED, ids=name_of)
 async def test_what_a_client_sends_is_answered_or_refused_by_name(
     tiny: World, row: dict[str, Any]
 ) -> None:
@@ -91,7 +91,7 @@ async def test_a_field_that_is_not_honoured_is_refused_by_name_when_it_asks_for_
 ) -> None:
     known, route, bare = ROUTES[name]
     async with tiny.client() as client:
-        for field in sorted(known.others):
+        for field in sorted(known.unsupported):
             for value in ("telling", 7, [7], {"telling": 7}):
                 body = with_fields(known, bare, {field: value})
                 answer = await client.post(route, json=body)
@@ -104,8 +104,8 @@ async def test_a_field_that_is_not_honoured_is_refused_by_name_when_it_asks_for_
 @pytest.mark.parametrize("name", ROUTES)
 async def test_a_known_field_is_taken_while_it_asks_for_nothing(tiny: World, name: str) -> None:
     known, route, bare = ROUTES[name]
-    fields = known.others | known.honoured.keys() - with_fields(known, bare, {}).keys()
-    idle = {field: [None, *known.idle(field)] for field in fields}
+    fields = known.unsupported | known.supported.keys() - with_fields(known, bare, {}).keys()
+    idle = {field: [None, *known.idle_values(field)] for field in fields}
     async with tiny.client() as client:
         assert (await client.post(route, json=bare)).status_code == 200
         for at in range(max(map(len, idle.values()))):
@@ -123,21 +123,21 @@ async def test_a_label_is_taken_whatever_it_says(tiny: World, name: str) -> None
     known, route, bare = ROUTES[name]
     async with tiny.client() as client:
         for value in (True, "x", 7, {"a": 7}):
-            labels = dict.fromkeys(known.labels - known.honoured.keys(), value)
+            labels = dict.fromkeys(known.ignored - known.supported.keys(), value)
             assert (await client.post(route, json={**bare, **labels})).status_code == 200
     alone, *others = tiny.engine.requests
     assert all(each == alone for each in others)
 
 
 def test_false_is_no_zero() -> None:
-    assert asks_for_nothing(False, (False,))
-    assert not asks_for_nothing(0, (False,))
-    assert not asks_for_nothing(False, (0,))
-    assert asks_for_nothing(1.0, (1,))
-    assert not asks_for_nothing(True, (1,))
-    assert asks_for_nothing([None, ""], EMPTY)
-    assert not asks_for_nothing(["", "x"], EMPTY)
-    assert not asks_for_nothing([], (1,))
+    assert is_idle(False, (False,))
+    assert not is_idle(0, (False,))
+    assert not is_idle(False, (0,))
+    assert is_idle(1.0, (1,))
+    assert not is_idle(True, (1,))
+    assert is_idle([None, ""], EMPTY_VALUES)
+    assert not is_idle(["", "x"], EMPTY_VALUES)
+    assert not is_idle([], (1,))
 
 
 async def test_zero_asks_for_something_where_it_does(tiny: World) -> None:
@@ -167,7 +167,7 @@ async def test_what_nobody_knows_is_named_or_where_it_is_set_so_left_out(tmp_pat
     ]
     telling = {"text": "hi", "return_hidden_states": True}
     limits = Limits()
-    async with serving(tmp_path, limits=limits) as world, world.client() as client:
+    async with serve(tmp_path, limits=limits) as world, world.client() as client:
         for route, body in asked:
             refused = await client.post(route, json=body)
             assert (refused.status_code, "unknown_field" in refused.text) == (400, True)
@@ -250,9 +250,9 @@ async def test_what_is_empty_in_a_message_asks_for_nothing(tiny: World) -> None:
 def test_no_table_says_twice_what_it_says_of_a_field() -> None:
     tables = [known for known, _, _ in ROUTES.values()]
     for known in tables:
-        assert not known.others & known.honoured.keys()
-        assert not known.others & known.labels
-        assert known.unusual.keys() <= known.others | known.honoured.keys()
-    everywhere = set[str]().union(*(known.others | known.honoured.keys() for known in tables))
-    assert UNUSUAL.keys() <= everywhere
-    assert all(known.labels <= LABELS for known in tables)
+        assert not known.unsupported & known.supported.keys()
+        assert not known.unsupported & known.ignored
+        assert known.own_idle.keys() <= known.unsupported | known.supported.keys()
+    everywhere = set[str]().union(*(known.unsupported | known.supported.keys() for known in tables))
+    assert IDLE_VALUES.keys() <= everywhere
+    assert all(known.ignored <= IGNORED_FIELDS for known in tables)

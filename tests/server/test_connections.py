@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.server_limits import Limits
-from tests.server.world import World, answer_on, serving
+from tests.server.world import World, answer_on, serve
 from tests.waiting import PATIENCE
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -17,7 +17,7 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, limits=Limits(connections=3), tcp=True) as world:
+    async with serve(tmp_path, limits=Limits(connections=3), tcp=True) as world:
         yield world
 
 
@@ -70,7 +70,7 @@ async def test_connections_leave_descriptors_for_everything_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (8, 8))
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         streams = [await world.raw() for _ in range(3)]
         assert [await is_alive(each) for each in streams[1:]] == [True] * 2
         assert await asyncio.wait_for(streams[0][0].read(), PATIENCE) == b""

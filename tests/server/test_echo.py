@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.server.test_openai import client_of, refused
+from tests.server.test_openai import client_of, refusal
 from tests.server.world import World
 
 TOKENS = {
@@ -104,7 +104,7 @@ async def test_a_stop_string_in_the_prompt_ends_nothing(
 async def test_what_cannot_be_echoed_is_refused_by_its_name(
     world: World, more: dict[str, Any], param: str, words: str
 ) -> None:
-    status, error = await refused(world, "/v1/completions", {"prompt": "a"} | more)
+    status, error = await refusal(world, "/v1/completions", {"prompt": "a"} | more)
     assert (status, error["param"]) == (400, param)
     assert words in error["message"]
     assert world.engine.requests == []

@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.types import Generation, Lease, Revision
 from tests.fakes import HANG, unread
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 STREAM: dict[str, Any] = {"text": "hi", "stream": True}
 
@@ -24,7 +24,7 @@ async def flip(world: World, to: str, number: int) -> None:
 
 
 async def test_a_stream_that_began_before_a_flip_ends_as_it_began(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         engine = world.engine
         engine.speaks_for_itself()
         first = world.gate.list_answering()[0].generation
@@ -48,7 +48,7 @@ async def test_a_stream_that_began_before_a_flip_ends_as_it_began(tmp_path: Path
 async def test_what_is_aborted_under_old_weights_before_it_said_anything_runs_on_the_new(
     tmp_path: Path, is_stream: bool
 ) -> None:
-    async with serving(tmp_path, replay=True) as world, world.client() as client:
+    async with serve(tmp_path, replay=True) as world, world.client() as client:
         engine = world.engine
         engine.speaks_for_itself()
         await flip(world, "new", 2)
@@ -61,7 +61,7 @@ async def test_what_is_aborted_under_old_weights_before_it_said_anything_runs_on
 async def test_the_generation_it_was_let_in_under_answers_whenever_the_engine_is_reached(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         engine = world.engine
         engine.speaks_for_itself()
         first = world.gate.list_answering()[0].generation

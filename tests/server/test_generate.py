@@ -15,7 +15,7 @@ from hotreload.errors import BadRequest, EngineLost
 from hotreload.server.http import connections
 from hotreload.server_limits import Limits
 from hotreload.types import Lease
-from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serving
+from tests.server.world import FIRST, LEAVES, SECOND, World, answer_on, serve
 from tests.waiting import PATIENCE
 
 ASK = {"text": "hi", "sampling_params": {"max_new_tokens": 4}}
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_before_the_first_token_closes_the_generation
     world: World,
 ) -> None:
     world.engine.may_answer.clear()
-    _, writer = await world.sent(ASK)
+    _, writer = await world.ask_raw(ASK)
     await world.until(lambda: world.engine.running == 1)
     writer.close()
     await asyncio.wait_for(world.engine.went_on.wait(), PATIENCE)
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_before_the_first_token_closes_the_generation
 
 async def test_a_client_that_leaves_while_held_frees_its_place(world: World) -> None:
     world.gate.hold()
-    _, writer = await world.sent(ASK)
+    _, writer = await world.ask_raw(ASK)
     await world.until(lambda: world.gate.held == 1)
     writer.close()
     await world.until(lambda: world.gate.held == 0)
@@ -165,7 +165,7 @@ async def test_a_thousand_requests_are_held_and_answered_by_the_next_generation(
     world: World,
 ) -> None:
     world.gate.hold()
-    connections = await asyncio.gather(*(world.sent(ASK) for _ in range(1000)))
+    connections = await asyncio.gather(*(world.ask_raw(ASK) for _ in range(1000)))
     await world.until(lambda: world.gate.held == 1000)
     world.go_live(SECOND)
     answers = await asyncio.gather(*(answer_on(reader) for reader, _ in connections))
@@ -261,9 +261,9 @@ async def test_a_stream_that_breaks_through_a_fault_of_ours_is_cut_off(
 
 
 async def test_a_stream_that_nobody_reads_does_not_hold_up_a_swap(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(write_seconds=0.2)) as world:
+    async with serve(tmp_path, limits=Limits(write_seconds=0.2)) as world:
         world.engine.words = ["x" * 200_000] * 20
-        reader, writer = await world.sent(STREAM)
+        reader, writer = await world.ask_raw(STREAM)
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         await world.until(lambda: world.gate.inside == 1)
         await world.gate.wait_until_empty(5)
@@ -277,9 +277,9 @@ LARGE = "x" * 1_000_000
 
 async def test_answers_that_nobody_reads_keep_no_place_and_no_connection(tmp_path: Path) -> None:
     before = len(sockets_open())
-    async with serving(tmp_path, limits=Limits(concurrent=1, write_seconds=1)) as world:
+    async with serve(tmp_path, limits=Limits(concurrent=1, write_seconds=1)) as world:
         world.engine.words = [LARGE]
-        reader, writer = await world.sent(ASK)
+        reader, writer = await world.ask_raw(ASK)
         reader._transport.pause_reading()  # type: ignore[attr-defined]
         await world.until(lambda: bool(world.metrics.finished))
         world.send(writer, ASK)  # before the first answer is read: its own waits for that
@@ -300,7 +300,7 @@ async def test_an_answer_that_nobody_reads_keeps_no_connection_when_all_of_it_is
     tmp_path: Path, head: bytes
 ) -> None:
     before = len(sockets_open())
-    async with serving(tmp_path, limits=Limits(write_seconds=0.1)) as world:
+    async with serve(tmp_path, limits=Limits(write_seconds=0.1)) as world:
         world.engine.words = [LARGE]
         reader, writer = await world.raw()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -313,7 +313,7 @@ async def test_an_answer_that_nobody_reads_keeps_no_connection_when_all_of_it_is
 
 async def test_an_answer_that_is_read_slowly_is_sent_whole(tmp_path: Path) -> None:
     loop, got = asyncio.get_running_loop(), 0
-    async with serving(tmp_path, limits=Limits(write_seconds=0.5)) as world:
+    async with serve(tmp_path, limits=Limits(write_seconds=0.5)) as world:
         world.engine.words = [LARGE * 6]
         reader, writer = await world.raw()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ async def test_an_answer_that_is_read_drop_by_drop_is_cut_off_at_last(
 ) -> None:
     monkeypatch.setattr(connections, "MOST_READ_CHECKS", 4)
     loop, got = asyncio.get_running_loop(), 0
-    async with serving(tmp_path, limits=Limits(write_seconds=0.2)) as world:
+    async with serve(tmp_path, limits=Limits(write_seconds=0.2)) as world:
         world.engine.words = [LARGE * 40]
         reader, writer = await world.raw()
         reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -357,7 +357,7 @@ def sockets_open() -> list[str]:
 
 
 async def test_a_request_that_takes_too_long_ends(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(request_seconds=0.05)) as world:
+    async with serve(tmp_path, limits=Limits(request_seconds=0.05)) as world:
         world.engine.may_answer.clear()
         async with world.client() as client:
             whole = await client.post("/generate", json=ASK)
@@ -368,7 +368,7 @@ async def test_a_request_that_takes_too_long_ends(tmp_path: Path) -> None:
 
 
 async def test_more_requests_than_allowed_at_a_time_are_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(concurrent=1)) as world:
+    async with serve(tmp_path, limits=Limits(concurrent=1)) as world:
         world.engine.may_answer.clear()
         async with world.client() as client:
             first = asyncio.create_task(client.post("/generate", json=ASK))
@@ -384,7 +384,7 @@ async def test_more_requests_than_allowed_at_a_time_are_refused(tmp_path: Path) 
 
 
 async def test_while_booting_requests_are_told_so(tmp_path: Path) -> None:
-    async with serving(tmp_path, booted=False) as world, world.client() as client:
+    async with serve(tmp_path, booted=False) as world, world.client() as client:
         answer = await client.post("/generate", json=ASK)
         checksums = await client.get("/admin/weights_checksum")
     for each in (answer, checksums):
@@ -425,7 +425,7 @@ async def test_a_sealed_gate_lets_those_who_wait_go_with_a_503(world: World) -> 
 
 
 async def test_one_deadline_holds_for_a_request_and_all_its_replays(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(request_seconds=2.0), replay=True) as world:
+    async with serve(tmp_path, limits=Limits(request_seconds=2.0), replay=True) as world:
         world.engine.end = {"type": "abort", "code": "swap"}  # each answer is ended for a swap
         loop = asyncio.get_running_loop()
         replayed = loop.create_future()

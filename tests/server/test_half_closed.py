@@ -10,7 +10,7 @@ import pytest
 
 from hotreload.events import StopRequested
 from hotreload.server.http.connections import PeerProtocol
-from tests.server.world import World, answer_on, serving
+from tests.server.world import World, answer_on, serve
 from tests.waiting import PATIENCE
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -21,11 +21,11 @@ EACH_WAY = pytest.mark.parametrize("over_tcp", [False, True], ids=["unix", "tcp"
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, tcp=True) as world:
+    async with serve(tmp_path, tcp=True) as world:
         yield world
 
 
-async def connected(world: World, over_tcp: bool) -> Stream:
+async def connect(world: World, over_tcp: bool) -> Stream:
     if not over_tcp:
         return await world.raw()
     stream = await asyncio.open_connection("127.0.0.1", world.tcp_port)
@@ -33,7 +33,7 @@ async def connected(world: World, over_tcp: bool) -> Stream:
     return stream
 
 
-async def accepted(world: World) -> PeerProtocol:
+async def accepted_connection(world: World) -> PeerProtocol:
     """The server's end of the one connection there is."""
     await world.until(lambda: len(world.connections) == 1)
     (connection,) = world.connections
@@ -54,7 +54,7 @@ async def answer_in_the_end(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 @EACH_WAY
 async def test_who_half_closes_after_the_request_is_answered(world: World, over_tcp: bool) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi"})
     writer.write_eof()
@@ -80,7 +80,7 @@ async def test_who_half_closes_where_no_descriptor_is_left_is_answered_all_the_s
     world.send(writer, {"text": "hi"})
     writer.write_eof()
     await world.until(lambda: world.engine.running == 1)
-    connection = await accepted(world)
+    connection = await accepted_connection(world)
     await world.until(lambda: connection.is_half_closed)
     world.engine.may_answer.set()
     status, body = await answer_in_the_end(reader)
@@ -90,7 +90,7 @@ async def test_who_half_closes_where_no_descriptor_is_left_is_answered_all_the_s
 
 @EACH_WAY
 async def test_a_stream_goes_on_for_who_half_closes(world: World, over_tcp: bool) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi", "stream": True})
     await world.until(lambda: world.engine.running == 1)
@@ -105,7 +105,7 @@ async def test_a_stream_goes_on_for_who_half_closes(world: World, over_tcp: bool
 async def test_all_that_was_sent_whole_before_is_answered_and_no_more(
     world: World, over_tcp: bool
 ) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     writer.write(LIVEZ * 2 + LIVEZ[:10])
     writer.write_eof()
     assert [(await answer_on(reader))[0] for _ in range(2)] == [200, 200]
@@ -117,7 +117,7 @@ async def test_all_that_was_sent_whole_before_is_answered_and_no_more(
 async def test_who_sent_no_whole_request_is_not_waited_for(
     world: World, over_tcp: bool, sent: bytes
 ) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     writer.write(sent + b"Content-Length: 9\r\n\r\n{" if sent.startswith(b"POST") else sent)
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
@@ -128,7 +128,7 @@ async def test_who_sent_no_whole_request_is_not_waited_for(
 async def test_who_is_gone_is_noticed_while_its_stream_waits_for_the_next_piece(
     world: World, over_tcp: bool
 ) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi", "stream": True})
     await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
@@ -142,7 +142,7 @@ async def test_who_is_gone_is_noticed_while_its_stream_waits_for_the_next_piece(
 async def test_a_stream_that_waits_goes_on_for_who_half_closes_in_its_middle(
     world: World, over_tcp: bool
 ) -> None:
-    reader, writer = await connected(world, over_tcp)
+    reader, writer = await connect(world, over_tcp)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi", "stream": True})
     await asyncio.wait_for(reader.readuntil(b"data: "), PATIENCE)
@@ -159,7 +159,7 @@ async def test_a_stream_that_waits_goes_on_for_who_half_closes_in_its_middle(
 async def test_who_is_gone_is_noticed_before_the_answer_and_its_generation_ends(
     world: World, over_tcp: bool, stream: bool
 ) -> None:
-    _, writer = await connected(world, over_tcp)
+    _, writer = await connect(world, over_tcp)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi", "stream": stream})
     await world.until(lambda: world.engine.running == 1)
@@ -170,12 +170,12 @@ async def test_who_is_gone_is_noticed_before_the_answer_and_its_generation_ends(
 
 
 async def test_who_half_closes_and_goes_then_is_noticed_on_the_socket(world: World) -> None:
-    _, writer = await connected(world, over_tcp=False)
+    _, writer = await connect(world, over_tcp=False)
     world.engine.may_answer.clear()
     world.send(writer, {"text": "hi"})
     await world.until(lambda: world.engine.running == 1)
     writer.write_eof()
-    connection = await accepted(world)
+    connection = await accepted_connection(world)
     await world.until(lambda: connection.is_half_closed)
     assert world.engine.running == 1
     writer.close()
@@ -183,22 +183,22 @@ async def test_who_half_closes_and_goes_then_is_noticed_on_the_socket(world: Wor
 
 
 async def test_a_client_of_http_1_0_is_sent_nothing_but_its_answer(world: World) -> None:
-    reader, writer = await connected(world, over_tcp=True)
+    reader, writer = await connect(world, over_tcp=True)
     world.engine.may_answer.clear()
     writer.write(b'POST /generate HTTP/1.0\r\nContent-Length: 13\r\n\r\n{"text":"hi"}')
     writer.write_eof()
     await world.until(lambda: world.engine.running == 1)
-    connection = await accepted(world)
+    connection = await accepted_connection(world)
     await world.until(lambda: connection.is_half_closed)
     world.engine.may_answer.set()
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
 
 
 async def test_who_is_gone_over_tcp_is_noticed_by_the_next_piece_of_a_stream(world: World) -> None:
-    reader, writer = await connected(world, over_tcp=True)
+    reader, writer = await connect(world, over_tcp=True)
     writer.write(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
     await asyncio.wait_for(reader.readuntil(b": listening"), PATIENCE)
-    connection = await accepted(world)
+    connection = await accepted_connection(world)
     writer.close()
     await world.until(lambda: connection.is_half_closed)
     world.events.publish(StopRequested())

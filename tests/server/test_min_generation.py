@@ -10,7 +10,7 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotNewEnough, NotServing
 from hotreload.server_limits import Limits
 from hotreload.types import Lease
-from tests.server.world import FIRST, SECOND, World, answer_on, serving
+from tests.server.world import FIRST, SECOND, World, answer_on, serve
 
 HEADER = "X-Hotreload-Min-Generation"
 ASK: dict[str, Any] = {"text": "hi"}
@@ -48,14 +48,14 @@ async def test_one_that_is_live_already_answers_at_once(world: World) -> None:
 
 
 async def test_the_header_and_the_field_are_both_kept(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=QUICK) as world, world.client() as client:
+    async with serve(tmp_path, limits=QUICK) as world, world.client() as client:
         ask = ASK | {"min_generation": 1}
         answer = await client.post("/generate", json=ask, headers={HEADER: "2"})
     assert answer.status_code == 409
 
 
 async def test_what_does_not_come_in_time_is_a_409_that_says_what_is_live(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=QUICK) as world, world.client() as client:
+    async with serve(tmp_path, limits=QUICK) as world, world.client() as client:
         answer = await client.post("/generate", json=ASK | {"min_generation": 7})
         openai = await client.post("/v1/completions", json={"prompt": "a", "min_generation": 7})
         assert (world.gate.awaiting, world.gate.inside) == (0, 0)
@@ -81,7 +81,7 @@ async def test_a_header_that_is_no_number_is_a_400(world: World, wanted: str) ->
 
 
 async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
-    _, writer = await world.sent(ASK | {"min_generation": 2})
+    _, writer = await world.ask_raw(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     writer.close()
     await world.until(lambda: world.gate.awaiting == 0)
@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
 
 async def test_those_who_wait_are_bounded(world: World) -> None:
     world.gate.max_held = 1
-    reader, _ = await world.sent(ASK | {"min_generation": 2})
+    reader, _ = await world.ask_raw(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     async with world.client() as client:
         second = await client.post("/generate", json=ASK | {"min_generation": 2})
@@ -104,7 +104,7 @@ async def test_those_who_wait_are_bounded(world: World) -> None:
 
 
 async def test_those_who_wait_hold_up_no_swap(world: World) -> None:
-    reader, _ = await world.sent(ASK | {"min_generation": 2})
+    reader, _ = await world.ask_raw(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     world.gate.hold()
     await world.gate.wait_until_empty(5)
@@ -117,7 +117,7 @@ async def test_those_who_wait_hold_up_no_swap(world: World) -> None:
 
 
 async def test_those_who_wait_are_told_when_the_gate_is_sealed(world: World) -> None:
-    reader, _ = await world.sent(ASK | {"min_generation": 2})
+    reader, _ = await world.ask_raw(ASK | {"min_generation": 2})
     await world.until(lambda: world.gate.awaiting == 1)
     world.gate.seal("the engine is lost", code="engine_lost")
     status, _, problem = await answer_on(reader)

@@ -12,7 +12,7 @@ import pytest
 
 from hotreload.errors import BadRequest, EngineLost
 from hotreload.server_limits import Limits
-from tests.server.world import SECOND, World, answer_on, serving
+from tests.server.world import SECOND, World, answer_on, serve
 from tests.waiting import PATIENCE
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
@@ -38,7 +38,7 @@ async def client(world: World) -> AsyncIterator[openai.AsyncOpenAI]:
         yield client
 
 
-async def refused(world: World, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+async def refusal(world: World, path: str, body: Any) -> tuple[int, dict[str, Any]]:
     """The status and the error of a request that is refused, in OpenAI's shape."""
     async with world.client() as client:
         answer = await client.post(path, json=body)
@@ -85,7 +85,7 @@ async def test_a_chat_answers_and_names_who_made_it(
     assert answer.model_extra is not None
     assert answer.model_extra["hotreload"]["generation"] == 1
     assert raw.headers["x-hotreload-generation"] == "1"
-    await world.settled()
+    await world.settle()
     assert world.metrics.finished == [("/v1/chat/completions", 200)]
     assert world.metrics.counted == 4
 
@@ -176,7 +176,7 @@ async def test_a_stream_adds_up_to_the_whole_answer_and_ends_with_its_usage(
     assert last.usage is not None
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (7, 8)
     assert {(c.model_extra or {})["hotreload"]["generation"] for c in [*chunks, last]} == {1}
-    await world.settled()
+    await world.settle()
     assert world.metrics.first_tokens == 1
 
 
@@ -255,7 +255,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
 async def test_what_cannot_be_served_is_refused_by_its_name(
     world: World, more: dict[str, Any], param: str, words: str
 ) -> None:
-    status, error = await refused(world, "/v1/chat/completions", CHAT | more)
+    status, error = await refusal(world, "/v1/chat/completions", CHAT | more)
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert words in error["message"]
     assert world.engine.requests == []
@@ -290,7 +290,7 @@ async def test_what_asks_for_nothing_is_no_fault(world: World) -> None:
 
 @pytest.mark.parametrize("prompt", [[], [[]], [1, "a"], [True], {"a": 1}])
 async def test_a_prompt_that_is_none_is_refused(world: World, prompt: Any) -> None:
-    status, error = await refused(world, "/v1/completions", {"prompt": prompt})
+    status, error = await refusal(world, "/v1/completions", {"prompt": prompt})
     assert (status, error["param"]) == (400, "prompt")
 
 
@@ -299,7 +299,7 @@ async def test_what_the_engine_cannot_do_is_named_as_openai_does(world: World) -
     world.engine.steps.faults["prepare"] = BadRequest(
         f"{cannot}: ignored here", code="unsupported", param=cannot
     )
-    status, error = await refused(world, "/v1/chat/completions", CHAT | {"seed": 1})
+    status, error = await refusal(world, "/v1/chat/completions", CHAT | {"seed": 1})
     assert (status, error["param"]) == (400, "seed")
     assert (error["message"], error["code"]) == ("seed: ignored here", "unsupported")
 
@@ -310,7 +310,7 @@ async def test_too_long_an_answer_is_refused_by_the_name_that_was_written(
 ) -> None:
     cannot = "sampling_params.max_new_tokens"
     world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: at most 9", param=cannot)
-    status, error = await refused(world, "/v1/chat/completions", CHAT | {written: 10})
+    status, error = await refusal(world, "/v1/chat/completions", CHAT | {written: 10})
     assert (status, error["param"], error["message"]) == (400, written, f"{written}: at most 9")
 
 
@@ -325,10 +325,10 @@ async def test_another_model_is_a_404_that_names_ours(
 
 
 async def test_paths_and_methods_that_are_not_there_answer_as_openai_does(world: World) -> None:
-    status, error = await refused(world, "/v1/embeddings", {})
+    status, error = await refusal(world, "/v1/embeddings", {})
     assert (status, error["code"]) == (404, "not_found")
     assert "POST /v1/chat/completions" in error["message"]
-    status, error = await refused(world, "/v1/models", {})
+    status, error = await refusal(world, "/v1/models", {})
     assert (status, error["code"]) == (405, "method_not_allowed")
 
 
@@ -344,19 +344,19 @@ async def test_paths_and_methods_that_are_not_there_answer_as_openai_does(world:
 async def test_a_base_url_that_is_off_by_its_v1_is_told_so(
     world: World, asked: str, meant: str
 ) -> None:
-    status, error = await refused(world, asked, CHAT)
+    status, error = await refusal(world, asked, CHAT)
     assert (status, error["code"]) == (404, "not_found")
     assert f"OpenAI's API is at {meant}: its clients' base_url ends in /v1" in error["message"]
 
 
 async def test_a_body_that_is_too_long_is_a_413_as_openai_does_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(body_bytes=100)) as world:
-        status, error = await refused(world, "/v1/completions", {"prompt": "x" * 200})
+    async with serve(tmp_path, limits=Limits(body_bytes=100)) as world:
+        status, error = await refusal(world, "/v1/completions", {"prompt": "x" * 200})
     assert (status, error["code"]) == (413, "body_too_long")
 
 
 async def test_while_booting_clients_are_told_to_come_back(tmp_path: Path) -> None:
-    async with serving(tmp_path, booted=False) as world, client_of(world) as client:
+    async with serve(tmp_path, booted=False) as world, client_of(world) as client:
         for asking in (client.models.list(), client.completions.create(model="model", prompt="a")):
             with pytest.raises(openai.InternalServerError) as caught:
                 await asking
@@ -365,8 +365,8 @@ async def test_while_booting_clients_are_told_to_come_back(tmp_path: Path) -> No
 
 
 async def test_n_counts_against_the_bound_of_a_batch(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(batch=3)) as world:
-        status, error = await refused(world, "/v1/completions", {"prompt": ["a", "b"], "n": 2})
+    async with serve(tmp_path, limits=Limits(batch=3)) as world:
+        status, error = await refusal(world, "/v1/completions", {"prompt": ["a", "b"], "n": 2})
     assert (status, error["code"], error["param"]) == (400, "batch_too_big", "n")
 
 
@@ -393,11 +393,11 @@ async def test_a_client_that_leaves_closes_its_generation(world: World) -> None:
 
 
 async def test_the_routes_share_one_bound_of_requests(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(concurrent=1)) as world:
+    async with serve(tmp_path, limits=Limits(concurrent=1)) as world:
         world.engine.may_answer.clear()
-        reader, _ = await world.sent({"text": "a"})
+        reader, _ = await world.ask_raw({"text": "a"})
         await world.until(lambda: world.engine.running == 1)
-        status, error = await refused(world, "/v1/completions", {"prompt": "a"})
+        status, error = await refusal(world, "/v1/completions", {"prompt": "a"})
         world.engine.may_answer.set()
         assert (await answer_on(reader))[0] == 200
     assert (status, error["code"]) == (503, "too_many_requests")
@@ -406,7 +406,7 @@ async def test_the_routes_share_one_bound_of_requests(tmp_path: Path) -> None:
 
 async def test_the_routes_answer_over_tcp_too(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, tcp=True) as world,
+        serve(tmp_path, tcp=True) as world,
         openai.AsyncOpenAI(
             base_url=f"http://127.0.0.1:{world.tcp_port}/v1", api_key="none", max_retries=0
         ) as client,

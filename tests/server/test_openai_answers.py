@@ -19,8 +19,8 @@ def answer(text: str, ended: dict[str, Any] | None = None, **meta: Any) -> dict[
     return {"text": text, "meta_info": {"finish_reason": ended, **meta}}
 
 
-def streamed(told: OpenAIAnswer, answers: list[dict[str, Any]]) -> list[str]:
-    pieces = [piece for each in answers for piece in told.piece(each, FIRST)]
+def stream(told: OpenAIAnswer, answers: list[dict[str, Any]]) -> list[str]:
+    pieces = [piece for each in answers for piece in told.format_piece(each, FIRST)]
     return [piece["choices"][0]["text"] for piece in pieces]
 
 
@@ -32,7 +32,9 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
         answer("aé", {"type": "stop"}, output_token_logprobs=tokens, output_top_logprobs=tops),
     ]
     told = form(CHAT_SHAPE)
-    first, second = (told.piece(piece, FIRST)[0]["choices"][0]["logprobs"] for piece in pieces)
+    first, second = (
+        told.format_piece(piece, FIRST)[0]["choices"][0]["logprobs"] for piece in pieces
+    )
     likely = {"token": "a", "logprob": -0.5, "bytes": [97]}
     other = {"token": "z", "logprob": -2.0, "bytes": [122]}
     assert first["content"] == [{**likely, "top_logprobs": [likely, other]}]
@@ -44,8 +46,8 @@ def test_log_probabilities_of_a_stream_are_told_once_each() -> None:
 def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() -> None:
     tokens = [(-0.5, 7, "ab"), (-0.25, 8, "c")]
     told = form(COMPLETION_SHAPE)
-    first = told.piece(answer("ab", output_token_logprobs=tokens[:1]), FIRST)[0]
-    second = told.piece(answer("abc", output_token_logprobs=tokens), FIRST)[0]
+    first = told.format_piece(answer("ab", output_token_logprobs=tokens[:1]), FIRST)[0]
+    second = told.format_piece(answer("abc", output_token_logprobs=tokens), FIRST)[0]
     assert first["choices"][0]["logprobs"] == {
         "tokens": ["ab"],
         "token_logprobs": [-0.5],
@@ -57,7 +59,7 @@ def test_log_probabilities_of_a_completion_have_tokens_and_where_they_begin() ->
 
 def test_a_prompt_that_was_answered_twice_counts_once() -> None:
     one = answer("x", {"type": "stop"}, prompt_tokens=5, cached_tokens=3, completion_tokens=2)
-    told = form(COMPLETION_SHAPE, copies=2).whole([one, one], FIRST)
+    told = form(COMPLETION_SHAPE, copies=2).format_whole([one, one], FIRST)
     assert told["usage"] == {
         "prompt_tokens": 5,
         "completion_tokens": 4,

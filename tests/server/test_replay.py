@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from hotreload.server.model import REPLAYS
-from tests.server.world import SECOND, World, serving
+from tests.server.world import SECOND, World, serve
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 ASKS: dict[str, tuple[str, dict[str, Any], int]] = {
@@ -23,12 +23,14 @@ ASKS: dict[str, tuple[str, dict[str, Any], int]] = {
 STREAMS = pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 
 
-async def asked(world: World, path: str, body: dict[str, Any], is_stream: bool) -> httpx.Response:
+async def send_request(
+    world: World, path: str, body: dict[str, Any], is_stream: bool
+) -> httpx.Response:
     async with world.client() as client:
         return await client.post(path, json=body | {"stream": is_stream})
 
 
-def told(answer: httpx.Response) -> list[Any]:
+def parts_of(answer: httpx.Response) -> list[Any]:
     """Everything an answer says: its parts if it is a stream."""
     if not answer.headers["content-type"].startswith("text/event-stream"):
         whole = answer.json()
@@ -48,13 +50,13 @@ async def test_what_was_ended_before_it_said_anything_is_answered_by_the_next_ge
     tmp_path: Path, ask: str, is_stream: bool
 ) -> None:
     path, body, answers = ASKS[ask]
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.swaps_ahead = 1
         world.engine.swap = lambda: world.go_live(SECOND)
-        answer = await asked(world, path, body, is_stream)
+        answer = await send_request(world, path, body, is_stream)
     assert answer.status_code == 200
     assert answer.headers["x-hotreload-generation"] == "2"
-    assert generations(told(answer)) == {2}
+    assert generations(parts_of(answer)) == {2}
     assert "abort" not in answer.text
     first, second = world.engine.requests
     assert first == second
@@ -68,18 +70,18 @@ async def test_swaps_without_end_do_not_keep_a_request_for_ever(
     tmp_path: Path, ask: str, is_stream: bool
 ) -> None:
     path, body, _ = ASKS[ask]
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.swaps_ahead = 100
-        answer = await asked(world, path, body, is_stream)
+        answer = await send_request(world, path, body, is_stream)
     assert answer.status_code == 200
     assert "ended early for a swap" in answer.text
     assert len(world.engine.requests) == REPLAYS + 1
 
 
 async def test_a_stream_that_has_said_something_is_not_replayed(tmp_path: Path) -> None:
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.end = {"type": "abort", "code": "swap"}
-        parts = told(await asked(world, *ASKS["one"][:2], True))
+        parts = parts_of(await send_request(world, *ASKS["one"][:2], True))
     assert [part["text"] for part in parts][:2] == ["served", "served by"]
     assert parts[-1]["meta_info"]["finish_reason"]["code"] == "swap"
     assert len(world.engine.requests) == 1
@@ -90,6 +92,6 @@ async def test_nothing_is_replayed_unless_the_operator_says_so(
     world: World, is_stream: bool
 ) -> None:
     world.engine.swaps_ahead = 1
-    answer = await asked(world, *ASKS["one"][:2], is_stream)
+    answer = await send_request(world, *ASKS["one"][:2], is_stream)
     assert "ended early for a swap" in answer.text
     assert len(world.engine.requests) == 1

@@ -9,7 +9,7 @@ import pytest
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.server_limits import Limits
 from hotreload.types import Staged
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 from tests.waiting import PATIENCE
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -22,7 +22,7 @@ EACH_ROUTE = pytest.mark.parametrize("path", ROUTES)
 WHOLE_OR_NOT = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-async def counted(world: World, path: str, *, stream: bool, **more: Any) -> int:
+async def count_request(world: World, path: str, *, stream: bool, **more: Any) -> int:
     """Ask, read all of the answer, which begins with 200, and see what it counts as."""
     async with world.client() as client:
         answer = await client.post(path, json=ROUTES[path] | more | {"stream": stream})
@@ -36,7 +36,7 @@ async def counted(world: World, path: str, *, stream: bool, **more: Any) -> int:
 @EACH_ROUTE
 @WHOLE_OR_NOT
 async def test_what_ended_well_is_a_200(world: World, path: str, stream: bool) -> None:
-    assert await counted(world, path, stream=stream) == 200
+    assert await count_request(world, path, stream=stream) == 200
 
 
 @EACH_ROUTE
@@ -49,19 +49,19 @@ async def test_a_stream_that_ends_in_a_problem_counts_as_that_problem(
     world: World, path: str, fault: Exception, code: int
 ) -> None:
     world.engine.breaks_after = (2, fault)
-    assert await counted(world, path, stream=True) == code
+    assert await count_request(world, path, stream=True) == code
 
 
 @EACH_ROUTE
 async def test_a_stream_that_takes_too_long_counts_as_a_504(tmp_path: Path, path: str) -> None:
-    async with serving(tmp_path, limits=Limits(request_seconds=0.1)) as world:
+    async with serve(tmp_path, limits=Limits(request_seconds=0.1)) as world:
         world.engine.may_answer.clear()
-        assert await counted(world, path, stream=True) == 504
+        assert await count_request(world, path, stream=True) == 504
 
 
 async def test_a_stream_that_breaks_off_for_a_fault_of_ours_counts_as_a_500(world: World) -> None:
     world.engine.breaks_after = (2, ValueError("a fault of ours"))
-    reader, writer = await world.sent({"text": "hi", "stream": True})
+    reader, writer = await world.ask_raw({"text": "hi", "stream": True})
     await asyncio.wait_for(reader.read(), PATIENCE)
     await world.until(lambda: bool(world.metrics.finished))
     assert world.metrics.finished == [("/generate", 500)]
@@ -74,7 +74,7 @@ async def test_what_was_ended_for_a_swap_or_a_stop_is_a_503(
     world: World, path: str, stream: bool
 ) -> None:
     world.engine.end = {"type": "abort", "code": "swap", "message": "ended early"}
-    assert await counted(world, path, stream=stream) == 503
+    assert await count_request(world, path, stream=stream) == 503
 
 
 @WHOLE_OR_NOT
@@ -88,24 +88,24 @@ async def test_one_that_was_ended_early_makes_a_503_of_a_batch(world: World, str
         return chunk(weights, words)
 
     world.engine._chunk = ended_each_its_way  # type: ignore[method-assign]
-    assert await counted(world, "/generate", stream=stream, text=["a", "b", "c"]) == 503
+    assert await count_request(world, "/generate", stream=stream, text=["a", "b", "c"]) == 503
 
 
 async def test_what_the_engine_gave_up_counts_as_it_says(world: World) -> None:
     world.engine.end = {"type": "abort", "message": "bad grammar", "status_code": 400}
-    assert await counted(world, "/generate", stream=False) == 400
+    assert await count_request(world, "/generate", stream=False) == 400
 
 
 async def test_what_was_ended_and_answered_by_the_next_generation_is_a_200(tmp_path: Path) -> None:
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.swaps_ahead = 1
-        assert await counted(world, "/generate", stream=True) == 200
+        assert await count_request(world, "/generate", stream=True) == 200
 
 
 @WHOLE_OR_NOT
 async def test_a_client_that_leaves_is_a_499(world: World, stream: bool) -> None:
     world.engine.may_answer.clear()
-    _, writer = await world.sent({"text": "hi", "stream": stream})
+    _, writer = await world.ask_raw({"text": "hi", "stream": stream})
     await world.until(lambda: world.engine.running == 1)
     writer.close()
     await world.until(lambda: bool(world.metrics.finished))
@@ -116,10 +116,10 @@ async def test_a_client_that_leaves_is_a_499(world: World, stream: bool) -> None
 async def test_what_a_stop_cuts_off_is_a_503_and_no_client_that_left(
     tmp_path: Path, stream: bool
 ) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.server._graceful_seconds = 0
         world.engine.may_answer.clear()
-        reader, writer = await world.sent({"text": "hi", "stream": stream})
+        reader, writer = await world.ask_raw({"text": "hi", "stream": stream})
         await world.until(lambda: world.engine.running == 1)
         world.server.stop()
         await asyncio.wait_for(reader.read(), PATIENCE)

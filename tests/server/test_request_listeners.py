@@ -8,7 +8,7 @@ import pytest
 from hotreload.features.compare.hearing import Hearing
 from tests.server.test_answer_listeners import ALL, EACH_ROUTE
 from tests.server.test_request_counts import WHOLE_OR_NOT
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 WORDS = tuple(map(ord, "sbs1"))
 """The first letters of `served by step 1`."""
@@ -16,47 +16,47 @@ WORDS = tuple(map(ord, "sbs1"))
 
 @pytest.fixture
 async def world(tmp_path: Path) -> Any:
-    async with serving(tmp_path, sets=["compare.replay=8"]) as world:
+    async with serve(tmp_path, sets=["compare.replay=8"]) as world:
         world.engine.tells_ids = True
         yield world
 
 
-async def asked(world: World, path: str, headers: dict[str, str], **more: Any) -> None:
+async def ask(world: World, path: str, headers: dict[str, str], **more: Any) -> None:
     async with world.client() as client:
         answer = await client.post(path, json=ALL[path] | more, headers=headers)
         assert answer.status_code == 200
     await world.until(lambda: bool(world.metrics.finished))
 
 
-def heard(world: World) -> list[tuple[int, ...]]:
+def kept_requests(world: World) -> list[tuple[int, ...]]:
     return [each.answer for each in world.listener(Hearing).for_the_candidate()]
 
 
 @EACH_ROUTE
 @WHOLE_OR_NOT
 async def test_each_route_is_heard(world: World, path: str, stream: bool) -> None:
-    await asked(world, path, {}, stream=stream)
-    assert heard(world) == [WORDS]
+    await ask(world, path, {}, stream=stream)
+    assert kept_requests(world) == [WORDS]
 
 
 @EACH_ROUTE
 @WHOLE_OR_NOT
 @pytest.mark.parametrize("value", ["1", "0", ""])
 async def test_who_forbids_it_is_not(world: World, path: str, stream: bool, value: str) -> None:
-    await asked(world, path, {"X-Hotreload-No-Replay": value}, stream=stream)
-    assert heard(world) == []
+    await ask(world, path, {"X-Hotreload-No-Replay": value}, stream=stream)
+    assert kept_requests(world) == []
 
 
 @WHOLE_OR_NOT
 async def test_each_prompt_is_heard_with_its_first_answer(world: World, stream: bool) -> None:
     more = {"text": ["a", "b"], "sampling_params": {"n": 3}}
-    await asked(world, "/generate", {}, stream=stream, **more)
+    await ask(world, "/generate", {}, stream=stream, **more)
     prompts = sorted(each.prompt for each in world.listener(Hearing).for_the_candidate())
     assert prompts == [(ord("a"),), (ord("b"),)]
 
 
 async def test_nothing_is_heard_where_nobody_listens(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.engine.tells_ids = True
-        await asked(world, "/generate", {})
-        assert heard(world) == []
+        await ask(world, "/generate", {})
+        assert kept_requests(world) == []

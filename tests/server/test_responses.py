@@ -12,7 +12,7 @@ from openai.types.responses import Response
 
 from hotreload.errors import BadRequest, EngineLost
 from tests.server.fuzz import fuzz
-from tests.server.test_openai import client_of, refused
+from tests.server.test_openai import client_of, refusal
 from tests.server.test_tools import CALLS, CITY, SHOWN_TIME, WEATHER
 from tests.server.world import FIRST, World
 
@@ -43,7 +43,7 @@ async def test_a_response_answers_and_names_who_made_it(
     assert answer.model_extra["hotreload"]["fingerprint"] == "fp-1"
     assert json.loads(raw.text)["store"] is False
     assert raw.headers["x-hotreload-generation"] == "1"
-    await world.settled()
+    await world.settle()
     assert world.metrics.finished == [(PATH, 200)]
     Response.model_validate_json(raw.text)
 
@@ -188,7 +188,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
         ({"input": None}, "input", "input is missing"),
         ({"input": []}, "input", "at least one"),
         ({"input": ["x"]}, "input[0]", "an object"),
-        ({"input": [{"type": "item_reference"}]}, "input[0].type", "nothing is kept"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].type", "stores nothing"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role", "one of"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
@@ -218,7 +218,7 @@ async def test_an_engine_lost_in_mid_stream_raises_in_the_client(
 async def test_what_cannot_be_served_is_refused_by_its_name(
     world: World, more: dict[str, Any], param: str, words: str
 ) -> None:
-    status, error = await refused(world, PATH, {"input": "x"} | more)
+    status, error = await refusal(world, PATH, {"input": "x"} | more)
     assert (status, error["param"]) == (404 if param == "model" else 400, param)
     assert words in error["message"]
     assert world.engine.requests == []
@@ -236,7 +236,7 @@ async def test_what_the_engine_cannot_do_is_named_as_it_was_written(
     world: World, cannot: str, given: dict[str, Any], named: str
 ) -> None:
     world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: no", param=cannot)
-    status, error = await refused(world, PATH, {"input": "x"} | given)
+    status, error = await refusal(world, PATH, {"input": "x"} | given)
     assert (status, error["param"], error["message"]) == (400, named, f"{named}: no")
 
 

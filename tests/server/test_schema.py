@@ -20,7 +20,7 @@ from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS
-from tests.server.world import DESCRIBED, FIRST, World, attempt, serving
+from tests.server.world import DESCRIBED, FIRST, World, attempt, serve
 
 PAUSES = {"/pause_generation", "/continue_generation", "/pause", "/resume"}
 LOOKS = {"/flush_cache", "/abort_request", "/get_weights_by_name", "/weights_checker"}
@@ -84,19 +84,19 @@ async def test_the_document_says_what_opens_each_operation(world: World) -> None
 
 async def test_what_it_says_is_what_happens_to_who_shows_nothing_over_tcp(tmp_path: Path) -> None:
     keys = ApiKeys(["a-key-of-24-characters-1"])
-    async with serving(tmp_path, tcp=True, keys=keys, webhook="knock-knock") as world:
+    async with serve(tmp_path, tcp=True, keys=keys, webhook="knock-knock") as world:
         address = f"http://127.0.0.1:{world.tcp_port}"
         for (method, path), operation in DESCRIBED.items():
             async with httpx.AsyncClient(base_url=address) as client:
                 status = (await client.request(method, path)).status_code
-            wants_something = bool(operation.security or operation.who)
+            wants_something = bool(operation.security or operation.permission)
             assert (status == 401) == wants_something, path
 
 
 async def test_schemathesis_finds_no_500_and_no_answer_that_is_not_described(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, limits=QUICK) as world:
+    async with serve(tmp_path, limits=QUICK) as world:
         world.control.outcome = attempt()
         world.go_live(replace(FIRST, number=2**53))  # as new as any that is asked for
         seen = await asyncio.to_thread(fuzz, world.path, examples=8)
@@ -108,7 +108,7 @@ async def test_schemathesis_finds_no_500_and_no_answer_that_is_not_described(
 
 
 async def test_schemathesis_over_tcp_finds_the_same_and_admin_routes_closed(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=QUICK, tcp=True, webhook="knock-knock") as world:
+    async with serve(tmp_path, limits=QUICK, tcp=True, webhook="knock-knock") as world:
         world.go_live(replace(FIRST, number=2**53))
         address = f"http://127.0.0.1:{world.tcp_port}"
         only = ("/generate", "/admin/", *GUARDED, WEBHOOK)  # all else is asked above
@@ -127,7 +127,7 @@ async def test_schemathesis_over_tcp_finds_the_same_and_admin_routes_closed(tmp_
 async def test_schemathesis_finds_the_webhook_as_it_is_described(
     tmp_path: Path, headers: dict[str, str], statuses: set[int]
 ) -> None:
-    async with serving(tmp_path, webhook="knock-knock") as world:
+    async with serve(tmp_path, webhook="knock-knock") as world:
         only = "/webhook"
         seen = await asyncio.to_thread(fuzz, world.path, examples=20, only=only, headers=headers)
         assert bool(world.woken) == (202 in statuses)

@@ -12,12 +12,12 @@ import pytest
 
 from hotreload.server.http.problems import Refused
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.sglang.health import OneToken
+from hotreload.server.sglang.health import HealthProbe
 from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.fake_answers import FOR_EVER
 from tests.fakes import HANG
-from tests.server.world import FIRST, LEAVES, SECOND, World, serving
+from tests.server.world import FIRST, LEAVES, SECOND, World, serve
 
 GUARDED = [
     ("GET", "/flush_cache"),
@@ -38,17 +38,17 @@ ENDLESS = {"text": FOR_EVER, "stream": True}
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path, model=ServedModel("tiny", "/models/tiny")) as world:
+    async with serve(tmp_path, model=ServedModel("tiny", "/models/tiny")) as world:
         yield world
 
 
-async def asked(world: World, method: str, path: str, body: Any = None) -> httpx.Response:
+async def ask(world: World, method: str, path: str, body: Any = None) -> httpx.Response:
     async with world.client() as client:
         return await client.request(method, path, json=body)
 
 
 async def get(world: World, path: str) -> Any:
-    answer = await asked(world, "GET", path)
+    answer = await ask(world, "GET", path)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -111,26 +111,26 @@ async def test_the_set_up_is_told_as_routers_and_trainers_read_it(world: World, 
 
 
 async def test_every_answer_names_the_version(world: World) -> None:
-    answer = await asked(world, "POST", "/generate", {"text": "hi"})
+    answer = await ask(world, "POST", "/generate", {"text": "hi"})
     about = answer.json()["meta_info"]
     assert (about["weight_version"], about["generation"]) == ("1", 1)
-    chat = await asked(world, "POST", "/v1/completions", {"prompt": "hi"})
+    chat = await ask(world, "POST", "/v1/completions", {"prompt": "hi"})
     assert chat.json()["hotreload"]["weight_version"] == "1"
 
 
 async def test_before_anything_answers_they_say_that_it_boots(tmp_path: Path) -> None:
-    async with serving(tmp_path, booted=False) as world:
+    async with serve(tmp_path, booted=False) as world:
         for path in ("/model_info", "/server_info", "/get_load", "/health_generate"):
-            answer = await asked(world, "GET", path)
+            answer = await ask(world, "GET", path)
             assert (answer.status_code, answer.json()["code"]) == (503, "booting"), path
         for path, body in (
             ("/v1/loads", None),
             ("/v1/tokenize", {"prompt": "hi"}),
             ("/v1/detokenize", {"tokens": [1]}),
         ):
-            answer = await asked(world, "GET" if body is None else "POST", path, body)
+            answer = await ask(world, "GET" if body is None else "POST", path, body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "booting"), path
-        assert (await asked(world, "GET", "/flush_cache")).json()["code"] == "booting"
+        assert (await ask(world, "GET", "/flush_cache")).json()["code"] == "booting"
 
 
 # --- how busy it is ------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ async def test_the_load_is_a_bare_array_with_an_entry_for_each_engine(world: Wor
 
 
 async def test_who_is_inside_counts_at_once_and_nobody_who_has_left(world: World) -> None:
-    _, writer = await world.sent(ENDLESS)
+    _, writer = await world.ask_raw(ENDLESS)
     await world.until(lambda: world.engine.running == 1)
     (busy,) = await get(world, "/get_load")
     assert (busy["num_running_reqs"], busy["num_reqs"], busy["num_tokens"]) == (1, 1, 1)
@@ -197,7 +197,7 @@ async def test_loads_have_the_sections_that_are_asked_for(world: World) -> None:
 
 @pytest.mark.parametrize("query", ["include=all,sorts", "dp_rank=first", "format=prometheus"])
 async def test_what_loads_cannot_tell_is_named(world: World, query: str) -> None:
-    answer = await asked(world, "GET", f"/v1/loads?{query}")
+    answer = await ask(world, "GET", f"/v1/loads?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in answer.json()["error"]["message"]
 
@@ -206,7 +206,7 @@ async def test_what_loads_cannot_tell_is_named(world: World, query: str) -> None
 
 
 async def test_health_answers_as_soon_as_one_token_was_made(world: World) -> None:
-    answer = await asked(world, "GET", "/health_generate")
+    answer = await ask(world, "GET", "/health_generate")
     assert (answer.status_code, answer.content) == (200, b"")
     (request,) = world.engine.requests
     assert request["sampling_params"]["max_new_tokens"] == 1
@@ -216,11 +216,11 @@ async def test_all_who_ask_for_health_share_one_token_and_none_who_leaves_ends_i
     world: World,
 ) -> None:
     world.engine.may_answer.clear()
-    gone = asyncio.create_task(asked(world, "GET", "/health_generate"))
+    gone = asyncio.create_task(ask(world, "GET", "/health_generate"))
     await world.until(lambda: world.engine.running == 1)
     gone.cancel()
     await asyncio.wait({gone})
-    others = [asyncio.create_task(asked(world, "GET", "/health_generate")) for _ in range(3)]
+    others = [asyncio.create_task(ask(world, "GET", "/health_generate")) for _ in range(3)]
     await asyncio.sleep(0.05)
     assert world.engine.running == len(world.engine.requests) == 1
     world.engine.may_answer.set()
@@ -231,7 +231,7 @@ async def test_all_who_ask_for_health_share_one_token_and_none_who_leaves_ends_i
 async def test_health_is_bad_when_nobody_was_given_a_token_in_time(world: World) -> None:
     world.engine.steps.faults["generate"] = HANG
     last = 0.0
-    probe = OneToken(world.entrance, lambda: last, within=0.01)
+    probe = HealthProbe(world.entrance, lambda: last, within=0.01)
     with pytest.raises(Refused) as refused:
         await probe.wait_for_token()
     assert (refused.value.status, refused.value.code) == (503, "no_token")
@@ -247,11 +247,11 @@ async def test_health_is_bad_when_nobody_was_given_a_token_in_time(world: World)
 async def test_a_flush_forgets_what_nobody_uses_and_disturbs_nobody(
     world: World, method: str
 ) -> None:
-    await asked(world, "POST", "/generate", {"text": "hi"})
+    await ask(world, "POST", "/generate", {"text": "hi"})
     world.engine.may_answer.clear()
-    running = asyncio.create_task(asked(world, "POST", "/generate", {"text": "hi"}))
+    running = asyncio.create_task(ask(world, "POST", "/generate", {"text": "hi"}))
     await world.until(lambda: world.engine.running == 1)
-    answer = await asked(world, method, "/flush_cache?timeout=0")
+    answer = await ask(world, method, "/flush_cache?timeout=0")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.text.startswith("Cache flushed.\nFlushed items: 7\n")
@@ -285,11 +285,11 @@ async def test_an_abort_ends_the_requests_that_are_meant_with_200(
 ) -> None:
     world.engine.may_answer.clear()
     running = {
-        rid: asyncio.create_task(asked(world, "POST", "/generate", {"text": "hi", "rid": rid}))
+        rid: asyncio.create_task(ask(world, "POST", "/generate", {"text": "hi", "rid": rid}))
         for rid in ("mine", "theirs")
     }
     await world.until(lambda: world.engine.running == 2)
-    answer = await asked(world, "POST", "/abort_request", wish)
+    answer = await ask(world, "POST", "/abort_request", wish)
     assert (answer.status_code, answer.content) == (200, b"")
     await world.until(lambda: world.engine.running == 2 - len(ended))
     world.engine.may_answer.set()
@@ -308,17 +308,17 @@ async def test_an_abort_reaches_every_engine(world: World) -> None:
     for engine in (world.engine, other):
         engine.may_answer.clear()
     running = [
-        asyncio.create_task(asked(world, "POST", "/generate", {"text": "hi"})) for _ in range(2)
+        asyncio.create_task(ask(world, "POST", "/generate", {"text": "hi"})) for _ in range(2)
     ]
     await world.until(lambda: world.engine.running == other.running == 1)
-    await asked(world, "POST", "/abort_request", {"abort_all": True})
+    await ask(world, "POST", "/abort_request", {"abort_all": True})
     for task in running:
         assert (await task).json()["meta_info"]["finish_reason"] == ENDED_AS_ASKED
 
 
 async def test_what_an_abort_cannot_do_is_named(world: World) -> None:
     for wish, name in (({"prefix": True}, "prefix"), ({"abort_message": "go"}, "abort_message")):
-        answer = await asked(world, "POST", "/abort_request", wish)
+        answer = await ask(world, "POST", "/abort_request", wish)
         assert answer.status_code == 400
         assert name in answer.json()["detail"]
 
@@ -329,18 +329,18 @@ async def test_what_an_abort_cannot_do_is_named(world: World) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_the_first_numbers_of_a_leaf_are_a_bare_list(world: World, method: str) -> None:
     name = "lm_head"
-    whole = await asked(world, method, "/get_weights_by_name", {"name": name})
+    whole = await ask(world, method, "/get_weights_by_name", {"name": name})
     assert (whole.status_code, whole.json()) == (200, [[0.5, 0.25], [1.0, 2.0]])
-    one = await asked(world, method, "/get_weights_by_name", {"name": name, "truncate_size": 1})
+    one = await ask(world, method, "/get_weights_by_name", {"name": name, "truncate_size": 1})
     assert one.json() == [[0.5, 0.25]]
-    unknown = await asked(world, method, "/get_weights_by_name", {"name": "no_such"})
+    unknown = await ask(world, method, "/get_weights_by_name", {"name": "no_such"})
     assert unknown.status_code == 400
     assert "no_such" in unknown.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [{}, {"name": "lm_head", "truncate_size": 0}, {"name": 5}])
 async def test_a_leaf_must_be_named_rightly(world: World, body: Any) -> None:
-    assert (await asked(world, "POST", "/get_weights_by_name", body)).status_code == 400
+    assert (await ask(world, "POST", "/get_weights_by_name", body)).status_code == 400
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -371,7 +371,7 @@ async def test_checksums_are_added_up_as_sglang_does(world: World, method: str) 
 async def test_what_is_live_is_compared_with_a_snapshot(world: World) -> None:
     async def check(action: str, **more: Any) -> tuple[int, Any]:
         body = {"action": action, "allow_quant_error": False, "selector": "all", **more}
-        answer = await asked(world, "POST", "/weights_checker", body)
+        answer = await ask(world, "POST", "/weights_checker", body)
         return answer.status_code, answer.json()
 
     none = await check("compare")
@@ -389,7 +389,7 @@ async def test_what_is_live_is_compared_with_a_snapshot(world: World) -> None:
 async def test_random_weights_and_unknown_checks_are_refused_by_name(
     world: World, action: str
 ) -> None:
-    answer = await asked(world, "POST", "/weights_checker", {"action": action})
+    answer = await ask(world, "POST", "/weights_checker", {"action": action})
     assert (answer.status_code, answer.json()["success"]) == (400, False)
     assert action in answer.json()["message"]
 
@@ -399,13 +399,13 @@ async def test_random_weights_and_unknown_checks_are_refused_by_name(
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
 async def test_tokens_are_told_with_the_keys_of_both_worlds(world: World, path: str) -> None:
-    one = await asked(world, "POST", path, {"model": "default", "prompt": "hi"})
+    one = await ask(world, "POST", path, {"model": "default", "prompt": "hi"})
     rest = {"max_model_len": 256, "token_strs": None}
     assert one.json() == {"tokens": [104, 105], "count": 2, **rest}
     body = {"prompt": ["hi", "x"], "add_special_tokens": False, "return_token_strs": False}
-    batch = await asked(world, "POST", path, body)
+    batch = await ask(world, "POST", path, body)
     assert batch.json() == {"tokens": [[104, 105], [120]], "count": [2, 1], **rest}
-    chat = await asked(
+    chat = await ask(
         world, "POST", path, {"messages": [{"role": "user", "content": "hi"}], "tools": None}
     )
     assert chat.json() == {"tokens": [104, 105], "count": 2, **rest}
@@ -418,7 +418,7 @@ async def test_texts_are_told_with_the_keys_of_both_worlds(world: World, path: s
         ([], ""),
         ([[104, 105], [120], []], ["hi", "x", ""]),
     ):
-        answer = await asked(world, "POST", path, {"tokens": tokens, "skip_special_tokens": True})
+        answer = await ask(world, "POST", path, {"tokens": tokens, "skip_special_tokens": True})
         assert answer.json() == {"text": text, "prompt": text}
 
 
@@ -437,18 +437,18 @@ async def test_texts_are_told_with_the_keys_of_both_worlds(world: World, path: s
 async def test_what_cannot_be_encoded_or_decoded_is_named(
     world: World, path: str, body: Any, name: str
 ) -> None:
-    answer = await asked(world, "POST", path, body)
+    answer = await ask(world, "POST", path, body)
     assert answer.status_code == 400
     assert name in answer.json()["error"]["message"]
 
 
 async def test_a_batch_of_texts_is_bounded_as_one_of_prompts_is(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(batch=2)) as world:
+    async with serve(tmp_path, limits=Limits(batch=2)) as world:
         for path, body in (
             ("/v1/tokenize", {"prompt": ["a", "b", "c"]}),
             ("/v1/detokenize", {"tokens": [[1], [2], [3]]}),
         ):
-            answer = await asked(world, "POST", path, body)
+            answer = await ask(world, "POST", path, body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, "batch_too_big")
 
 
@@ -459,7 +459,7 @@ async def test_a_batch_of_texts_is_bounded_as_one_of_prompts_is(tmp_path: Path) 
 async def test_over_tcp_nobody_changes_anything_nor_reads_weights(
     tmp_path: Path, method: str, path: str
 ) -> None:
-    async with serving(tmp_path, tcp=True) as world:
+    async with serve(tmp_path, tcp=True) as world:
         address = f"http://127.0.0.1:{world.tcp_port}"
         async with httpx.AsyncClient(base_url=address) as client:
             answer = await client.request(method, path, json={"abort_all": True})

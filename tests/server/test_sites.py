@@ -7,7 +7,7 @@ import pytest
 
 from hotreload.server.http.keys import ApiKeys
 from tests.server.test_keys import GOOD, over_tcp
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 from tests.waiting import PATIENCE
 
 CHAT = "https://chat.example.com"
@@ -25,7 +25,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
 
 async def test_a_page_of_a_named_site_may_ask_and_read_the_answer(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, origins=[CHAT], tcp=True, keys=ApiKeys([GOOD])) as world,
+        serve(tmp_path, origins=[CHAT], tcp=True, keys=ApiKeys([GOOD])) as world,
         over_tcp(world) as client,
     ):
         may = await client.options("/v1/chat/completions", headers=ASKS)
@@ -54,7 +54,7 @@ async def test_a_page_of_a_named_site_may_ask_and_read_the_answer(tmp_path: Path
     "origin", ["https://evil.example", "http://chat.example.com", "null", CHAT + ":8443", ""]
 )
 async def test_a_page_of_any_other_site_is_told_nothing(tmp_path: Path, origin: str) -> None:
-    async with serving(tmp_path, origins=[CHAT]) as world, world.client() as client:
+    async with serve(tmp_path, origins=[CHAT]) as world, world.client() as client:
         asked = await client.options("/generate", headers={**ASKS, "Origin": origin})
         got = await client.get("/status", headers={**PAGE, "Origin": origin})
         heard = await client.get("/events", headers={**PAGE, "Origin": origin})
@@ -63,7 +63,7 @@ async def test_a_page_of_any_other_site_is_told_nothing(tmp_path: Path, origin: 
 
 
 async def test_no_page_reaches_what_changes_what_is_live(tmp_path: Path) -> None:
-    async with serving(tmp_path, origins=[CHAT]) as world, world.client() as client:
+    async with serve(tmp_path, origins=[CHAT]) as world, world.client() as client:
         for path in ("/admin/reload_weights", "/admin/rollback", "/webhook/huggingface"):
             asked = await client.options(path, headers=ASKS)
             assert (asked.status_code, cors(dict(asked.headers))) == (405, {})
@@ -74,7 +74,7 @@ async def test_no_page_reaches_what_changes_what_is_live(tmp_path: Path) -> None
 
 
 async def test_a_page_of_a_named_site_hears_events(tmp_path: Path) -> None:
-    async with serving(tmp_path, origins=[CHAT]) as world:
+    async with serve(tmp_path, origins=[CHAT]) as world:
         reader, writer = await world.raw()
         head = f"Origin: {CHAT}\r\nSec-Fetch-Site: cross-site\r\n"
         writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
@@ -85,13 +85,13 @@ async def test_a_page_of_a_named_site_hears_events(tmp_path: Path) -> None:
 async def test_a_network_of_its_own_is_no_obstacle_to_a_named_site(tmp_path: Path) -> None:
     """Chromium asks before a page of the internet may reach an address of this network."""
     asks = {**ASKS, "Access-Control-Request-Private-Network": "true"}
-    async with serving(tmp_path, origins=[CHAT]) as world, world.client() as client:
+    async with serve(tmp_path, origins=[CHAT]) as world, world.client() as client:
         may = await client.options("/generate", headers=asks)
     assert may.headers["access-control-allow-private-network"] == "true"
 
 
 async def test_a_named_site_must_still_come_by_our_name(tmp_path: Path) -> None:
-    async with serving(tmp_path, origins=[CHAT]) as world, world.client() as client:
+    async with serve(tmp_path, origins=[CHAT]) as world, world.client() as client:
         answer = await client.get("/status", headers={**PAGE, "Host": "evil.example"})
     assert answer.status_code == 421
 

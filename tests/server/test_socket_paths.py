@@ -14,7 +14,7 @@ from hotreload.events import Event, SocketBoundAnew, TroubleNews
 from hotreload.server.http import socket_paths
 from hotreload.server.http.server_sockets import bind_unix
 from hotreload.troubles import SOCKET_GONE
-from tests.server.world import World, answer_on, serving
+from tests.server.world import World, answer_on, serve
 from tests.waiting import Witness
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -38,7 +38,7 @@ class Watched(Witness):
         await self.until(lambda: SocketBoundAnew(str(self.path)) in self.happened)
         assert await self.answers()
 
-    async def told(self) -> str:
+    async def words(self) -> str:
         """The words of the trouble."""
         await self.until(lambda: bool(self.happened))
         (told,) = self.happened
@@ -55,7 +55,7 @@ class Watched(Witness):
 @pytest.fixture
 async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Watched]:
     monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
-    async with serving(tmp_path / "run") as world:
+    async with serve(tmp_path / "run") as world:
         yield Watched(world)
 
 
@@ -64,7 +64,7 @@ async def test_a_name_that_is_removed_is_bound_anew_with_its_mode_and_nobody_is_
 ) -> None:
     world, before = watched.world, watched.path.stat()
     world.engine.may_answer.clear()
-    reader, writer = await world.sent({"text": "hi"})
+    reader, writer = await world.ask_raw({"text": "hi"})
     await world.until(lambda: world.engine.running == 1)
     watched.path.unlink()
     await watched.bound_anew()
@@ -119,10 +119,10 @@ async def test_a_folder_whose_own_folder_is_gone_is_told_until_it_is_back(
     monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
     above = tmp_path / "above"
     above.mkdir()
-    async with serving(above / "run") as world:
+    async with serve(above / "run") as world:
         watched = Watched(world)
         above.rename(tmp_path / "elsewhere")
-        words = await watched.told()
+        words = await watched.words()
         assert f"no client can connect: its folder {above / 'run'} is gone" in words
         above.mkdir()
         await watched.bound_anew()
@@ -167,7 +167,7 @@ async def test_what_stands_there_now_is_left_alone_and_named_until_it_is_gone(
     watched.path.unlink()
     take_away = put(watched.path)
     there = watched.path.lstat()
-    assert words in await watched.told()
+    assert words in await watched.words()
     for _ in range(3):
         watched.world.socket_paths.check_now()
         await asyncio.sleep(0.02)
@@ -216,7 +216,7 @@ async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         watched = Watched(world)
         watched.path.unlink()
         await watched.bound_anew()
@@ -226,7 +226,7 @@ async def test_leaving_removes_the_one_that_was_bound_anew_and_binds_no_other(
 @needs_root
 async def test_the_group_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_paths, "PATH_CHECK_SECONDS", 0.01)
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         watched = Watched(world)
         os.chown(watched.path, -1, 4242)
         watched.path.chmod(0o620)
@@ -243,7 +243,7 @@ async def test_a_socket_of_systemds_is_told_with_the_unit_to_restart(
     with bind_unix(tmp_path / "s") as held, bind_unix(tmp_path / "s.look") as looking:
         watched.world.socket_paths.take([held, looking], ours=False)
         (tmp_path / "s.look").unlink()
-        words = await watched.told()
+        words = await watched.words()
         assert words == (
             f"no client can connect: {tmp_path / 's.look'}, which systemd opened, was removed"
         )

@@ -11,7 +11,7 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix, group_id
 from hotreload.server_limits import Limits
-from tests.server.world import World, answer_on, serving
+from tests.server.world import World, answer_on, serve
 from tests.waiting import PATIENCE
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -93,13 +93,13 @@ def test_only_one_daemon_at_a_time_looks_for_a_stale_socket(tmp_path: Path) -> N
 
 
 async def test_leaving_removes_the_socket(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         assert world.path.is_socket()
     assert not world.path.exists()
 
 
 async def test_leaving_leaves_the_socket_of_a_successor(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.path.unlink()
         successor = bind_unix(world.path)
     assert world.path.is_socket()
@@ -108,7 +108,7 @@ async def test_leaving_leaves_the_socket_of_a_successor(tmp_path: Path) -> None:
 
 async def test_what_was_sent_before_the_stop_is_answered(tmp_path: Path) -> None:
     """Connected but not yet accepted, accepted but not yet read, and half sent."""
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.server.linger_seconds = 0.3
         half = await world.raw()
         half[1].write(LIVEZ[:10])
@@ -126,7 +126,7 @@ async def test_what_was_sent_before_the_stop_is_answered(tmp_path: Path) -> None
 
 async def test_a_generation_under_way_ends_before_we_leave(world: World) -> None:
     world.engine.may_answer.clear()
-    reader, writer = await world.sent({"text": "hi"})
+    reader, writer = await world.ask_raw({"text": "hi"})
     await world.until(lambda: world.engine.running == 1)
     world.server.stop()
     await world.until(lambda: not world.path.exists())
@@ -137,10 +137,10 @@ async def test_a_generation_under_way_ends_before_we_leave(world: World) -> None
 
 
 async def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.server._graceful_seconds = 0
         world.engine.may_answer.clear()
-        reader, writer = await world.sent({"text": "hi"})
+        reader, writer = await world.ask_raw({"text": "hi"})
         await world.until(lambda: world.engine.running == 1)
         world.server.stop()
         await asyncio.wait_for(reader.read(), PATIENCE)
@@ -149,7 +149,7 @@ async def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> 
 
 
 async def test_an_idle_connection_is_closed_after_its_time(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(keep_alive_seconds=1)) as world:
+    async with serve(tmp_path, limits=Limits(keep_alive_seconds=1)) as world:
         reader, writer = await world.raw()
         writer.write(LIVEZ)
         assert (await answer_on(reader))[0] == 200

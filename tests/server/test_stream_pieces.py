@@ -9,7 +9,7 @@ import h11
 import pytest
 
 from hotreload.server.http.connections import PeerProtocol
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 from tests.waiting import PATIENCE
 
 BODY = b'{"text":"hi","stream":true}'
@@ -18,11 +18,11 @@ DONE = b"data: [DONE]\n\n"
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         yield world
 
 
-async def told(world: World, version: bytes) -> tuple[bytes, bytes]:
+async def read_stream(world: World, version: bytes) -> tuple[bytes, bytes]:
     """The head and the rest of what such a client is sent until the end."""
     reader, writer = await world.raw()
     head = b"Host: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
@@ -52,7 +52,7 @@ def pieces_of(body: bytes) -> list[bytes]:
 
 
 async def test_each_event_is_a_piece_of_its_own(world: World) -> None:
-    head, body = await told(world, b"1.1")
+    head, body = await read_stream(world, b"1.1")
     assert b"transfer-encoding: chunked" in head
     pieces = pieces_of(body)
     assert len(pieces) == len(world.engine.words) + 1
@@ -60,7 +60,7 @@ async def test_each_event_is_a_piece_of_its_own(world: World) -> None:
 
 
 async def test_who_knows_no_pieces_is_sent_bare_events(world: World) -> None:
-    head, body = await told(world, b"1.0")
+    head, body = await read_stream(world, b"1.0")
     assert b"transfer-encoding" not in head
     assert events_in(body)[-1] == "served by step 1"
 
@@ -71,12 +71,12 @@ async def test_pieces_are_written_past_those_who_need_not_know(
     framed: list[object] = []
     send = h11.Connection.send
 
-    def noting(self: h11.Connection, event: h11.Event) -> bytes | None:
+    def note_event(self: h11.Connection, event: h11.Event) -> bytes | None:
         framed.append(event)
         return send(self, event)
 
-    monkeypatch.setattr(h11.Connection, "send", noting)
-    await told(world, b"1.1")
+    monkeypatch.setattr(h11.Connection, "send", note_event)
+    await read_stream(world, b"1.1")
     told_of = [bytes(event.data) for event in framed if isinstance(event, h11.Data) and event.data]
     assert told_of == [DONE]  # the last comes with the end
 

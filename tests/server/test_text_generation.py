@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import OverloadedError, TextGenerationError, ValidationError
 
 from hotreload.errors import BadRequest
-from tests.server.world import World, serving
+from tests.server.world import World, serve
 
 GREEDY = {"temperature": 0, "max_new_tokens": 100}
 
@@ -35,13 +35,13 @@ class Asking:
 
 
 @asynccontextmanager
-async def asked(folder: Path, **more: Any) -> AsyncIterator[tuple[World, Asking]]:
-    async with serving(folder, tcp=True, **more) as world:
+async def serve_client(folder: Path, **more: Any) -> AsyncIterator[tuple[World, Asking]]:
+    async with serve(folder, tcp=True, **more) as world:
         yield world, Asking(world)
 
 
 async def test_text_is_generated_whole_and_as_a_stream(tmp_path: Path) -> None:
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         assert await client.text("hello") == "served by step 1"
         pieces = await client.text("hello", stream=True)
         full = await client.text("hello", return_full_text=True)
@@ -59,7 +59,7 @@ async def test_text_is_generated_whole_and_as_a_stream(tmp_path: Path) -> None:
 
 
 async def test_a_stream_ends_with_all_of_it_and_why_it_ended(tmp_path: Path) -> None:
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         world.engine.end = {"type": "length"}
         *_, last = await client.text("hello", stream=True, details=True, seed=3)
     assert last.generated_text == "served by step 1"
@@ -69,7 +69,7 @@ async def test_a_stream_ends_with_all_of_it_and_why_it_ended(tmp_path: Path) -> 
 
 
 async def test_what_is_asked_of_an_answer_reaches_the_engine_in_its_words(tmp_path: Path) -> None:
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         await client.text(
             "hello",
             max_new_tokens=9,
@@ -105,7 +105,7 @@ async def test_what_is_asked_of_an_answer_reaches_the_engine_in_its_words(tmp_pa
 async def test_what_cannot_be_served_is_refused_by_its_name(
     tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         with pytest.raises(ValidationError) as caught:
             await client.text("hello", **more)
     assert words in str(caught.value)
@@ -114,7 +114,7 @@ async def test_what_cannot_be_served_is_refused_by_its_name(
 
 async def test_what_the_engine_cannot_do_is_named_as_the_client_does(tmp_path: Path) -> None:
     cannot = "return_logprob"
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: not here", param=cannot)
         with pytest.raises(ValidationError, match=r"parameters\.details: not here"):
             await client.text("hello", details=True)
@@ -133,14 +133,14 @@ async def test_a_name_that_nobody_knows_and_a_body_without_inputs_are_refused(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_we_end_is_no_answer(tmp_path: Path, stream: bool) -> None:
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         world.engine.end = {"type": "abort", "code": "swap", "message": "ended early for a swap"}
         with pytest.raises(TextGenerationError, match="ended early for a swap"):
             await client.text("hello", stream=stream)
 
 
 async def test_while_booting_the_client_hears_that_it_is_too_early(tmp_path: Path) -> None:
-    async with asked(tmp_path, booted=False) as (_, client):
+    async with serve_client(tmp_path, booted=False) as (_, client):
         with pytest.raises(OverloadedError, match="starting"):
             await client.text("hello")
 
@@ -149,7 +149,7 @@ async def test_a_chat_of_a_model_without_a_name_is_of_the_model_there_is(tmp_pat
     """Where the client has an address alone, it calls the model `dummy`."""
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "null"}}}
     hello = [{"role": "user", "content": "hello"}]
-    async with asked(tmp_path) as (world, client):
+    async with serve_client(tmp_path) as (world, client):
         answer = await client.chat(hello, max_tokens=9, response_format=wanted)
         chunks = await client.chat(hello, stream=True)
     assert answer.choices[0].message.content == "served by step 1"

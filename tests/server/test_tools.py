@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from hotreload.errors import BadRequest
-from tests.server.test_openai import CHAT, HELLO, client_of, refused
+from tests.server.test_openai import CHAT, HELLO, client_of, refusal
 from tests.server.world import World
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -161,7 +161,7 @@ async def test_calls_and_what_came_of_them_go_to_the_template(world: World, argu
     ]
 
 
-def calling(function: Any, **more: Any) -> dict[str, Any]:
+def make_call(function: Any, **more: Any) -> dict[str, Any]:
     call = {"type": "function", "function": function, **more}
     return {"messages": [{"role": "assistant", "tool_calls": [call]}]}
 
@@ -194,18 +194,18 @@ def calling(function: Any, **more: Any) -> dict[str, Any]:
         ({"tools": [WEATHER], "tool_choice": "any"}, "tool_choice", "must be"),
         ({"tools": [WEATHER], "tool_choice": 3}, "tool_choice", "a string or an object"),
         ({"tools": [WEATHER], "tool_choice": {"type": "x"}}, "tool_choice", "must be"),
-        (calling({}), "messages[0].tool_calls[0]", "must be"),
+        (make_call({}), "messages[0].tool_calls[0]", "must be"),
         (
-            calling({"name": "f", "arguments": "{"}),
+            make_call({"name": "f", "arguments": "{"}),
             "messages[0].tool_calls[0].function.arguments",
             "a JSON object",
         ),
         (
-            calling({"name": "f", "arguments": [1]}),
+            make_call({"name": "f", "arguments": [1]}),
             "messages[0].tool_calls[0].function.arguments",
             "a JSON object",
         ),
-        (calling({"name": "f"}, id=3), "messages[0].tool_calls[0]", "an id"),
+        (make_call({"name": "f"}, id=3), "messages[0].tool_calls[0]", "an id"),
         (
             {"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]},
             "messages[0].tool_call_id",
@@ -216,7 +216,7 @@ def calling(function: Any, **more: Any) -> dict[str, Any]:
 async def test_tools_that_cannot_be_had_are_refused_by_name(
     world: World, more: dict[str, Any], param: str, words: str
 ) -> None:
-    status, error = await refused(world, "/v1/chat/completions", CHAT | more)
+    status, error = await refusal(world, "/v1/chat/completions", CHAT | more)
     assert (status, error["param"]) == (400, param)
     assert words in error["message"]
     assert world.engine.requests == []
@@ -226,7 +226,7 @@ async def test_a_schema_that_no_grammar_can_be_made_of_is_the_tools_fault(world:
     cannot = "sampling_params.json_schema"
     world.engine.steps.faults["prepare"] = BadRequest(f"{cannot}: bad", param=cannot)
     body = CHAT | {"tools": [WEATHER], "tool_choice": "required"}
-    status, error = await refused(world, "/v1/chat/completions", body)
+    status, error = await refusal(world, "/v1/chat/completions", body)
     assert (status, error["param"], error["message"]) == (400, "tools", "tools: bad")
 
 

@@ -14,7 +14,7 @@ from hotreload.server.http.keys import ApiKeys
 from hotreload.server.sglang.not_served import NOT_SERVED
 from hotreload.types import Lease, Outcome, Reason
 from tests.fake_answers import FOR_EVER
-from tests.server.world import FIRST, LEAVES, World, attempt, serving
+from tests.server.world import FIRST, LEAVES, World, attempt, serve
 
 KEY = "an-admin-key-of-24-chars"
 FROM_DISK, BY_NAME = "/update_weights_from_disk", "/update_weights"
@@ -31,18 +31,18 @@ NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     keys = ApiKeys([KEY])
-    async with serving(tmp_path, tcp=True, admin_keys=keys) as world:
+    async with serve(tmp_path, tcp=True, admin_keys=keys) as world:
         world.control.outcome = replace(attempt(), version="7")
         yield world
 
 
-async def asked(world: World, method: str, path: str, body: Any = None) -> httpx.Response:
+async def ask(world: World, method: str, path: str, body: Any = None) -> httpx.Response:
     async with world.client() as client:
         return await client.request(method, path, json=body)
 
 
 async def post(world: World, path: str, body: Any) -> httpx.Response:
-    return await asked(world, "POST", path, body)
+    return await ask(world, "POST", path, body)
 
 
 # --- from a folder -------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ async def test_a_trainer_that_leaves_does_not_end_its_order(world: World) -> Non
 async def test_nobody_is_aborted_unless_the_caller_says_so(
     world: World, path: str, body: Any
 ) -> None:
-    running = await streaming(world)
+    running = await start_stream(world)
     assert (await post(world, path, body)).status_code == 200
     assert not running.done()
     if path != BY_NAME:
@@ -199,16 +199,16 @@ async def test_nobody_is_aborted_unless_the_caller_says_so(
 
 
 async def test_what_is_refused_at_once_aborts_nobody(world: World) -> None:
-    running = await streaming(world)
+    running = await start_stream(world)
     world.control.refusal = BadRequest("lies outside")
     await post(world, FROM_DISK, {"model_path": "/a", "abort_all_requests": True})
     assert not running.done()
     running.cancel()
 
 
-async def streaming(world: World) -> asyncio.Task[str]:
+async def start_stream(world: World) -> asyncio.Task[str]:
     async def stream() -> str:
-        answer = await asked(world, "POST", "/generate", {"text": FOR_EVER, "stream": True})
+        answer = await ask(world, "POST", "/generate", {"text": FOR_EVER, "stream": True})
         return answer.text
 
     task = asyncio.create_task(stream())
@@ -222,12 +222,12 @@ async def streaming(world: World) -> asyncio.Task[str]:
 @pytest.mark.parametrize("path", ["/get_weight_version", "/weight_version", "/weight_info"])
 async def test_the_version_is_told_exactly_with_the_generation(world: World, path: str) -> None:
     world.go_live(replace(FIRST, version="run 3/step=7"))
-    told = (await asked(world, "GET", path)).json()
+    told = (await ask(world, "GET", path)).json()
     assert (told["weight_version"], told["generation"]) == ("run 3/step=7", 1)
     assert told["fingerprint"] == "fp-1"
-    info = (await asked(world, "GET", "/model_info")).json()
+    info = (await ask(world, "GET", "/model_info")).json()
     answer = (await post(world, "/generate", {"text": "a"})).json()
-    status = (await asked(world, "GET", "/status")).json()
+    status = (await ask(world, "GET", "/status")).json()
     for place in (info, answer["meta_info"], status):
         assert (place["weight_version"], place["generation"]) == ("run 3/step=7", 1)
 
@@ -280,11 +280,11 @@ async def test_vllms_other_updates_are_refused_by_name(world: World, body: Any, 
 
 
 async def test_the_world_size_counts_the_devices_of_all_engines(world: World) -> None:
-    assert (await asked(world, "GET", "/get_world_size", {})).json() == {"world_size": 1}
+    assert (await ask(world, "GET", "/get_world_size", {})).json() == {"world_size": 1}
     other = world.another_engine("the other")
     world.entrance.gates[1].open(Lease(FIRST, other))
-    assert (await asked(world, "GET", "/get_world_size")).json() == {"world_size": 2}
-    one = await asked(world, "GET", "/get_world_size?include_dp=false")
+    assert (await ask(world, "GET", "/get_world_size")).json() == {"world_size": 2}
+    one = await ask(world, "GET", "/get_world_size?include_dp=false")
     assert one.json() == {"world_size": 1}
 
 

@@ -14,13 +14,13 @@ from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Wai
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason, Revision
-from tests.server.world import FIRST, SECOND, World, attempt, serving
+from tests.server.world import FIRST, SECOND, World, attempt, serve
 from tests.waiting import PATIENCE
 
 LISTEN = b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def listening(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def read_events(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A client of /events that has been told that it listens."""
     reader, writer = await world.raw()
     writer.write(LISTEN)
@@ -73,7 +73,7 @@ async def test_while_holding_it_is_still_ready(world: World) -> None:
 async def test_a_daemon_that_boots_or_is_sealed_is_not_ready_and_says_why(
     tmp_path: Path, path: str
 ) -> None:
-    async with serving(tmp_path, booted=False) as world, world.client() as client:
+    async with serve(tmp_path, booted=False) as world, world.client() as client:
         booting = await client.get(path)
         world.go_live(FIRST)
         world.gate.seal("the engine is lost")
@@ -175,7 +175,7 @@ async def test_an_error_of_no_known_kind_is_a_500_with_its_code(
 
 
 async def test_every_event_reaches_every_listener_in_order(world: World) -> None:
-    listeners = [await listening(world) for _ in range(3)]
+    listeners = [await read_events(world) for _ in range(3)]
     world.events.publish(RevisionWanted(Revision("cccc3333", "step-3")))
     world.events.publish(SourceScanned("rescan"))
     for reader, writer in listeners:
@@ -187,7 +187,7 @@ async def test_every_event_reaches_every_listener_in_order(world: World) -> None
 
 async def test_a_listener_that_leaves_is_unsubscribed(world: World) -> None:
     before = len(world.events._observers)
-    _, writer = await listening(world)
+    _, writer = await read_events(world)
     assert len(world.events._observers) == before + 1
     writer.close()
     await world.until(lambda: len(world.events._observers) == before)
@@ -195,8 +195,8 @@ async def test_a_listener_that_leaves_is_unsubscribed(world: World) -> None:
 
 
 async def test_a_quiet_stream_shows_that_it_is_alive(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(heartbeat_seconds=0.02)) as world:
-        reader, writer = await listening(world)
+    async with serve(tmp_path, limits=Limits(heartbeat_seconds=0.02)) as world:
+        reader, writer = await read_events(world)
         assert await asyncio.wait_for(reader.readuntil(b": still here\n\n"), PATIENCE)
         world.events.publish(SourceScanned("after a heartbeat"))
         assert (await next_event(reader))["cause"] == "after a heartbeat"
@@ -207,10 +207,10 @@ async def test_a_listener_that_does_not_read_is_dropped_and_others_are_not(
     tmp_path: Path,
 ) -> None:
     limits = Limits(listener_queue=8, write_seconds=60)
-    async with serving(tmp_path, limits=limits) as world, asyncio.timeout(PATIENCE):
+    async with serve(tmp_path, limits=limits) as world, asyncio.timeout(PATIENCE):
         before = len(world.events._observers)
-        slow, _ = await listening(world)
-        quick, quick_writer = await listening(world)
+        slow, _ = await read_events(world)
+        quick, quick_writer = await read_events(world)
         slow._transport.pause_reading()  # type: ignore[attr-defined]
         cause = "x" * 30_000
         while len(world.events._observers) == before + 2:
@@ -222,8 +222,8 @@ async def test_a_listener_that_does_not_read_is_dropped_and_others_are_not(
 
 
 async def test_more_listeners_than_allowed_are_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(listeners=1)) as world:
-        _, writer = await listening(world)
+    async with serve(tmp_path, limits=Limits(listeners=1)) as world:
+        _, writer = await read_events(world)
         async with world.client() as client:
             answer = await client.get("/events")
         writer.close()
@@ -267,13 +267,13 @@ async def test_our_own_page_and_every_other_client_may_listen(
 async def test_nobody_takes_all_places_of_the_listeners(tmp_path: Path) -> None:
     """All of TCP counts as one: nothing tells its clients from each other."""
     limits = Limits(listeners=4)
-    async with serving(tmp_path, limits=limits, tcp=True) as world:
+    async with serve(tmp_path, limits=limits, tcp=True) as world:
         over_tcp = [await asyncio.open_connection("127.0.0.1", world.tcp_port) for _ in range(3)]
         for _, writer in over_tcp:
             writer.write(LISTEN)
         heads = [await reader.readuntil(b"\r\n") for reader, _ in over_tcp]
         assert sorted(head.split()[1] for head in heads) == [b"200", b"200", b"503"]
-        on_socket = [await listening(world) for _ in range(2)]
+        on_socket = [await read_events(world) for _ in range(2)]
         async with world.client() as client:
             refused = await client.get("/events")
             on_socket[0][1].close()
@@ -288,7 +288,7 @@ async def test_nobody_takes_all_places_of_the_listeners(tmp_path: Path) -> None:
 
 
 async def test_stopping_ends_streams_of_events_in_order(world: World) -> None:
-    reader, writer = await listening(world)
+    reader, writer = await read_events(world)
     world.events.publish(SourceScanned("last words"))
     world.server.stop()
     rest = await asyncio.wait_for(reader.read(), PATIENCE)

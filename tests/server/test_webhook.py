@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from hotreload.server.http.webhook import Webhook
-from tests.server.world import serving
+from tests.server.world import serve
 from tests.waiting import PATIENCE
 
 PATH = "/webhook/huggingface"
@@ -19,7 +19,7 @@ def over_tcp(port: int) -> httpx.AsyncClient:
 
 async def test_who_knows_the_secret_wakes_the_source_over_tcp_too(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, tcp=True, webhook="knock-knock") as world,
+        serve(tmp_path, tcp=True, webhook="knock-knock") as world,
         over_tcp(world.tcp_port) as client,
     ):
         headers = {"X-Webhook-Secret": "knock-knock"}
@@ -41,7 +41,7 @@ async def test_who_does_not_know_it_wakes_nobody_and_does_not_learn_it(
     tmp_path: Path, headers: Any, status: int, code: str
 ) -> None:
     async with (
-        serving(tmp_path, tcp=True, webhook="knock-knock") as world,
+        serve(tmp_path, tcp=True, webhook="knock-knock") as world,
         over_tcp(world.tcp_port) as client,
     ):
         answer = await client.post(PATH, headers=httpx.Headers(headers))
@@ -55,14 +55,14 @@ def test_the_secret_is_not_shown_with_what_holds_it() -> None:
 
 
 async def test_without_a_secret_there_is_no_webhook(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         answer = await client.post(PATH, headers={"X-Webhook-Secret": "anything"})
         assert (answer.status_code, answer.json()["code"]) == (404, "no_webhook")
 
 
 async def test_a_webhook_before_the_boot_is_over_is_taken(tmp_path: Path) -> None:
     async with (
-        serving(tmp_path, booted=False, webhook="knock-knock") as world,
+        serve(tmp_path, booted=False, webhook="knock-knock") as world,
         world.client() as client,
     ):
         answer = await client.post(PATH, headers={"X-Webhook-Secret": "knock-knock"})

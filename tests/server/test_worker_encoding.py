@@ -14,7 +14,7 @@ from hotreload.errors import BadRequest, EngineLost, NotServing
 from hotreload.features.bake.conduct import Conducts
 from hotreload.server.workers import remote_model
 from hotreload.types import Lease
-from tests.server.world import FIRST, SECOND, World, serving
+from tests.server.world import FIRST, SECOND, World, serve
 
 NAME = "as the first engine does"
 WORDS = ["served", "by", "step", "1"]
@@ -80,7 +80,7 @@ async def encodes_by(world: World, encoder: FakeEncoder | None) -> None:
     assert world.worker is not None
     world.worker.encoder = encoder
     world.worker.send_encoder(encoder.name if encoder else "")
-    await world.settled()
+    await world.settle()
 
 
 async def test_the_engine_is_asked_ids_and_nothing_else_changes(
@@ -205,7 +205,7 @@ async def test_a_worker_that_is_told_of_none_encodes_nothing(
 async def test_who_is_answered_a_second_time_is_asked_for_ids_again_by_one_that_encodes_alike(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.encoder = EncoderCopy(NAME, b"")
         await encodes_by(world, FakeEncoder())
         world.engine.swaps_ahead = 1
@@ -217,7 +217,7 @@ async def test_who_is_answered_a_second_time_is_asked_for_ids_again_by_one_that_
 
 
 async def test_and_for_texts_by_one_that_does_not(tmp_path: Path) -> None:
-    async with serving(tmp_path, replay=True) as world:
+    async with serve(tmp_path, replay=True) as world:
         world.engine.encoder = EncoderCopy(NAME, b"")
         other = world.another_engine("served by another")
         await encodes_by(world, FakeEncoder())
@@ -279,12 +279,12 @@ async def test_who_leaves_while_his_prompt_is_encoded_is_never_asked_for(
     world: World, encoder: FakeEncoder
 ) -> None:
     encoder.may_end.clear()
-    _, writer = await world.sent(ASK)
+    _, writer = await world.ask_raw(ASK)
     await world.until(lambda: encoder.begun == 1)
     writer.close()
     assert world.worker is not None
     running = world.worker.counts.running
     await world.until(lambda: not running.total)
     encoder.may_end.set()
-    await world.settled()
+    await world.settle()
     assert world.engine.requests == []

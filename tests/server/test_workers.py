@@ -37,7 +37,7 @@ from hotreload.server.workers.remote_model import MOST_UNREAD, _PendingAnswer
 from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server_limits import Limits
-from tests.server.world import FIRST, SECOND, World, answer_on, serving
+from tests.server.world import FIRST, SECOND, World, answer_on, serve
 from tests.waiting import PATIENCE, turn_until
 
 ASK = {"text": "hi"}
@@ -138,7 +138,7 @@ def _it(wire: Wire) -> Wire:
 
 
 @asynccontextmanager
-async def wired() -> AsyncIterator[tuple[Wire, Wire, list[Message], asyncio.Event]]:
+async def connect_wires() -> AsyncIterator[tuple[Wire, Wire, list[Message], asyncio.Event]]:
     """Two ends, what the second hears, and the loss of the first."""
     heard: list[Message] = []
     gone = asyncio.Event()
@@ -155,7 +155,7 @@ async def wired() -> AsyncIterator[tuple[Wire, Wire, list[Message], asyncio.Even
 
 @pytest.mark.parametrize("value", [2**80, -(2**70), "\ud800 half", {"a": [1, None, 1.5]}, b"x"])
 async def test_whatever_json_can_say_comes_over(value: Any) -> None:
-    async with wired() as (first, _, heard, _):
+    async with connect_wires() as (first, _, heard, _):
         first.send("word", value)
         await turn_until(lambda: bool(heard))
         assert heard == [["word", value]]
@@ -175,7 +175,7 @@ async def test_what_is_told_in_one_turn_is_written_at_once() -> None:
 
 
 async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() -> None:
-    async with wired() as (first, second, _, gone):
+    async with connect_wires() as (first, second, _, gone):
         second.close()
         await asyncio.wait_for(gone.wait(), PATIENCE)
         first.send("word")
@@ -196,7 +196,7 @@ async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() ->
 async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
     tmp_path: Path, ask: Any
 ) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         assert world.worker is not None
         worker: Any = world.worker._worker
         whole = {"within": 9.0, "at_least": 0, "exactly": None, "session": None}
@@ -325,7 +325,7 @@ def test_the_first_line_says_whose_a_request_is(head: bytes, is_so: bool | None)
 
 
 async def test_a_connection_goes_to_and_fro_by_what_is_asked_on_it(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         for _ in range(3):
             assert (await client.post("/generate", json=ASK)).status_code == 200
             assert (await client.get("/status")).json()["generation"] == 1
@@ -335,7 +335,7 @@ async def test_a_connection_goes_to_and_fro_by_what_is_asked_on_it(tmp_path: Pat
 
 
 async def test_so_do_requests_that_were_sent_at_once(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         reader, writer = await world.raw()
         world.send(writer, ASK)
         writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -348,7 +348,7 @@ async def test_so_do_requests_that_were_sent_at_once(tmp_path: Path) -> None:
 async def test_an_answer_is_written_whole_before_another_process_has_the_connection(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         world.engine.words = [LARGE]
         reader, writer = await unread(world)
         assert (await answer_on(reader))[2]["text"] == LARGE
@@ -362,7 +362,7 @@ async def test_an_answer_is_written_whole_before_another_process_has_the_connect
 async def test_who_reads_no_answer_keeps_no_connection_that_waits_to_go_elsewhere(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, limits=Limits(write_seconds=0.1)) as world:
+    async with serve(tmp_path, limits=Limits(write_seconds=0.1)) as world:
         world.engine.words = [LARGE]
         await unread(world)
         await world.until(lambda: not world.connections)
@@ -380,7 +380,7 @@ async def unread(world: World) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 async def test_a_line_that_comes_in_drops_goes_whole(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         reader, writer = await world.raw()
         for byte in b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n":
             writer.write(bytes([byte]))
@@ -392,11 +392,11 @@ async def test_a_line_that_comes_in_drops_goes_whole(tmp_path: Path) -> None:
 
 
 async def test_a_worker_names_who_is_live_also_where_nobody_answered(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         bad = {"text": "hi", "nope": 1}
         seen = [(await client.post("/generate", json=bad)).headers["x-hotreload-generation"]]
         world.go_live(SECOND)
-        await world.settled()
+        await world.settle()
         seen += [(await client.post("/generate", json=bad)).headers["x-hotreload-generation"]]
         assert seen == [str(FIRST.number), str(SECOND.number)]
 
@@ -417,7 +417,7 @@ def test_each_process_sees_the_whole_of_a_number_and_what_an_ended_one_had_is_go
 
 
 async def test_requests_count_wherever_they_run(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(concurrent=1)) as world, world.client() as client:
+    async with serve(tmp_path, limits=Limits(concurrent=1)) as world, world.client() as client:
         world.engine.may_answer.clear()
         running = asyncio.create_task(client.post("/generate", json=ASK))
         await world.until(lambda: world.engine.running == 1)
@@ -431,7 +431,7 @@ async def test_requests_count_wherever_they_run(tmp_path: Path) -> None:
 
 
 async def test_connections_count_wherever_they_are_and_idle_ones_make_room(tmp_path: Path) -> None:
-    async with serving(tmp_path, limits=Limits(connections=2)) as world:
+    async with serve(tmp_path, limits=Limits(connections=2)) as world:
         idle = [await asked_once(world) for _ in range(2)]
         assert world.worker is not None
         assert world.worker.numbers.of(1).connections == 2
@@ -457,7 +457,7 @@ async def asked_once(world: World) -> tuple[asyncio.StreamReader, asyncio.Stream
 
 
 async def test_where_the_engines_process_ends_who_waits_is_told(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world, world.client() as client:
+    async with serve(tmp_path) as world, world.client() as client:
         world.engine.may_answer.clear()
         running = asyncio.create_task(client.post("/generate", json=ASK))
         await world.until(lambda: world.engine.running == 1)
@@ -469,7 +469,7 @@ async def test_where_the_engines_process_ends_who_waits_is_told(tmp_path: Path) 
 
 
 async def test_a_slow_reader_misses_pieces_and_nothing_of_the_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         words = [f"word{number}" for number in range(5 * MOST_UNREAD)]
         world.engine.words = words
         transport = httpx.AsyncHTTPTransport(uds=str(world.path))

@@ -76,7 +76,7 @@ class WorkerInLoop:
         """The connections that it answers."""
         return set(self._worker._http.server_state.connections) if self._worker else set()
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Wait until all that it has told so far is heeded."""
         if self._wire is not None and not self._wire.is_over:
             self._settled.clear()
@@ -89,7 +89,7 @@ class WorkerInLoop:
         self._wire.close()
 
     @asynccontextmanager
-    async def running(
+    async def run_for(
         self,
         server: HttpServer,
         *,

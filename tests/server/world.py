@@ -329,17 +329,17 @@ class World:
         ours = set(self.server.server_state.connections)
         return ours | (self.worker.connections if self.worker else set())
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         """Wait until a worker, if there is one, has told all that it did."""
         if self.worker is not None:
-            await self.worker.settled()
+            await self.worker.settle()
 
     def client(self) -> httpx.AsyncClient:
         """A client of the socket; the caller closes it."""
         transport = httpx.AsyncHTTPTransport(uds=str(self.path))
         return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
 
-    async def sent(self, fields: Fields) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def ask_raw(self, fields: Fields) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A bare connection on which POST /generate has been sent."""
         reader, writer = await self.raw()
         self.send(writer, fields)
@@ -378,7 +378,7 @@ async def answer_on(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], 
 
 
 @asynccontextmanager
-async def serving(
+async def serve(
     folder: Path,
     *,
     limits: Limits | None = None,
@@ -430,7 +430,7 @@ async def _with_its_worker(
         return
     status = world.view.documents.status
     world.events.subscribe(lambda event: worker.send_live(status.live))
-    async with worker.running(
+    async with worker.run_for(
         world.server,
         model=world.app.state.model,
         metrics=world.metrics,

@@ -40,7 +40,7 @@ from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.orders import requester
 from hotreload.server.ports import Gate
-from hotreload.server.sglang.bodies import EVERY_CONTROL
+from hotreload.server.sglang.bodies import SGLANG_FIELDS
 
 USUAL = "abort"
 """The mode where none is named, SGLang's and vLLM's."""
@@ -53,9 +53,9 @@ def _one_of(*words: str) -> Kind:
     return Kind(said, lambda value: value in words, {"enum": [*words]})
 
 
-PAUSE: Mapping[str, Kind] = {**EVERY_CONTROL, "mode": _one_of("abort", "retract", "in_place")}
+PAUSE: Mapping[str, Kind] = {**SGLANG_FIELDS, "mode": _one_of("abort", "retract", "in_place")}
 VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
-CONTINUE: Mapping[str, Kind] = {**EVERY_CONTROL, "torch_empty_cache": BOOLEAN}
+CONTINUE: Mapping[str, Kind] = {**SGLANG_FIELDS, "torch_empty_cache": BOOLEAN}
 _SHAPES: Mapping[str, Schema] = {
     "Pause": an_object(
         since=PLAIN_TEXT,

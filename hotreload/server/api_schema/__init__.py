@@ -1,1 +1,1 @@
-"""The api_schema API: the fields that requests may have, and GET /openapi.json."""
+"""The API schema: the fields that requests may have, and GET /openapi.json."""

@@ -1,4 +1,4 @@
-"""JSON schemas of the answers; `operations` says which route gives which."""
+"""JSON schemas of the answers; `operations` assigns them to the routes."""
 
 from collections.abc import Mapping
 

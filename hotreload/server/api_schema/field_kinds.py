@@ -1,4 +1,4 @@
-"""The kinds of values that the fields of a request to the model have."""
+"""The kinds of values in the fields of a request to the model."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _TYPES = {str: "string", bool: "boolean", dict: "object", int: "integer"}
 
 
 def number(least: float, most: float) -> Kind:
-    """A number within bounds."""
+    """Return the kind of a number within bounds."""
     return Kind(
         f"a number from {least:g} to {most:g}",
         lambda value: is_number(value) and least <= value <= most,
@@ -122,7 +122,7 @@ IDS = Kind("a list of token ids", _are_ids, _IDS)
 
 
 def one_or_list(*kinds: type) -> Kind:
-    """A value of these types, or a list of one for each prompt."""
+    """Return the kind of a value of these types, or a list with one for each prompt."""
     named = _TYPES[kinds[0]]
     one = {"type": named}
 

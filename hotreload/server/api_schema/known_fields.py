@@ -1,5 +1,7 @@
-"""Every field that SGLang, sglang-jax, vLLM and OpenAI know, by route: which are
-honoured, and with which values the others ask for nothing."""
+"""Every field that SGLang, sglang-jax, vLLM and OpenAI know, by route.
+
+A field is supported, or is accepted only with a value that asks for nothing, or is ignored.
+"""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -34,18 +36,18 @@ from hotreload.server.http.request_body import (
 )
 from hotreload.server_limits import Limits
 
-Idle = tuple[Any, ...]
-"""Values of a field, beside null, with which a client asks for nothing."""
+IdleValues = tuple[Any, ...]
+"""Values of a field, beside null, by which a client asks for nothing."""
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-EMPTY: Idle = (False, 0, "", [], {})
-"""They ask for nothing of a field that is not honoured, unless UNUSUAL says otherwise."""
-UNUSUAL: Mapping[str, Idle] = {
-    # Not honoured, and 0 is the first of several, or asks for none of it.
+EMPTY_VALUES: IdleValues = (False, 0, "", [], {})
+"""The idle values of an unsupported field that IDLE_VALUES does not list."""
+IDLE_VALUES: Mapping[str, IdleValues] = {
+    # Unsupported, and 0 asks for something: the first of several, or none of a feature.
     **dict.fromkeys(
         _names(
             """
@@ -56,30 +58,31 @@ UNUSUAL: Mapping[str, Idle] = {
         ),
         (False, "", [], {}),
     ),
-    # To be without it would be a wish.
+    # On by default: false would ask for something.
     **dict.fromkeys(_names("add_generation_prompt include_reasoning"), (True,)),
     **dict.fromkeys(_names("skip_special_tokens spaces_between_special_tokens"), (True,)),
-    # To have it empty would be one, too.
+    # Even an empty value asks for something.
     **dict.fromkeys(_names("audio task thinking web_search_options"), ()),
     **dict.fromkeys(_names("length_penalty stream_interval typical_p"), (1,)),
-    **dict.fromkeys(_names("beam_width best_of"), (*EMPTY, 1)),
-    **dict.fromkeys(_names("function_call tool_choice"), (*EMPTY, "none", "auto")),  # of no tools
+    **dict.fromkeys(_names("beam_width best_of"), (*EMPTY_VALUES, 1)),
+    # Without tools, these choices ask for nothing.
+    **dict.fromkeys(_names("function_call tool_choice"), (*EMPTY_VALUES, "none", "auto")),
     "add_special_tokens": (True,),
-    "modalities": (*EMPTY, ["text"]),
+    "modalities": (*EMPTY_VALUES, ["text"]),
     "return_mm_kwargs": (True, False),
     "service_tier": ("", "auto", "default"),
     "thinking_token_budget": (-1,),
     "verbosity": ("", "medium"),
-    # Honoured, on one of the routes at least: other values than these are wishes, empty or not.
+    # Supported by at least one route: any other value, even an empty one, asks for something.
     **dict.fromkeys(_names("ebnf json_schema reasoning_effort regex structural_tag"), ("",)),
     **dict.fromkeys(_names("return_logprob rid stop stop_token_ids token_ids_logprob"), ("", [])),
     **dict.fromkeys(_names("chat_template_kwargs sampling_params stream_options"), ("", [], {})),
     **dict.fromkeys(_names("top_k top_logprobs"), (0,)),
     "logprobs": (False,),
-    "tools": EMPTY,
+    "tools": EMPTY_VALUES,
     "response_format": ({}, {"type": "text"}),
 }
-LABELS = _names(
+IGNORED_FIELDS = _names(
     """
     batch_size conversation_id custom_labels external_trace_header is_single log_metrics metadata
     parallel_tool_calls prediction prompt_cache_key prompt_cache_options prompt_cache_retention
@@ -87,79 +90,82 @@ LABELS = _names(
     separate_reasoning session_id stream_reasoning user
     """
 )
-"""Fields that say who asks, how to be quick, or how to put what nobody can ask for here: they
-change no answer, whatever they say. A route may honour one of them all the same."""
+"""Fields that change no answer, whatever their value.
+
+They name the client, give hints for scheduling, or set details of unsupported features. A route may
+still support one of them.
+"""
 
 ANYTHING = Kind("anything: it changes no answer", lambda value: True)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
-    """The fields of one object that somebody knows."""
+    """The fields of one object that clients of any known server may send."""
 
-    honoured: Mapping[str, Kind]
-    others: Set[str]
-    """Those that are not honoured, and may only ask for nothing."""
-    labels: Set[str] = frozenset()
+    supported: Mapping[str, Kind]
+    unsupported: Set[str]
+    """Fields that are not supported, and are accepted only with an idle value."""
+    ignored: Set[str] = frozenset()
     within: str = ""
-    """Stands before a field's name in words."""
+    """The prefix of a field's name in messages."""
     other_names: Mapping[str, str] = field(default_factory=dict)
-    """Names of other APIs, or of another place, and what is meant by each."""
-    unusual: Mapping[str, Idle] = field(default_factory=dict)
-    """Values that ask for nothing in this object alone."""
+    """Names in other APIs, or in another place, and the fields that they mean here."""
+    own_idle: Mapping[str, IdleValues] = field(default_factory=dict)
+    """Idle values in this object alone."""
 
-    def idle(self, name: str) -> Idle:
-        """The values of a field, beside null, that ask for nothing."""
-        usual = EMPTY if name in self.others else ()
-        return self.unusual.get(name, UNUSUAL.get(name, usual))
+    def idle_values(self, name: str) -> IdleValues:
+        """Return the values of a field, beside null, that ask for nothing."""
+        usual = EMPTY_VALUES if name in self.unsupported else ()
+        return self.own_idle.get(name, IDLE_VALUES.get(name, usual))
 
     @property
     def accepted_kinds(self) -> Mapping[str, Kind]:
-        """Fields that are honoured, and those that may say anything."""
-        return {**dict.fromkeys(sorted(self.labels), ANYTHING), **self.honoured}
+        """The supported fields and the ignored ones."""
+        return {**dict.fromkeys(sorted(self.ignored), ANYTHING), **self.supported}
 
     @property
-    def as_a_field(self) -> Kind:
-        """The kind of a field that holds these."""
-        properties = {name: kind.schema for name, kind in self.honoured.items()}
+    def as_field_kind(self) -> Kind:
+        """The kind of a field whose value is an object of these fields."""
+        properties = {name: kind.schema for name, kind in self.supported.items()}
         return Kind("an object", OBJECT.fits, {"type": "object", "properties": properties})
 
     def check(self, given: Fields, limits: Limits) -> Fields:
-        """Fields that ask for something, each of its kind; BadRequest names what cannot be had."""
-        asked = {name: value for name, value in given.items() if not self._is_idle(name, value)}
-        for name in sorted(asked.keys() & self.others):
+        """Return the fields that are not idle; BadRequest for a wrong or unsupported one."""
+        wanted = {name: value for name, value in given.items() if not self._is_idle(name, value)}
+        for name in sorted(wanted.keys() & self.unsupported):
             raise BadRequest(
                 f"{self.within}{name}: this server does not have it; leave it out",
                 code="unsupported_parameter",
                 param=self.within + name,
             )
         if limits.unknown_fields == "ignore":
-            asked = {name: value for name, value in asked.items() if name in self.honoured}
-        return check_kinds(asked, self.honoured, self.within, self.other_names)
+            wanted = {name: value for name, value in wanted.items() if name in self.supported}
+        return check_kinds(wanted, self.supported, self.within, self.other_names)
 
     def _is_idle(self, name: str, value: Any) -> bool:
-        if name in self.honoured or name in self.others:
-            return asks_for_nothing(value, self.idle(name))
-        return name in self.labels
+        if name in self.supported or name in self.unsupported:
+            return is_idle(value, self.idle_values(name))
+        return name in self.ignored
 
 
-def asks_for_nothing(value: Any, idle: Idle = EMPTY) -> bool:
-    """True if it is null, one of these values, or a list of some of them but of no objects."""
+def is_idle(value: Any, idle: IdleValues = EMPTY_VALUES) -> bool:
+    """True for null, an idle value, or a list of idle values that are no objects."""
     if value is None or any(_is_same(value, each) for each in idle):
         return True
     is_list = isinstance(value, list) and bool(value and idle)
-    return is_list and all(each != {} and asks_for_nothing(each, idle) for each in value)
+    return is_list and all(each != {} and is_idle(each, idle) for each in value)
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Compare as JSON does: false is no 0, and 1.0 is 1."""
+    """Compare as JSON does: false is not 0, and 1.0 is 1."""
     are_alike = type(value) is type(other) or (is_number(value) and is_number(other))
     return are_alike and bool(value == other)
 
 
-# --- what is known everywhere ----------------------------------------------------------------
+# --- unsupported on every route --------------------------------------------------------------
 
-_OF_ALL = _names(
+_UNSUPPORTED = _names(
     """
     bootstrap_host bootstrap_port bootstrap_room cache_salt custom_logit_processor
     data_parallel_rank disagg_prefill_dp_rank disagg_transfer_id dp_rank extra_key images_config
@@ -174,7 +180,7 @@ _OF_ALL = _names(
 
 PROMPTS = ("text", "input_ids")
 GENERATE = KnownFields(
-    honoured={
+    supported={
         "model": STRING,
         "rid": one_or_list(str),
         "text": one_or_list(str),
@@ -188,7 +194,7 @@ GENERATE = KnownFields(
         "return_text_in_logprobs": BOOLEAN,
         **MIN_GENERATION,
     },
-    others=_OF_ALL
+    unsupported=_UNSUPPORTED
     | _names(
         """
         audio_data background bootstrap_pair_key decode_tp_size encoder_urls http_worker_ipc
@@ -199,7 +205,7 @@ GENERATE = KnownFields(
         token_indices_to_pool video_data video_max_dynamic_patch
         """
     ),
-    labels=LABELS,
+    ignored=IGNORED_FIELDS,
     other_names={
         **dict.fromkeys(("prompt", "prompts", "inputs"), "text"),
         "max_tokens": "sampling_params.max_new_tokens",
@@ -210,7 +216,7 @@ GENERATE = KnownFields(
     },
 )
 SAMPLING_PARAMS = KnownFields(
-    honoured={
+    supported={
         **dict.fromkeys(
             _names(
                 """
@@ -224,7 +230,7 @@ SAMPLING_PARAMS = KnownFields(
         ),
         "n": CHOICES,
     },
-    others=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
+    unsupported=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
     within="sampling_params.",
     other_names={
         **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
@@ -243,7 +249,7 @@ SAMPLING: Mapping[str, tuple[str, Kind]] = {
     "presence_penalty": ("presence_penalty", number(-2, 2)),
     "seed": ("sampling_seed", whole_number(-(2**63), 2**63 - 1)),
     "stop": ("stop", STOP),
-    # Not OpenAI's, and the engine has them: `extra_body` of its client.
+    # Not in OpenAI's API, but the engine has them; clients send them in `extra_body`.
     "top_k": ("top_k", TOP_K),
     "min_p": ("min_p", number(0, 1)),
     "repetition_penalty": ("repetition_penalty", number(0, 2)),
@@ -254,23 +260,23 @@ SAMPLING: Mapping[str, tuple[str, Kind]] = {
     "regex": ("regex", STRING),
     "ebnf": ("ebnf", STRING),
 }
-"""Each field that goes to the engine as it is: what the engine calls it, and what it must be."""
+"""The fields that go to the engine unchanged: the engine's name of each, and its kind."""
 STREAM_OPTIONS = KnownFields(
-    honoured={"include_usage": BOOLEAN, "continuous_usage_stats": BOOLEAN},
-    others={"include_obfuscation"},
+    supported={"include_usage": BOOLEAN, "continuous_usage_stats": BOOLEAN},
+    unsupported={"include_obfuscation"},
     within="stream_options.",
-    unusual=dict.fromkeys(("include_usage", "continuous_usage_stats"), (False,)),
+    own_idle=dict.fromkeys(("include_usage", "continuous_usage_stats"), (False,)),
 )
 _COMMON: Mapping[str, Kind] = {
     "model": STRING,
     "n": CHOICES,
     "max_tokens": TOKENS,
     "stream": BOOLEAN,
-    "stream_options": STREAM_OPTIONS.as_a_field,
+    "stream_options": STREAM_OPTIONS.as_field_kind,
     **{name: kind for name, (_, kind) in SAMPLING.items()},
     **MIN_GENERATION,
 }
-_OF_OPENAI_ROUTES = _OF_ALL | _names(
+_OPENAI_UNSUPPORTED = _UNSUPPORTED | _names(
     """
     add_generation_prompt add_special_tokens allowed_token_ids audio bad_words best_of
     chat_template continue_final_message custom_params documents echo ec_transfer_params
@@ -287,10 +293,10 @@ _OF_OPENAI_ROUTES = _OF_ALL | _names(
 )
 
 
-def _openai(more: Mapping[str, Kind], unusual: Mapping[str, Idle]) -> KnownFields:
-    honoured = {**_COMMON, **more}
-    others = _OF_OPENAI_ROUTES - honoured.keys()
-    return KnownFields(honoured, others, LABELS, unusual=unusual)
+def _openai(more: Mapping[str, Kind], own_idle: Mapping[str, IdleValues]) -> KnownFields:
+    supported = {**_COMMON, **more}
+    unsupported = _OPENAI_UNSUPPORTED - supported.keys()
+    return KnownFields(supported, unsupported, IGNORED_FIELDS, own_idle=own_idle)
 
 
 COMPLETION = _openai(
@@ -316,7 +322,7 @@ CHAT = _openai(
     },
     {
         "add_special_tokens": (False,),  # the template puts them in
-        "tool_choice": (*EMPTY, "auto"),
+        "tool_choice": (*EMPTY_VALUES, "auto"),
         "parallel_tool_calls": (True,),
     },
 )

@@ -1,4 +1,4 @@
-"""GET /openapi.json: the app's own routes as OpenAPI 3.1, from what `operations` says of each."""
+"""GET /openapi.json: the app's routes as OpenAPI 3.1, from their descriptions in `operations`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -28,20 +28,23 @@ from hotreload.server.http.request_body import Kind
 from hotreload.server.http.request_log import GENERATION_HEADER, REQUEST_ID_HEADER
 
 ANY = (400, 401, 413, 421, 431, 500)
-"""Statuses that any request may get: no HTTP, no API key over TCP, too long a body, a browser by a
-name that is not ours, too long headers, a fault of ours."""
+"""Statuses that any request may get.
+
+They stand for: no HTTP, no API key over TCP, too long a body, a browser by an unknown host name,
+too long headers, an unexpected exception.
+"""
 PROBLEM = "application/problem+json"
 
 ABOUT = (
     "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
-    "shape of errors, elsewhere as RFC 9457 problem details. What answers GET answers HEAD. "
-    "Unknown fields are refused; a field that is null "
-    "counts as left out, and a field that other servers know is, too, while it asks for nothing."
+    "shape of errors, elsewhere as RFC 9457 problem details. Each route that answers GET answers "
+    "HEAD. Unknown fields are refused. A null field counts as left out. A field of other servers "
+    "is accepted with a value that asks for nothing."
 )
 
 
 def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
-    """Build the route; features have routes of their own."""
+    """Build the route; `of_features` adds the features' own routes and fields."""
     router = APIRouter()
     operations, shapes = dict(OPERATIONS), dict(SHAPES)
     for each in of_features:
@@ -57,7 +60,7 @@ def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
 
 
 def document(app: FastAPI, operations: Operations, shapes: Mapping[str, Schema]) -> Fields:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, Fields] = {}
     for path, method, operation in _operations(app.routes, operations):
         paths.setdefault(path, {})[method.lower()] = _operation(path, method, operation)
@@ -81,19 +84,19 @@ def _operations(
 
 
 def _operation(path: str, method: str, operation: Operation) -> Fields:
-    told: Fields = {
+    fields: Fields = {
         "summary": operation.words,
         "operationId": f"{method.lower()}_{path.strip('/').replace('/', '_') or 'front'}",
         "responses": _answers(path, operation),
         "security": operation.security,
     }
-    if operation.who:
-        told["description"] = operation.who
+    if operation.permission:
+        fields["description"] = operation.permission
     if operation.parameters:
-        told["parameters"] = [_parameter(each) for each in operation.parameters]
+        fields["parameters"] = [_parameter(each) for each in operation.parameters]
     if operation.body is not None:
-        told["requestBody"] = _body(operation.body, operation)
-    return told
+        fields["requestBody"] = _body(operation.body, operation)
+    return fields
 
 
 def _body(body: Mapping[str, Kind], operation: Operation) -> Fields:
@@ -142,15 +145,15 @@ def _refusal(path: str) -> Media:
 
 
 def _answer(status: int, content: Media) -> Fields:
-    number: Any = {"description": "Which generation answered.", "schema": {"type": "integer"}}
-    name: Any = {"description": "The request's name.", "schema": {"type": "string"}}
-    told: Fields = {
+    number: Any = {"description": "The generation that answered.", "schema": {"type": "integer"}}
+    name: Any = {"description": "The request's id.", "schema": {"type": "string"}}
+    fields: Fields = {
         "description": HTTPStatus(status).phrase,
         "headers": {GENERATION_HEADER: number, REQUEST_ID_HEADER: name},
     }
     if status in (409, 503):
-        seconds = {"description": "Seconds until another try.", "schema": {"type": "integer"}}
-        told["headers"] = {**told["headers"], "Retry-After": seconds}
+        seconds = {"description": "Seconds until a retry.", "schema": {"type": "integer"}}
+        fields["headers"] = {**fields["headers"], "Retry-After": seconds}
     if content:
-        told["content"] = {media: {"schema": schema} for media, schema in content.items()}
-    return told
+        fields["content"] = {media: {"schema": schema} for media, schema in content.items()}
+    return fields

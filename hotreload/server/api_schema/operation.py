@@ -1,4 +1,4 @@
-"""Descriptions of routes: their shape, and who may come in."""
+"""The description of a route: its fields, its answers and the permission it needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,28 +13,28 @@ HTML_TYPE = "text/html"
 
 Media = Mapping[str, Schema]
 Security = tuple[Mapping[str, tuple[str, ...]], ...]
-"""Ways to be let in, one of which is enough: a scheme by its name, or nothing."""
+"""Alternative ways to get access, any of which is enough; `{}` means none is needed."""
 
 SCHEMES: Mapping[str, Mapping[str, str]] = {
     "ApiKey": {
         "type": "http",
         "scheme": "bearer",
-        "description": "One of the keys in [server] api_keys_file, from who comes over TCP. "
-        "Nobody needs one where that is not set, nor who comes by the unix socket: the kernel "
-        "says who that is (SO_PEERCRED), and the mode and group of the socket who may come.",
+        "description": "One of the keys in [server] api_keys_file, for requests over TCP. None is "
+        "needed where the setting is empty, nor on the unix socket: there the kernel names the "
+        "client (SO_PEERCRED), and the mode and group of the socket say which users may connect.",
     },
     "AdminKey": {
         "type": "http",
         "scheme": "bearer",
-        "description": "One of the keys in [server] admin_keys_file, from who comes over TCP. It "
-        "counts as an API key too. Where that is not set, nobody is let in over TCP (403); by the "
-        "unix socket the kernel says who comes (SO_PEERCRED).",
+        "description": "One of the keys in [server] admin_keys_file, for requests over TCP. It "
+        "counts as an API key, too. Where the setting is empty, these requests get 403. On the "
+        "unix socket the kernel names the client (SO_PEERCRED).",
     },
     "WebhookSecret": {
         "type": "apiKey",
         "in": "header",
         "name": "X-Webhook-Secret",
-        "description": "What [source] webhook says.",
+        "description": "The secret in the file of [source] webhook.",
     },
 }
 KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
@@ -42,8 +42,8 @@ ADMIN_KEY_OVER_TCP: Security = ({"AdminKey": ()}, {})
 TO_ALL: Security = ()
 BY_SECRET: Security = ({"WebhookSecret": ()},)
 ADMINISTRATORS = (
-    "By the unix socket for root, the daemon's own user and members of [server] admin_group: the "
-    "kernel says who comes (SO_PEERCRED). Over TCP for who sends an admin key."
+    "On the unix socket for root, the daemon's own user and members of [server] admin_group: the "
+    "kernel names the client (SO_PEERCRED). Over TCP for requests with an admin key."
 )
 
 
@@ -71,18 +71,20 @@ class Operation:
     """Fields of which a body has exactly one."""
     parameters: tuple[Parameter, ...] = ()
     others: Mapping[int, Media] = field(default_factory=dict)
-    """Answers that are no problem and have another status than 200."""
+    """Answers with another status than 200 that are no problem."""
     may_be_empty: bool = False
     success: int = 200
     security: Security = KEY_OVER_TCP
-    who: str = ""
-    """Those who may use it, if no scheme says so."""
+    permission: str = ""
+    """The permission that the route needs, in words, where no scheme says it."""
 
 
 Operations = Mapping[tuple[str, str], Operation]
 
 
 def for_administrators(operation: Operation, *refusals: int) -> Operation:
-    """The same for administrators alone, with these refusals if any are named."""
-    told = refusals or operation.refusals
-    return replace(operation, refusals=told, security=ADMIN_KEY_OVER_TCP, who=ADMINISTRATORS)
+    """Return the operation for administrators alone, with these refusals if any are given."""
+    statuses = refusals or operation.refusals
+    return replace(
+        operation, refusals=statuses, security=ADMIN_KEY_OVER_TCP, permission=ADMINISTRATORS
+    )

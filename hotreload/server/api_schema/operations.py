@@ -1,5 +1,7 @@
-"""Every route: what it takes and what it may answer. The kinds of fields are those that bodies are
-checked by, so what stands here of a request is what happens to it."""
+"""The description of every route: its request and its answers.
+
+Requests are described by the same kinds that check them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -44,10 +46,10 @@ MIN_GENERATION_PARAMETER = Parameter(
     MIN_GENERATION_HEADER,
     "header",
     GENERATION_NUMBER,
-    "Wait for this generation or a later one; 409 when it does not come in time.",
+    "Wait for this generation or a later one; 409 if it does not come in time.",
 )
 EXACTLY_PARAMETERS = tuple(
-    Parameter(name, "header", kind, "Be answered by exactly this one; 409 when it answers no more.")
+    Parameter(name, "header", kind, "Answer by exactly these weights; 409 if they are gone.")
     for name, kind in (
         (GENERATION_HEADER, GENERATION_NUMBER),
         (FINGERPRINT_HEADER, STRING),
@@ -55,43 +57,39 @@ EXACTLY_PARAMETERS = tuple(
     )
 )
 SESSION_PARAMETERS = tuple(
-    Parameter(name, "header", STRING, "Be answered by what answered others of this name first.")
+    Parameter(name, "header", STRING, "Answer by the weights of this conversation's first answer.")
     for name in SESSION_HEADERS
 )
 NO_REPLAY_PARAMETER = Parameter(
-    NO_REPLAY_HEADER, "header", STRING, "Be kept for no comparison of weights, whatever it says."
+    NO_REPLAY_HEADER, "header", STRING, "Do not keep this request; any value."
 )
 LEAVES_PARAMETER = Parameter("leaves", "query", BOOLEAN, "Name every leaf.")
-MOST_PARAMETER = Parameter(
-    "most", "query", whole_number(1, MOST_LISTED), "How many are shown; 100."
-)
-MOST_ATTEMPTS_PARAMETER = Parameter(
-    "most", "query", MOST_PARAMETER.kind, "How many are shown; all."
-)
+MOST_PARAMETER = Parameter("most", "query", whole_number(1, MOST_LISTED), "The most entries; 100.")
+MOST_ATTEMPTS_PARAMETER = Parameter("most", "query", MOST_PARAMETER.kind, "The most entries; all.")
 REVISION_PARAMETER = Parameter(
-    "revision", "query", STRING, "The one that is meant, by its id or label; what was wanted last."
+    "revision", "query", STRING, "A revision, by its id or label; the last wanted one."
 )
-MODEL_PARAMETER = Parameter("name", "path", STRING, "What [server] model_name says.")
-FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the page.")
+MODEL_PARAMETER = Parameter("name", "path", STRING, "The name in [server] model_name.")
+FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the status page.")
 
 INCLUDE_PARAMETER = Parameter(
-    "include", "query", STRING, "core, memory, queues or all, and SGLang's others, by commas; all."
+    "include", "query", STRING, "Sections, separated by commas: core, memory, queues, all; all."
 )
 RANK_PARAMETER = Parameter(
     "dp_rank", "query", whole_number(0, 2**31 - 1), "The engine of this number alone."
 )
 
-ONE_OR_EACH = either(ref_to("Answer"), a_list(ref_to("Answer")))
-REFUSALS_OF_ORDERS = (404, 408, 409, 503, 504)
-CHANGED = (403, 404, 408, 409, 503, 504)
-UNFIT = {422: _json("Change"), 202: _json("Change"), 409: _json("Change"), 503: _json("Change")}
+ANSWER_OR_LIST = either(ref_to("Answer"), a_list(ref_to("Answer")))
+MODEL_REFUSALS = (404, 408, 409, 503, 504)
+CHANGE_REFUSALS = (403, 404, 408, 409, 503, 504)
+CHANGE_ANSWERS = dict.fromkeys((202, 409, 422, 503), _json("Change"))
 
 
-def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Operation:
+def _ask_model(words: str, whole: Schema, known: KnownFields, *required: str) -> Operation:
     return Operation(
         words,
         {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
-        REFUSALS_OF_ORDERS,
+        MODEL_REFUSALS,
         body=known.accepted_kinds,
         required=required,
         parameters=(
@@ -103,102 +101,110 @@ def _asks(words: str, whole: Schema, known: KnownFields, *required: str) -> Oper
     )
 
 
-def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
-    refusals = (*CHANGED, 422)  # a name that says nothing, beside checkpoints that are not fit
-    change = Operation(words, _json("Change"), refusals, body=body, others=UNFIT, may_be_empty=True)
-    return for_administrators(change)
+def _change(words: str, body: Mapping[str, Kind]) -> Operation:
+    refusals = (*CHANGE_REFUSALS, 422)  # 422 also for a name without a checkpoint
+    operation = Operation(
+        words, _json("Change"), refusals, body=body, others=CHANGE_ANSWERS, may_be_empty=True
+    )
+    return for_administrators(operation)
 
 
-def _pins(words: str) -> Operation:
-    pin = Operation(words, _json("Pinned"), CHANGED, body=admin.PIN_FIELDS, may_be_empty=True)
-    return for_administrators(pin)
+def _pin(words: str) -> Operation:
+    operation = Operation(
+        words, _json("Pinned"), CHANGE_REFUSALS, body=admin.PIN_FIELDS, may_be_empty=True
+    )
+    return for_administrators(operation)
 
 
-def _guarded(operation: Operation) -> Operation:
+def _for_administrators(operation: Operation) -> Operation:
     return for_administrators(operation, 403, 408, 503)
 
 
-def _by(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) -> Operations:
+def _same(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) -> Operations:
     return {(method, path): operation for method in methods for path in paths}
 
 
 EITHER = ("GET", "POST")
 SGLANG_OPERATIONS: Operations = {
-    **_by(
+    **_same(
         ("GET",),
         ("/model_info", "/get_model_info"),
-        Operation("SGLang's: what answers.", _json("ModelInfo"), (503,)),
+        Operation("SGLang's: the model and its weights.", _json("ModelInfo"), (503,)),
     ),
-    **_by(
+    **_same(
         ("GET",),
         ("/server_info", "/get_server_info"),
-        Operation("SGLang's: how it is set up.", _json("ServerInfo"), (503,)),
+        Operation("SGLang's: the server's settings.", _json("ServerInfo"), (503,)),
     ),
     ("GET", "/get_load"): Operation(
-        "SGLang's: how busy each engine is.", _json("LoadArray"), (503,)
+        "SGLang's: the load of each engine.", _json("LoadArray"), (503,)
     ),
     ("GET", "/v1/loads"): Operation(
-        "SGLang's: the same in full.",
+        "SGLang's: the full load report.",
         _json("Loads"),
         (503,),
         parameters=(INCLUDE_PARAMETER, RANK_PARAMETER),
     ),
-    ("GET", "/health_generate"): Operation("SGLang's: does it make a token?", {}, (503,)),
-    **_by(
+    ("GET", "/health_generate"): Operation("SGLang's: make one token.", {}, (503,)),
+    **_same(
         EITHER,
         ("/flush_cache",),
-        _guarded(
-            Operation("SGLang's: forget cached prefixes that nobody uses.", {TEXT_TYPE: PLAIN_TEXT})
+        _for_administrators(
+            Operation(
+                "SGLang's: drop cached prefixes that are not in use.", {TEXT_TYPE: PLAIN_TEXT}
+            )
         ),
     ),
-    ("POST", "/abort_request"): _guarded(
-        Operation("SGLang's: end a request, or all.", {}, body=bodies.ABORT, may_be_empty=True)
+    ("POST", "/abort_request"): _for_administrators(
+        Operation(
+            "SGLang's: abort a request, or all.", {}, body=bodies.ABORT_FIELDS, may_be_empty=True
+        )
     ),
-    **_by(
+    **_same(
         EITHER,
         ("/get_weights_by_name",),
-        _guarded(
+        _for_administrators(
             Operation(
                 "SGLang's: the first numbers of a leaf or a tensor.",
                 _json("FirstValues"),
-                body=bodies.BY_NAME,
+                body=bodies.WEIGHTS_BY_NAME_FIELDS,
                 required=("name",),
                 others={400: _json("OpenAIError")},
             )
         ),
     ),
-    **_by(
+    **_same(
         EITHER,
         ("/weights_checker",),
-        _guarded(
+        _for_administrators(
             Operation(
-                "SGLang's: checksums computed now, and whether they are those of a snapshot.",
+                "SGLang's: compute checksums, or compare them with a snapshot.",
                 _json("Checked"),
-                body=bodies.CHECK,
+                body=bodies.CHECK_FIELDS,
                 others={400: _json("Checked")},
                 may_be_empty=True,
             )
         ),
     ),
-    **_by(
+    **_same(
         ("POST",),
         ("/tokenize", "/v1/tokenize"),
         Operation(
             "SGLang's and vLLM's: the tokens of texts or of a chat.",
             _json("Tokens"),
             (408, 503),
-            body=bodies.TOKENIZE,
+            body=bodies.TOKENIZE_FIELDS,
             one_of=("prompt", "messages"),
         ),
     ),
-    **_by(
+    **_same(
         ("POST",),
         ("/detokenize", "/v1/detokenize"),
         Operation(
             "SGLang's and vLLM's: the texts of tokens.",
             _json("Detokenized"),
             (408, 503),
-            body=bodies.DETOKENIZE,
+            body=bodies.DETOKENIZE_FIELDS,
             required=("tokens",),
         ),
     ),
@@ -207,7 +213,7 @@ SGLANG_OPERATIONS: Operations = {
 _OTHER_SERVERS_OPERATIONS: Operations = {
     **SGLANG_OPERATIONS,
     **ORDER_OPERATIONS,
-    ("POST", "/v1/responses"): _asks(
+    ("POST", "/v1/responses"): _ask_model(
         "OpenAI's responses, of text and without state.", ref_to("Response"), RESPONSES, "input"
     ),
 }
@@ -215,19 +221,19 @@ _OTHER_SERVERS_OPERATIONS: Operations = {
 OPERATIONS: Operations = {
     **_OTHER_SERVERS_OPERATIONS,
     ("POST", "/generate"): replace(
-        _asks("Ask in the engine's own schema.", ONE_OR_EACH, known_fields.GENERATE),
+        _ask_model("Ask in the engine's own schema.", ANSWER_OR_LIST, known_fields.GENERATE),
         one_of=known_fields.PROMPTS,
     ),
-    ("POST", "/"): _asks(
-        "Ask as huggingface_hub's client does.",
+    ("POST", "/"): _ask_model(
+        "Ask in the schema of huggingface_hub's client.",
         a_list(ref_to("TextGeneration")),
         TEXT_GENERATION,
         "inputs",
     ),
-    ("POST", "/v1/completions"): _asks(
+    ("POST", "/v1/completions"): _ask_model(
         "OpenAI's completions.", ref_to("Completion"), known_fields.COMPLETION, "prompt"
     ),
-    ("POST", "/v1/chat/completions"): _asks(
+    ("POST", "/v1/chat/completions"): _ask_model(
         "OpenAI's chat completions.", ref_to("ChatCompletion"), known_fields.CHAT, "messages"
     ),
     ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
@@ -235,14 +241,14 @@ OPERATIONS: Operations = {
         "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL_PARAMETER,)
     ),
     ("GET", "/livez"): Operation(
-        "Is the process there?", {JSON_TYPE: {"type": "object"}}, security=TO_ALL
+        "Whether the process runs.", {JSON_TYPE: {"type": "object"}}, security=TO_ALL
     ),
     ("GET", "/readyz"): Operation(
-        "Are requests answered?", {JSON_TYPE: {"type": "object"}}, (503,), security=TO_ALL
+        "Whether requests are answered.", {JSON_TYPE: {"type": "object"}}, (503,), security=TO_ALL
     ),
-    ("GET", "/health"): Operation("The same, as sglang asks it.", {}, (503,), security=TO_ALL),
+    ("GET", "/health"): Operation("/readyz under sglang's name.", {}, (503,), security=TO_ALL),
     ("GET", "/gate"): Operation(
-        "Is what was wanted last live for good?",
+        "Whether the last wanted revision is live and its bake is over.",
         _json("Verdict"),
         parameters=(REVISION_PARAMETER,),
         others={409: _json("Verdict")},
@@ -252,41 +258,41 @@ OPERATIONS: Operations = {
         "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS_PARAMETER,)
     ),
     ("GET", "/checkpoints"): Operation(
-        "What the source sees, and why each is not live.",
+        "The checkpoints of the source, and why each is not live.",
         _json("Listing"),
         parameters=(MOST_PARAMETER,),
     ),
     ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
     ("GET", "/events"): Operation(
-        "Every event as it happens.", {EVENT_STREAM_TYPE: PLAIN_TEXT}, (403, 503)
+        "A stream of all events.", {EVENT_STREAM_TYPE: PLAIN_TEXT}, (403, 503)
     ),
     ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT_TYPE: PLAIN_TEXT}),
     ("GET", "/openapi.json"): Operation("This document.", {JSON_TYPE: {"type": "object"}}),
     ("GET", "/"): Operation("The status page.", {HTML_TYPE: PLAIN_TEXT}),
     ("GET", "/page/{name}"): Operation(
-        "A file of it.",
+        "A file of the status page.",
         dict.fromkeys((HTML_TYPE, "text/css", "text/javascript", "image/svg+xml"), PLAIN_TEXT),
         (404,),
         parameters=(FILE_PARAMETER,),
     ),
     ("POST", "/webhook/huggingface"): Operation(
-        "The hub says that something is new.",
+        "Look for a new checkpoint now, because the hub has one.",
         {JSON_TYPE: {"type": "object"}},
         (401, 403, 404),
         success=202,
         security=BY_SECRET,
     ),
-    ("POST", "/admin/reload_weights"): _changes("Make a revision live.", admin.RELOAD_FIELDS),
-    ("POST", "/admin/rollback"): _changes("Go back to a generation.", admin.ROLLBACK_FIELDS),
-    ("POST", "/admin/perturb_weights"): _changes("Add noise to leaves.", admin.PERTURB_FIELDS),
-    ("POST", "/admin/pin"): _pins("Hold what is live against the source."),
-    ("POST", "/admin/unpin"): _pins("Follow the source again."),
+    ("POST", "/admin/reload_weights"): _change("Make a revision live.", admin.RELOAD_FIELDS),
+    ("POST", "/admin/rollback"): _change("Go back to a generation.", admin.ROLLBACK_FIELDS),
+    ("POST", "/admin/perturb_weights"): _change("Add noise to leaves.", admin.PERTURB_FIELDS),
+    ("POST", "/admin/pin"): _pin("Pin the live weights."),
+    ("POST", "/admin/unpin"): _pin("Follow the source again."),
     ("GET", "/admin/reload_status"): for_administrators(
-        Operation("What of the status is about reloading.", _json("ReloadStatus"), (403, 503))
+        Operation("The status of reloads.", _json("ReloadStatus"), (403, 503))
     ),
     ("GET", "/admin/weights_checksum"): for_administrators(
         Operation(
-            "Checksums computed now.", _json("Checksum"), (403, 503), parameters=(LEAVES_PARAMETER,)
+            "Compute checksums now.", _json("Checksum"), (403, 503), parameters=(LEAVES_PARAMETER,)
         )
     ),
 }

@@ -1,5 +1,4 @@
-"""The routes by which other servers' clients order weights, or name them: what they take and
-answer."""
+"""The description of the routes by which other servers' clients load or name weights."""
 
 from hotreload.server.api_schema.operation import (
     JSON_TYPE,
@@ -18,19 +17,19 @@ _VERSION: Media = {JSON_TYPE: ref_to("Version")}
 _NOT_DONE: Media = {JSON_TYPE: ref_to("NotDone")}
 INCLUDE_DP = Parameter("include_dp", "query", BOOLEAN, "Count all engines; true.")
 
-_TELLS_VERSION = Operation(
+_VERSION_OPERATION = Operation(
     "SGLang's and vLLM's: the version of the weights that answer.", _VERSION, (503,)
 )
 
 ORDER_OPERATIONS: Operations = {
-    ("GET", "/get_weight_version"): _TELLS_VERSION,
-    ("GET", "/weight_version"): _TELLS_VERSION,
-    ("GET", "/weight_info"): _TELLS_VERSION,
+    ("GET", "/get_weight_version"): _VERSION_OPERATION,
+    ("GET", "/weight_version"): _VERSION_OPERATION,
+    ("GET", "/weight_info"): _VERSION_OPERATION,
     ("POST", "/update_weights_from_disk"): for_administrators(
         Operation(
-            "SGLang's: make a checkpoint live, and answer when it is, or why it is not.",
+            "SGLang's: make a checkpoint live; answer once it is live, or with the reason.",
             _UPDATED,
-            body=bodies.UPDATE,
+            body=bodies.UPDATE_FIELDS,
             required=("model_path",),
             others={400: _UPDATED},
         ),
@@ -38,9 +37,9 @@ ORDER_OPERATIONS: Operations = {
     ),
     ("POST", "/update_weights"): for_administrators(
         Operation(
-            "vLLM's: the same.",
+            "vLLM's: the same as /update_weights_from_disk.",
             _UPDATED,
-            body=bodies.UPDATE_BY_NAME,
+            body=bodies.VLLM_UPDATE_FIELDS,
             required=("weight_dir",),
             others={400: _UPDATED},
         ),
@@ -64,16 +63,16 @@ ORDER_OPERATIONS: Operations = {
     ),
     ("POST", "/reset_prefix_cache"): for_administrators(
         Operation(
-            "vLLM's: forget cached prefixes that nobody uses.", {JSON_TYPE: ref_to("Flushed")}
+            "vLLM's: drop cached prefixes that are not in use.", {JSON_TYPE: ref_to("Flushed")}
         ),
         403,
         503,
     ),
     ("POST", "/weight_checker"): for_administrators(
         Operation(
-            "vLLM's: checksums computed now, and whether they are those of the baseline.",
+            "vLLM's: compute checksums, or compare them with a baseline.",
             {JSON_TYPE: ref_to("WeightsChecked")},
-            body=bodies.CHECK_BY_NAME,
+            body=bodies.VLLM_CHECK_FIELDS,
             others={400: {JSON_TYPE: ref_to("NotChecked")}},
             may_be_empty=True,
         ),

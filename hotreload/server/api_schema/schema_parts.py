@@ -1,4 +1,4 @@
-"""Parts that JSON schemas of answers are made of."""
+"""Building blocks of the JSON schemas of answers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,28 +14,28 @@ ANY_OBJECT: Schema = {"type": "object"}
 
 
 def an_object(more: Mapping[str, Schema] | None = None, /, **properties: Schema) -> Schema:
-    """An object that has all of these, and may have more."""
+    """Return the schema of an object that has at least these properties."""
     known = {**properties, **(more or {})}
     return {"type": "object", "required": sorted(known), "properties": known}
 
 
 def extend(known: Schema, more: Mapping[str, Schema]) -> Schema:
-    """An object that has more."""
+    """Return the schema of an object with more properties."""
     return an_object({**known["properties"], **more})
 
 
 def a_list(of: Schema) -> Schema:
-    """A list of these."""
+    """Return the schema of a list of these."""
     return {"type": "array", "items": of}
 
 
 def ref_to(name: str) -> Schema:
-    """One of SHAPES by its name."""
+    """Return a reference to one of SHAPES."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def either(*schemas: Schema) -> Schema:
-    """Any of these."""
+    """Return the schema of any of these."""
     return {"anyOf": list(schemas)}
 
 

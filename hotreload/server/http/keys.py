@@ -42,7 +42,7 @@ class ApiKeys:
     def knows(self, given: str) -> bool:
         """True if this is one of the keys; takes the same time for any answer."""
         digest = sha256(given.encode()).digest()
-        matches = [hmac.compare_digest(digest, each) for each in self.digests]  # all, each time
+        matches = [hmac.compare_digest(digest, each) for each in self.digests]  # no early exit
         return any(matches)
 
 
@@ -65,7 +65,7 @@ class KeyCheck:
         if scheme.lower() != "bearer" or not given.strip():
             words = f"no {self._kind}: send one as Authorization: Bearer KEY"
             raise self._refusal(scope, words, "")
-        known = [file.knows(given.strip()) for file in self._files]  # all, each time
+        known = [file.knows(given.strip()) for file in self._files]  # no early exit
         if not any(known):
             words = f"this {self._kind} is not known here"
             raise self._refusal(scope, words, ', error="invalid_token"')

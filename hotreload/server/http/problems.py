@@ -228,4 +228,4 @@ def _suggest_route(path: str, meant: str | None) -> str:
     if meant is not None:
         return f"OpenAI's API is at {meant}: its clients' base_url ends in /v1"
     is_openai = path.startswith(OPENAI_PATHS)
-    return f"there are for example {OPENAI_ROUTES if is_openai else ROUTES_OF_NOTE}"
+    return f"routes are, for example, {OPENAI_ROUTES if is_openai else ROUTES_OF_NOTE}"

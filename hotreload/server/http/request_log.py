@@ -231,10 +231,10 @@ def request_id(scope: Scope) -> str:
 def write_access_log(scope: Scope, code: int, seconds: float) -> None:
     """Write one line: method, path, code, seconds and client; nothing of the bodies."""
     peer = scope.get("extensions", {}).get("peer")
-    who = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": client_address(scope)}
+    sender = {"uid": peer.uid, "pid": peer.pid} if peer else {"from": client_address(scope)}
     fields = {"method": scope["method"], "path": scope["path"][:LONGEST_PATH], "code": code}
     more = {**fields, "seconds": round(seconds, 4), **scope.get(_LOG_FIELDS, {})}
-    access_log.info("request.answered", extra={**more, **who})
+    access_log.info("request.answered", extra={**more, **sender})
 
 
 def client_address(scope: Scope) -> str | None:

@@ -146,7 +146,7 @@ def systemd_sockets(
 def is_for_views(listener: socket.socket) -> bool:
     """True if the socket is the one for the view routes, which answer while the daemon starts."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
-    return isinstance(name, str) and name.endswith(LOOKING)  # an abstract one's is bytes
+    return isinstance(name, str) and name.endswith(LOOKING)  # an abstract name is bytes
 
 
 def _checked_socket(descriptor: int, name: str) -> socket.socket:

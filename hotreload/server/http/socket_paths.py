@@ -146,4 +146,4 @@ def _stat_of(path: Path) -> os.stat_result | None:
 def _path_of(listener: socket.socket) -> str:
     """Return the path of a socket; empty for TCP and for an abstract name."""
     name = listener.getsockname() if listener.family == socket.AF_UNIX else ""
-    return name if isinstance(name, str) else ""  # an abstract one's is bytes
+    return name if isinstance(name, str) else ""  # an abstract name is bytes

@@ -47,7 +47,7 @@ def _refusal_of(webhook: Webhook | None, given: str | None) -> Refused | None:
     if webhook is None:
         return Refused(404, "no_webhook", "no webhook is configured ([source] webhook)")
     if given is None:
-        return Refused(401, "no_secret", f"a webhook shows its secret in {_HEADER}")
+        return Refused(401, "no_secret", f"send the webhook's secret in {_HEADER}")
     if not hmac.compare_digest(given.encode(), webhook.secret.encode()):
-        return Refused(403, "wrong_secret", f"{_HEADER} is not what [source] webhook says")
+        return Refused(403, "wrong_secret", f"{_HEADER} is not the secret of [source] webhook")
     return None

@@ -1,1 +1,1 @@
-"""Hugging Face's text generation, for its older clients."""
+"""Hugging Face's text generation API, for its older clients."""

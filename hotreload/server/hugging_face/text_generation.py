@@ -1,4 +1,4 @@
-"""POST /: text generation as huggingface_hub's InferenceClient asks a server for it."""
+"""POST /: text generation as huggingface_hub's InferenceClient requests it."""
 
 import json
 from functools import partial
@@ -21,9 +21,9 @@ from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 NEW_TOKENS = 100
-"""The client's documented default."""
+"""The client's documented default of max_new_tokens."""
 SAMPLES = frozenset({"temperature", "top_p", "top_k"})
-"""Without any of them, and without do_sample, the answer is greedy."""
+"""Parameters that turn sampling on; without them and do_sample the answer is greedy."""
 _ENGINE_NAMES = {
     **{f"sampling_params.{SAMPLING[name][0]}": f"parameters.{name}" for name in (*SAME, "stop")},
     "sampling_params.max_new_tokens": "parameters.max_new_tokens",
@@ -36,7 +36,7 @@ _ENGINE_NAMES = {
 
 
 class TextGenerationRoute(ModelRoute):
-    """The route, whose refusals name fields as its client does."""
+    """The route; its refusals name fields as the client does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with rename_field(_ENGINE_NAMES.get):
@@ -50,7 +50,7 @@ def text_generation_route(answerer: Answerer) -> Route:
 
 
 async def read_text_generation(request: Request, limits: Limits) -> ParsedRequest:
-    """The request as a completion of OpenAI's API, which has all of it but the grammar."""
+    """Read a request as a completion of OpenAI's API, which has all its fields but the grammar."""
     body = await read_object(request, nesting=limits.nesting)
     wish = TEXT_GENERATION.check(body, limits)
     if "inputs" not in wish:
@@ -67,7 +67,7 @@ async def read_text_generation(request: Request, limits: Limits) -> ParsedReques
     to_engine = completion_request(asked)
     if "grammar" in given:
         to_engine["sampling_params"] |= _grammar(given["grammar"])
-    return ParsedRequest(to_engine, TextGenerationFormat(wish["inputs"], given), at_least)
+    return ParsedRequest(to_engine, TextGenerationFormatter(wish["inputs"], given), at_least)
 
 
 def _grammar(wanted: Fields) -> Fields:
@@ -81,8 +81,8 @@ def _grammar(wanted: Fields) -> Fields:
     raise BadRequest(f"{path}: {words}", code="bad_field", param=path)
 
 
-class TextGenerationFormat:
-    """Tells one answer; it remembers what of it was told already."""
+class TextGenerationFormatter:
+    """Formats one answer; remembers the part that was sent already."""
 
     def __init__(self, prompt: str, parameters: Fields) -> None:
         self._choice = Choice()
@@ -92,38 +92,38 @@ class TextGenerationFormat:
         self._text = ""
         self._pieces = 0
 
-    def whole(self, item: EngineAnswer, generation: Generation) -> list[Fields]:
-        """The answer, in a list as the client's own server has it."""
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> list[Fields]:
+        """Return the answer in a list, as the client's own server does."""
         assert isinstance(item, dict)
         self._text, ended = self._choice.take_new_text(item)
-        told: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
+        fields: Fields = {"generated_text": self._before + self._text, **_stamp(generation)}
         if self._has_details:
             new = self._choice.take_new_logprobs(item)
-            told["details"] = {**self._end_details(ended), "prefill": [], "tokens": _tokens(new)}
+            fields["details"] = {**self._end_details(ended), "prefill": [], "tokens": _tokens(new)}
         else:
-            self._end_details(ended)  # which is no answer when it was cut short
-        return [told]
+            self._end_details(ended)  # raises if the answer was cut short
+        return [fields]
 
-    def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """The new part, as one token; its text may be that of several."""
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Fields]:
+        """Return the new part as one token, whose text may be that of several tokens."""
         text, ended = self._choice.take_new_text(answer)
         if not (text or ended):
             return []
         self._text += text
         self._pieces += 1
-        told: Fields = {"index": self._pieces, "token": self._token(text, answer)}
-        told |= {"generated_text": None, "details": None, **_stamp(generation)}
+        fields: Fields = {"index": self._pieces, "token": self._token(text, answer)}
+        fields |= {"generated_text": None, "details": None, **_stamp(generation)}
         if ended:
-            told["generated_text"] = self._before + self._text
-            told["details"] = {**self._end_details(ended), "input_length": self._choice.usage[0]}
-        return [told]
+            fields["generated_text"] = self._before + self._text
+            fields["details"] = {**self._end_details(ended), "input_length": self._choice.usage[0]}
+        return [fields]
 
-    def end(self, generation: Generation) -> list[Fields]:
-        """Nothing."""
+    def format_end(self, generation: Generation) -> list[Fields]:
+        """Return no events."""
         return []
 
-    def failed(self, error: HotReloadError) -> Fields:
-        """The error that the client raises in place of the next piece."""
+    def format_error(self, error: HotReloadError) -> Fields:
+        """Return the error that the client raises in place of the next piece."""
         return text_generation_fields(error)
 
     def _token(self, text: str, answer: Fields) -> Fields:
@@ -132,7 +132,10 @@ class TextGenerationFormat:
         return {"id": ids[-1], "text": text, "logprob": logprob, "special": False}
 
     def _end_details(self, ended: Fields | None) -> Fields:
-        """Tell how it ended; one that we cut short is refused: this API has no word for that."""
+        """Return how the answer ended; Refused if the server cut it short.
+
+        This API has no finish reason for an answer that was cut short.
+        """
         ended = ended or {}
         if ended.get("type") == "abort":
             words = ended.get("message") or "ended early"

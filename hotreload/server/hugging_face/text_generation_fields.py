@@ -1,4 +1,4 @@
-"""The fields of a request as huggingface_hub's client makes it: see `text_generation`."""
+"""The fields of a request by huggingface_hub's client; `text_generation` reads them."""
 
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.api_schema.field_kinds import STOP, TOKENS
@@ -6,9 +6,9 @@ from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING
 
 SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
-"""Parameters that are called and meant as in OpenAI's API, as this server has it."""
+"""Parameters with the same name and meaning as in OpenAI's API here."""
 PARAMETERS = KnownFields(
-    honoured={
+    supported={
         **{name: SAMPLING[name][1] for name in SAME},
         "max_new_tokens": TOKENS,
         "stop": STOP,
@@ -17,7 +17,7 @@ PARAMETERS = KnownFields(
         "details": BOOLEAN,
         "return_full_text": BOOLEAN,
     },
-    others=frozenset(
+    unsupported=frozenset(
         (
             "adapter_id",
             "best_of",
@@ -31,11 +31,11 @@ PARAMETERS = KnownFields(
     within="parameters.",
 )
 TEXT_GENERATION = KnownFields(
-    honoured={
+    supported={
         "inputs": STRING,
-        "parameters": PARAMETERS.as_a_field,
+        "parameters": PARAMETERS.as_field_kind,
         "stream": BOOLEAN,
         **MIN_GENERATION,
     },
-    others=frozenset(),
+    unsupported=frozenset(),
 )

@@ -1,5 +1,5 @@
-"""OpenAI's API: its requests put into the engine's schema, the engine's answers into its own.
+"""OpenAI's API: translates its requests to the engine's schema, and the engine's answers back.
 
-Written here and not taken from sglang-jax, whose serving classes drop unknown parameters without
-a word, invent a chat template, run it on the event loop and ask the engine past the gate.
+sglang-jax's own serving classes are not used: they ignore unknown parameters silently, invent a
+chat template, run it on the event loop, and bypass the gate.
 """

@@ -1,4 +1,4 @@
-"""The engine's answers as OpenAI's API tells them, whole and piece by piece."""
+"""The engine's answers in OpenAI's format, whole and as a stream."""
 
 import time
 import uuid
@@ -16,7 +16,7 @@ from hotreload.types import Generation
 
 
 class NewTokens(NamedTuple):
-    """Tokens with their log-probabilities, beside each the likeliest ones, and where they begin."""
+    """New tokens with log-probabilities, the likeliest tokens beside each, and their offset."""
 
     tokens: list[Any]
     tops: list[Any]
@@ -24,7 +24,7 @@ class NewTokens(NamedTuple):
 
 
 class Choice:
-    """One choice, and how much of it was told. The engine gives the whole text so far each time."""
+    """One choice and the part of it that was sent; the engine yields the whole text each time."""
 
     def __init__(self, echo: Echo | None = None) -> None:
         self._echo = echo
@@ -32,11 +32,11 @@ class Choice:
         self._tokens_told = 0
         self._calls_told = 0
         self.usage = (0, 0, 0)
-        """Tokens of the prompt, those of them from the cache, and tokens of the answer."""
+        """The numbers of prompt tokens, of cached ones among them, and of completion tokens."""
         self.has_begun = False
 
     def take_new_text(self, answer: Fields) -> tuple[str, Fields | None]:
-        """The text that is new, and how the choice has ended, if it has."""
+        """Return the text that was not sent yet, and how the choice ended, if it has."""
         self.has_begun = True
         meta = answer.get("meta_info", {})
         names = ("prompt_tokens", "cached_tokens", "completion_tokens")
@@ -51,7 +51,7 @@ class Choice:
         return new, ended or None
 
     def take_new_calls(self, answer: Fields) -> list[Fields]:
-        """The calls of tools that are new, each under a name of ours."""
+        """Return the tool calls that were not sent yet, each with a new id."""
         calls, first = answer.get("tool_calls") or [], self._calls_told
         self._calls_told = len(calls)
         return [
@@ -65,14 +65,14 @@ class Choice:
         ]
 
     def reason(self, ended: Fields | None) -> str | None:
-        """The word for how it ended, which is another one where calls wait for their results."""
+        """Return the finish reason; "tool_calls" where calls wait for their results."""
         if ended is None:
             return None
         kind: str = ended["type"]
         return "tool_calls" if kind == "stop" and self._calls_told else kind
 
     def take_new_logprobs(self, answer: Fields) -> NewTokens | None:
-        """The tokens that are new, if their log-probabilities were asked for."""
+        """Return the tokens that were not sent yet, if the client wants log-probabilities."""
         meta = answer.get("meta_info", {})
         tokens = meta.get("output_token_logprobs")
         if tokens is None:
@@ -88,7 +88,7 @@ class Choice:
 
 
 def completion_logprobs(new: NewTokens | None) -> Fields | None:
-    """Log-probabilities as /v1/completions has them."""
+    """Return log-probabilities in the format of /v1/completions."""
     if new is None:
         return None
     texts = [text for _, _, text in new.tokens]
@@ -104,7 +104,7 @@ def completion_logprobs(new: NewTokens | None) -> Fields | None:
 
 
 def chat_logprobs(new: NewTokens | None) -> Fields | None:
-    """Log-probabilities as /v1/chat/completions has them."""
+    """Return log-probabilities in the format of /v1/chat/completions."""
     if new is None:
         return None
     content = [
@@ -121,15 +121,15 @@ def _token(entry: Sequence[Any]) -> Fields:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShape:
-    """The form of one route's answers."""
+    """The format of one route's answers."""
 
     prefix: str
     whole_object: str
     piece_object: str
     whole: Callable[[str, list[Fields]], Fields]
-    """A choice with this text, and these calls of tools."""
+    """Returns a choice with this text and these tool calls."""
     piece: Callable[[str, list[Fields], bool], Fields]
-    """A choice with this new text and these new calls, and whether it is its first."""
+    """Returns a choice with this new text and these new tool calls; true for its first piece."""
     logprobs: Callable[[NewTokens | None], Fields | None]
 
 
@@ -144,18 +144,18 @@ COMPLETION_SHAPE = AnswerShape(
 
 
 def _message(text: str, calls: list[Fields]) -> Fields:
-    told: Fields = {"role": "assistant", "content": text, "refusal": None}
+    fields: Fields = {"role": "assistant", "content": text, "refusal": None}
     if calls:
         bare = [{name: call[name] for name in call.keys() - {"index"}} for call in calls]
-        told |= {"content": text or None, "tool_calls": bare}
-    return {"message": told}
+        fields |= {"content": text or None, "tool_calls": bare}
+    return {"message": fields}
 
 
 def _delta(text: str, calls: list[Fields], is_first: bool) -> Fields:
-    told: Fields = {"role": "assistant"} if is_first else {}
+    fields: Fields = {"role": "assistant"} if is_first else {}
     if text or not calls:
-        told["content"] = text
-    return {"delta": told | ({"tool_calls": calls} if calls else {})}
+        fields["content"] = text
+    return {"delta": fields | ({"tool_calls": calls} if calls else {})}
 
 
 CHAT_SHAPE = AnswerShape(
@@ -169,7 +169,7 @@ CHAT_SHAPE = AnswerShape(
 
 
 class OpenAIAnswer:
-    """Tells one answer; it remembers what of each choice was told already."""
+    """Formats one answer; remembers the part of each choice that was sent already."""
 
     def __init__(
         self,
@@ -191,15 +191,15 @@ class OpenAIAnswer:
         self._created = int(time.time())
         self._choices: dict[int, Choice] = {}
 
-    def whole(self, item: EngineAnswer, generation: Generation) -> Fields:
-        """Every choice at once, and the usage."""
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> Fields:
+        """Return all choices and the usage."""
         answers = item if isinstance(item, list) else [item]
         choices = [self._whole_choice(at, answer) for at, answer in enumerate(answers)]
-        told = self._head(self._shape.whole_object, generation)
-        return told | {"choices": choices, "usage": self._usage()}
+        fields = self._head(self._shape.whole_object, generation)
+        return fields | {"choices": choices, "usage": self._usage()}
 
-    def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """The new part of one choice; nothing where the engine has said nothing new."""
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Fields]:
+        """Return the new part of one choice; nothing if the engine has made nothing new."""
         index = answer.get("index", 0)
         choice = self._choice(index)
         is_first = not choice.has_begun
@@ -207,15 +207,19 @@ class OpenAIAnswer:
         calls = choice.take_new_calls(answer)
         if not (is_first or text or calls or ended):
             return []
-        told = self._shape.piece(text, calls, is_first) | self._about(index, choice, answer, ended)
-        return [self._chunk([told], self._usage() if self._has_usage_so_far else None, generation)]
+        fields = self._shape.piece(text, calls, is_first) | self._about(
+            index, choice, answer, ended
+        )
+        return [
+            self._chunk([fields], self._usage() if self._has_usage_so_far else None, generation)
+        ]
 
-    def end(self, generation: Generation) -> list[Fields]:
-        """The usage, if the client wants it in a stream."""
+    def format_end(self, generation: Generation) -> list[Fields]:
+        """Return the usage, if the client wants it in a stream."""
         return [self._chunk([], self._usage(), generation)] if self._has_usage else []
 
-    def failed(self, error: HotReloadError) -> Fields:
-        """The error that OpenAI's client raises in place of the next piece."""
+    def format_error(self, error: HotReloadError) -> Fields:
+        """Return the error that OpenAI's client raises in place of the next piece."""
         return {"error": openai_fields(error)}
 
     def _choice(self, index: int) -> Choice:
@@ -223,8 +227,8 @@ class OpenAIAnswer:
         return self._choices.setdefault(index, Choice(echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
-        told = self._head(self._shape.piece_object, generation) | {"choices": choices}
-        return told | ({"usage": usage} if self._has_usage or usage else {})
+        fields = self._head(self._shape.piece_object, generation) | {"choices": choices}
+        return fields | ({"usage": usage} if self._has_usage or usage else {})
 
     def _head(self, name: str, generation: Generation) -> Fields:
         return {
@@ -237,7 +241,7 @@ class OpenAIAnswer:
         }
 
     def _usage(self) -> Fields:
-        """Each prompt counts once, however often it was answered."""
+        """Return the usage; a prompt counts once, however many answers it has."""
         used = {index: choice.usage for index, choice in self._choices.items()}
         prompts = [one for index, one in used.items() if index % self._copies == 0]
         prompt, cached = sum(one[0] for one in prompts), sum(one[1] for one in prompts)
@@ -257,7 +261,7 @@ class OpenAIAnswer:
         )
 
     def _about(self, index: int, choice: Choice, answer: Fields, ended: Fields | None) -> Fields:
-        told: Fields = {"index": index, "finish_reason": choice.reason(ended)}
-        if ended and ended["type"] == "abort":  # not OpenAI's; `stop` or `length` would be a lie
-            told["stop_reason"] = ended.get("message")
-        return told | {"logprobs": self._shape.logprobs(choice.take_new_logprobs(answer))}
+        fields: Fields = {"index": index, "finish_reason": choice.reason(ended)}
+        if ended and ended["type"] == "abort":  # OpenAI has no such reason; others would be wrong
+            fields["stop_reason"] = ended.get("message")
+        return fields | {"logprobs": self._shape.logprobs(choice.take_new_logprobs(answer))}

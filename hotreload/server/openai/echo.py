@@ -1,4 +1,4 @@
-"""The prompt before its answer, with its log-probabilities: how likely a model finds a text."""
+"""Echo: the prompt before its answer, with its log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from hotreload.server.openai.messages import bad_value
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompt of an answer, as it is told before it."""
+    """The prompt that is sent before an answer."""
 
     prompt: str | None
-    """None for one of token ids: its text is that of the tokens."""
+    """None for a prompt of token ids: its text comes from the tokens."""
 
     def text(self, answer: Fields, text: str) -> str:
-        """The prompt, and this text of the answer."""
+        """Return the prompt followed by this text of the answer."""
         prompt = self.prompt
         if prompt is None:
             tokens = answer["meta_info"].get("input_token_logprobs") or []
@@ -25,17 +25,17 @@ class Echo:
         return prompt + text
 
     def tokens(self, meta: Fields, name: str) -> list[Any]:
-        """The tokens, or what stands beside each, of the prompt and of the answer."""
+        """Return the tokens, or the values beside each, of the prompt and then of the answer."""
         return [*(meta.get(f"input_{name}") or []), *(meta.get(f"output_{name}") or [])]
 
 
 def read_echoes(fields: Fields) -> list[Echo]:
-    """The prompts as they are told; BadRequest for what cannot be."""
+    """Return the echo of each prompt, none if the client wants none; BadRequest if impossible."""
     if not fields.get("echo"):
         return []
     texts = _texts(fields["prompt"])
     if None in texts and "logprobs" not in fields:
-        raise bad_value("echo", "needs logprobs for a prompt of token ids, whose text they bring")
+        raise bad_value("echo", "needs logprobs for a prompt of token ids: they bring its text")
     return [Echo(text) for text in texts]
 
 

@@ -1,11 +1,11 @@
-"""The messages of a chat, as a template of text and tools takes them."""
+"""The messages of a chat, in the form that a chat template takes."""
 
 import json
 from typing import Any
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.api_schema.known_fields import EMPTY, asks_for_nothing
+from hotreload.server.api_schema.known_fields import EMPTY_VALUES, is_idle
 from hotreload.server.http.request_body import shorten
 
 ROLES = {
@@ -15,30 +15,33 @@ ROLES = {
     "assistant": "assistant",
     "tool": "tool",
 }
-"""Templates know no `developer`, OpenAI's later word for `system`, and would leave it out."""
+"""The template's role for each of OpenAI's roles.
+
+Templates know no `developer`, OpenAI's later word for `system`, and would leave the message out.
+"""
 OF_ROLE = {"assistant": {"tool_calls"}, "tool": {"tool_call_id"}}
-"""Fields that messages of one role may have beside those of all."""
+"""Fields of a role's messages beside those of all messages."""
 
 
 def plain_messages(messages: list[Any]) -> list[Fields]:
-    """The messages; BadRequest names what in them no template of text and tools can show."""
+    """Return the messages; BadRequest for content that is neither text nor tools."""
     return [plain_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
 
 
 def bad_value(path: str, words: str) -> BadRequest:
-    """The error that says what is wrong with the value at this path."""
+    """Return the error for a wrong value at this path."""
     return BadRequest(f"{path}: {words}", code="bad_field", param=path)
 
 
 def check_no_more(given: dict[Any, Any], known: set[str], path: str, words: str) -> None:
-    """Refuse what asks for something beside these fields."""
+    """Raise BadRequest for further fields, unless their values are idle."""
     for name in sorted(given.keys() - known):
-        if not asks_for_nothing(given[name], (*EMPTY, "text")):  # `type`: "text" is one client's
+        if not is_idle(given[name], (*EMPTY_VALUES, "text")):  # one client sends `type`: "text"
             raise bad_value(f"{path}.{shorten(name)}", words)
 
 
 def plain_message(message: Any, path: str) -> Fields:
-    """One of them, which stands at this path of the request."""
+    """Return one message; `path` is its place in the request."""
     if not isinstance(message, dict):
         raise bad_value(path, "must be an object with a role and a content")
     given = {name: value for name, value in message.items() if value is not None}
@@ -84,7 +87,7 @@ def _calls(calls: Any, path: str) -> list[Fields]:
 
 
 def _call(call: Any, path: str) -> Fields:
-    """A call with its arguments as an object: templates write them out in their own way."""
+    """Return a tool call with its arguments as an object: templates format them themselves."""
     match call:
         case {"function": {"name": str(name), **function}, **more}:
             pass
@@ -95,8 +98,8 @@ def _call(call: Any, path: str) -> Fields:
     check_no_more(more, {"id", "type", "index"}, path, "leave it out")
     check_no_more(function, {"arguments"}, f"{path}.function", "leave it out")
     arguments = _arguments(function.get("arguments"), f"{path}.function.arguments")
-    told = {"id": more["id"]} if "id" in more else {}
-    return {**told, "type": "function", "function": {"name": name, "arguments": arguments}}
+    named = {"id": more["id"]} if "id" in more else {}
+    return {**named, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _arguments(given: Any, path: str) -> Fields:

@@ -1,5 +1,4 @@
-"""OpenAI's requests put into the engine's schema. What the engine refuses, it names in its own
-words; `rename_to_openai` puts them back."""
+"""Translates OpenAI's requests to the engine's schema, and field names in refusals back."""
 
 import json
 from collections.abc import Callable, Collection, Iterator
@@ -13,7 +12,7 @@ from hotreload.server.openai.tools import read_tools
 from hotreload.server_limits import Limits
 
 COMPLETION_TOKENS = 16
-"""OpenAI's default for /v1/completions; a chat may fill the context."""
+"""OpenAI's default of max_tokens for /v1/completions; a chat may fill the context."""
 ANY_OBJECT_SCHEMA = '{"type":"object"}'
 
 _ENGINE_NAMES = {
@@ -35,11 +34,11 @@ _OTHER_NAMES = {
     "response_format": ("text", "tools"),
     "messages": ("input",),
 }
-"""Names of what the engine means in the place of the first, where one of the others is given."""
+"""Alternative names of a field: a refusal uses the one that the client has sent."""
 
 
 def completion_request(fields: Fields) -> Fields:
-    """A completion, as the engine is asked for it."""
+    """Return a completion as a request to the engine."""
     prompt = fields.get("prompt")
     if prompt is None:
         raise BadRequest("prompt is missing", code="bad_field", param="prompt")
@@ -55,14 +54,14 @@ def completion_request(fields: Fields) -> Fields:
 
 
 def chat_request(fields: Fields) -> Fields:
-    """A chat, as the engine is asked for its next message."""
+    """Return a chat as a request to the engine for the next message."""
     if "messages" not in fields:
         raise BadRequest("messages is missing", code="bad_field", param="messages")
     return make_chat_request(plain_messages(fields["messages"]), fields)
 
 
 def make_chat_request(messages: list[Fields], fields: Fields) -> Fields:
-    """These messages, and what the other fields say of the next one."""
+    """Return a request for the message after these; `fields` are the request's other fields."""
     request: Fields = {"messages": messages}
     effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
     if template_args := effort | fields.get("chat_template_kwargs", {}):
@@ -83,8 +82,8 @@ def make_chat_request(messages: list[Fields], fields: Fields) -> Fields:
     return request
 
 
-def stream_options(fields: Fields, limits: Limits) -> Fields:
-    """Things that a stream is to tell beside its text, read and checked."""
+def read_stream_options(fields: Fields, limits: Limits) -> Fields:
+    """Return the checked options of a stream."""
     options = STREAM_OPTIONS.check(fields.get("stream_options", {}), limits)
     if options and not fields.get("stream"):
         raise BadRequest("stream_options: needs stream = true", param="stream_options")
@@ -92,8 +91,10 @@ def stream_options(fields: Fields, limits: Limits) -> Fields:
 
 
 def rename_to_openai(given: Callable[[], Collection[str]]) -> AbstractContextManager[None]:
-    """Name a field that the engine refuses as its client wrote it; `given` are those it wrote, and
-    none while they are read."""
+    """Rename the field in a BadRequest of the block to the name that the client has sent.
+
+    `given` returns the client's field names, and none while they are being read.
+    """
 
     def name_of(theirs: str) -> str | None:
         name = _ENGINE_NAMES.get(theirs) if given() else None
@@ -105,7 +106,7 @@ def rename_to_openai(given: Callable[[], Collection[str]]) -> AbstractContextMan
 
 @contextmanager
 def rename_field(name_of: Callable[[str], str | None]) -> Iterator[None]:
-    """Name a field that the engine refuses by what an API calls it."""
+    """Rename the field in a BadRequest of the block by `name_of`."""
     try:
         yield
     except BadRequest as error:
@@ -139,7 +140,7 @@ def _format(wanted: Fields) -> Fields:
         case {"type": "json_object", **more} if not more:
             return {"json_schema": ANY_OBJECT_SCHEMA}
         case {"type": "json_object", "value": dict(schema), **more} if not more:
-            return {"json_schema": json.dumps(schema)}  # huggingface_hub's client says it so
+            return {"json_schema": json.dumps(schema)}  # the form of huggingface_hub's client
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}, **more} if not more:
             return {"json_schema": json.dumps(schema)}
     raise BadRequest(

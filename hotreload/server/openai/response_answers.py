@@ -1,4 +1,4 @@
-"""The engine's answers as /v1/responses tells them: as a whole, or as events that build it up."""
+"""The engine's answers in the format of /v1/responses: whole, or as events."""
 
 import time
 import uuid
@@ -15,13 +15,13 @@ _ENDS: dict[str, tuple[str, Fields]] = {
     "length": ("incomplete", {"incomplete_details": {"reason": "max_output_tokens"}}),
     "abort": ("failed", {}),
 }
-"""The status of what did not end by itself, and what more is said of it."""
+"""The status of an answer that did not end by itself, and its further fields."""
 
 
 class ResponseAnswer:
-    """Tells one answer; it remembers what of it was told already.
+    """Formats one answer; remembers the part that was sent already.
 
-    What a request said at length (instructions, tools) is not sent back with each event.
+    Long fields of the request (instructions, tools) are not repeated in each event.
     """
 
     def __init__(self, asked: Fields, *, model: str) -> None:
@@ -32,38 +32,38 @@ class ResponseAnswer:
         self._created = int(time.time())
         self._count = 0
         self._new: list[Fields] = []
-        """Events that nobody was told yet."""
+        """Events that were not sent yet."""
         self._items: list[Fields] = []
         self._open: Fields | None = None
-        """The message whose text still grows; it is the last of the items."""
+        """The message that still grows, which is the last item."""
         self._ended: Fields = {}
 
-    def whole(self, item: EngineAnswer, generation: Generation) -> Fields:
-        """The response, built up by the same events as in a stream, which nobody is told."""
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> Fields:
+        """Return the response, built from the same events as in a stream, which are not sent."""
         assert isinstance(item, dict)
         self._take(item)
         self._close()
         return self._response(generation, is_over=True)
 
-    def piece(self, answer: Fields, generation: Generation) -> list[Fields]:
-        """The events of what is new."""
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Fields]:
+        """Return the events of the new part."""
         if not self._choice.has_begun:
             self._add_event("created", response=self._response(generation))
             self._add_event("in_progress", response=self._response(generation))
         self._take(answer)
         return self._take_events()
 
-    def end(self, generation: Generation) -> list[Fields]:
-        """The end of its last item, and the whole response."""
+    def format_end(self, generation: Generation) -> list[Fields]:
+        """Return the end of the last item, and the whole response."""
         self._close()
         response = self._response(generation, is_over=True)
         self._add_event(response["status"], response=response)
         return self._take_events()
 
-    def failed(self, error: HotReloadError) -> Fields:
-        """The error that OpenAI's client raises in place of the next event."""
-        told = openai_fields(error)
-        more = {name: told[name] for name in ("code", "message", "param")} | {"error": told}
+    def format_error(self, error: HotReloadError) -> Fields:
+        """Return the error that OpenAI's client raises in place of the next event."""
+        fields = openai_fields(error)
+        more = {name: fields[name] for name in ("code", "message", "param")} | {"error": fields}
         return NamedEvent(type="error", sequence_number=self._count, **more)
 
     def _take(self, answer: Fields) -> None:
@@ -92,7 +92,7 @@ class ResponseAnswer:
         return message
 
     def _close(self) -> None:
-        """End the message that grows; an answer with nothing in it is an empty one."""
+        """End the growing message; an answer without items gets an empty message."""
         if self._open is None and self._items:
             return
         message = self._open or self._begin()
@@ -105,8 +105,8 @@ class ResponseAnswer:
 
     def _call(self, call: Fields) -> None:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
-        told = {"id": f"fc_{uuid.uuid4().hex}", "type": "function_call", "call_id": call["id"]}
-        item: Fields = {**told, "name": name, "arguments": arguments, "status": "completed"}
+        head = {"id": f"fc_{uuid.uuid4().hex}", "type": "function_call", "call_id": call["id"]}
+        item: Fields = {**head, "name": name, "arguments": arguments, "status": "completed"}
         self._items.append(item)
         begun = {**item, "arguments": "", "status": "in_progress"}
         self._add_item_event("output_item.added", item=begun)

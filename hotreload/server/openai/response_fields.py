@@ -1,10 +1,10 @@
-"""The fields of a request to /v1/responses, which has other words than a chat for the same."""
+"""The fields of a request to /v1/responses, where they differ from those of a chat."""
 
 from typing import Any
 
 from hotreload.server.answerer import MIN_GENERATION
 from hotreload.server.api_schema.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
-from hotreload.server.api_schema.known_fields import CHAT, LABELS, SAMPLING, KnownFields
+from hotreload.server.api_schema.known_fields import CHAT, IGNORED_FIELDS, SAMPLING, KnownFields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, Kind
 
 MOST_METADATA = 16
@@ -66,7 +66,7 @@ FLAT_TOOLS = Kind(
         },
     },
 )
-_HONOURED = {
+_SUPPORTED = {
     "model": STRING,
     "input": INPUT,
     "instructions": STRING,
@@ -89,17 +89,17 @@ _ITS_OWN = """
     previous_response_id prompt stream_options top_logprobs truncation
     """
 RESPONSES = KnownFields(
-    _HONOURED,
-    (CHAT.others | set(_ITS_OWN.split())) - _HONOURED.keys(),
-    LABELS,
+    _SUPPORTED,
+    (CHAT.unsupported | set(_ITS_OWN.split())) - _SUPPORTED.keys(),
+    IGNORED_FIELDS,
     other_names={
         **dict.fromkeys(("messages", "prompts", "inputs"), "input"),
         **dict.fromkeys(("max_tokens", "max_completion_tokens"), "max_output_tokens"),
         "response_format": "text",
         "reasoning_effort": "reasoning",
     },
-    unusual={
-        **CHAT.unusual,
+    own_idle={
+        **CHAT.own_idle,
         "instructions": ("",),
         "reasoning": ({},),
         "text": ({},),

@@ -1,4 +1,4 @@
-"""Requests to /v1/responses put into the words of a chat: nothing is kept, so each is one."""
+"""Translates requests to /v1/responses to chats. Nothing is stored: each is complete by itself."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from hotreload.server.openai.requests import make_chat_request, rename_field
 
 _TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
 _SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
-"""Fields that are called and meant as in a chat."""
+"""Fields with the same name and meaning as in a chat."""
 
 
 def response_request(fields: Fields) -> Fields:
-    """A response, as the engine is asked for the next message of a chat."""
+    """Return a response's request as the engine's request for the next message of a chat."""
     if "input" not in fields:
         raise BadRequest("input is missing", code="bad_field", param="input")
     chat: Fields = {name: fields[name] for name in _SAME if name in fields}
@@ -31,7 +31,7 @@ def response_request(fields: Fields) -> Fields:
 
 
 def _flat(path: str) -> str | None:
-    """The name here of what a chat has within the function of a tool."""
+    """Return the name here of a chat's field inside a tool's function."""
     return path.replace(".function.", ".", 1) if path.startswith("tools[") else None
 
 
@@ -56,7 +56,7 @@ def _message(item: Any, path: str) -> Fields:
         raise bad_value(path, "must be an object")
     given = {name: value for name, value in item.items() if value is not None}
     kind = given.pop("type", "message")
-    for label in ("id", "status", "phase"):  # what an earlier answer said of the item
+    for label in ("id", "status", "phase"):  # copied by clients from an earlier answer
         given.pop(label, None)
     if kind == "message":
         return plain_message({**given, "content": _content(given.get("content"), path)}, path)
@@ -67,8 +67,8 @@ def _message(item: Any, path: str) -> Fields:
         content = _content(given.get("output"), path)
         result = {"role": "tool", "tool_call_id": given.get("call_id"), "content": content}
         return plain_message(result, path)
-    words = "must be message, function_call or function_call_output: nothing is kept here that "
-    raise bad_value(f"{path}.type", f"{words}another could be of")
+    words = "must be message, function_call or function_call_output: this server stores nothing "
+    raise bad_value(f"{path}.type", f"{words}that another type could refer to")
 
 
 def _call_message(given: Fields, path: str) -> Fields:
@@ -79,7 +79,7 @@ def _call_message(given: Fields, path: str) -> Fields:
 
 
 def _content(content: Any, path: str) -> Any:
-    """The content with its parts as a chat has them; what is no text is left for that to refuse."""
+    """Return the content with its parts in a chat's form; others are left for it to refuse."""
     if not isinstance(content, list):
         return content
     return [_part(part) for part in content]

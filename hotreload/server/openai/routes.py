@@ -13,7 +13,7 @@ from hotreload.errors import NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
-    AnswerFormat,
+    AnswerFormatter,
     ModelRoute,
     ParsedRequest,
     check_batch,
@@ -28,8 +28,8 @@ from hotreload.server.openai.echo import read_echoes
 from hotreload.server.openai.requests import (
     chat_request,
     completion_request,
+    read_stream_options,
     rename_to_openai,
-    stream_options,
 )
 from hotreload.server.openai.response_answers import ResponseAnswer
 from hotreload.server.openai.response_fields import RESPONSES
@@ -42,31 +42,31 @@ LiveNow = Callable[[], Generation | None]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One route to the model: how it reads a request and tells the answer."""
+    """One route to the model: its fields, its translation, and its format of answers."""
 
     known: KnownFields
     to_engine: Callable[[Fields], Fields]
-    form: Callable[[Fields, Fields, str], AnswerFormat]
-    """Makes what tells the answer of the request's fields, its stream options and the model."""
+    make_formatter: Callable[[Fields, Fields, str], AnswerFormatter]
+    """Makes the formatter from the request's fields, the stream's options and the model."""
 
 
-def _choices_of(shape: AnswerShape, given: Fields, told: Fields, model: str) -> OpenAIAnswer:
+def _choices_of(shape: AnswerShape, given: Fields, options: Fields, model: str) -> OpenAIAnswer:
     return OpenAIAnswer(
         shape,
         model=model,
         copies=given.get("n", 1),
-        has_usage=told.get("include_usage", False),
-        has_usage_so_far=told.get("continuous_usage_stats", False),
+        has_usage=options.get("include_usage", False),
+        has_usage_so_far=options.get("continuous_usage_stats", False),
         echoes=read_echoes(given),
     )
 
 
-def _response_of(given: Fields, told: Fields, model: str) -> ResponseAnswer:
+def _response_of(given: Fields, options: Fields, model: str) -> ResponseAnswer:
     return ResponseAnswer(given, model=model)
 
 
 _GIVEN = "hotreload.given"
-"""The key of a request's scope under which the names of its fields are kept, for later refusals."""
+"""The key in a request's scope for the names of its fields, which later refusals use."""
 
 DIALECTS = {
     "/v1/completions": Dialect(
@@ -78,7 +78,7 @@ DIALECTS = {
 
 
 def models_routes(model: str, live: LiveNow) -> APIRouter:
-    """Build the routes that tell of the model, which is known by this one name."""
+    """Build the routes that describe the model; `model` is its name to clients."""
     router = APIRouter()
 
     @router.get("/v1/models")
@@ -94,12 +94,12 @@ def models_routes(model: str, live: LiveNow) -> APIRouter:
 
 
 def route_to_model(path: str, answerer: Answerer, model: str) -> "OpenAIRoute":
-    """Build the route of this path to a model of this name."""
+    """Build the route at this path to a model of this name."""
     return OpenAIRoute(answerer, partial(_read, answerer.limits, model, DIALECTS[path]))
 
 
 class OpenAIRoute(ModelRoute):
-    """A route to the model whose refusals name fields as OpenAI does."""
+    """A route to the model; its refusals name fields as OpenAI does."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with rename_to_openai(lambda: scope.get(_GIVEN, ())):
@@ -110,12 +110,12 @@ async def _read(limits: Limits, model: str, dialect: Dialect, request: Request) 
     given = dialect.known.check(await read_object(request, nesting=limits.nesting), limits)
     request.scope[_GIVEN] = frozenset(given)
     check_model(given.get("model", ""), model)
-    told = stream_options(given, limits)
+    options = read_stream_options(given, limits)
     at_least = take_min_generation(request, given)
     engine_request = dialect.to_engine(given)
     copies = given.get("n", 1)
     _check_size(given, copies, limits)
-    return ParsedRequest(engine_request, dialect.form(given, told, model), at_least)
+    return ParsedRequest(engine_request, dialect.make_formatter(given, options, model), at_least)
 
 
 def _check_size(given: Fields, copies: int, limits: Limits) -> None:
@@ -130,7 +130,7 @@ def _prompts(prompt: str | Sequence[object] | None) -> int:
 
 
 def model_fields(name: str, live: Generation | None) -> Fields:
-    """Describe a model; NotServing while nothing answers by it."""
+    """Return the description of a model; NotServing while the engine starts."""
     if live is None:
         raise NotServing("the engine is starting", code="booting", retry_after=2)
     return {

@@ -1,4 +1,4 @@
-"""Tools that a request gives its model, and how they are to be chosen, checked by name."""
+"""The tools of a request, and the choice among them."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ NO_PARAMETERS: Fields = {"type": "object", "properties": {}}
 
 
 def read_tools(fields: Fields) -> Fields:
-    """The tools as the engine is asked with them; nothing if none may be called."""
+    """Return the fields for the engine; none if no tool may be called."""
     tools = [_tool(each, f"tools[{at}]") for at, each in enumerate(fields.get("tools", []))]
     if len(tools) > MOST_TOOLS:
         raise bad_value("tools", f"{len(tools)} are too many, there may be {MOST_TOOLS}")
@@ -59,17 +59,17 @@ def _tool(tool: Any, path: str) -> Fields:
     check_no_more(function, {"description", "parameters", "strict"}, path, "leave it out")
     if not NAME.fullmatch(name):
         raise bad_value(f"{path}.name", "must be 1 to 128 letters, digits and any of _ . : / -")
-    told: Fields = {"name": name}
+    fields: Fields = {"name": name}
     description = function.get("description")
     if description is not None:
         if not isinstance(description, str):
             raise bad_value(f"{path}.description", "must be a string")
-        told["description"] = description
+        fields["description"] = description
     if not isinstance(function.get("strict") or False, bool):
         raise bad_value(f"{path}.strict", "must be true or false")
     if function.get("strict"):
-        told["strict"] = True
+        fields["strict"] = True
     parameters = function.get("parameters") or NO_PARAMETERS
     if not isinstance(parameters, dict):
         raise bad_value(f"{path}.parameters", "must be a JSON schema, an object")
-    return {"type": "function", "function": {**told, "parameters": parameters}}
+    return {"type": "function", "function": {**fields, "parameters": parameters}}

@@ -1,6 +1,6 @@
-"""The bodies that SGLang's routes answer with, as SGLang 0.5.23 has them.
+"""The answers of SGLang's routes, in the form of SGLang 0.5.23.
 
-What hotreload does not measure is 0 there, SGLang's own default.
+Values that hotreload does not measure are 0, SGLang's own default.
 """
 
 import time
@@ -16,10 +16,10 @@ from hotreload.picture.picture import ReplicaReading
 from hotreload.types import Generation
 
 EngineFacts = Mapping[str, Any]
-"""An engine's own account of itself, under upstream's names."""
+"""The engine's description of itself, under upstream's names."""
 
 SECTIONS = ("core", "memory", "spec", "lora", "disagg", "queues", "all")
-"""The parts of a load that a client may name."""
+"""The sections of a load report that a client may select."""
 FLUSHED = (
     "Cache flushed.\n"
     "Flushed items: {tokens}\n"
@@ -39,15 +39,15 @@ _NOT_MEASURED = {
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model by the names that clients know it by."""
+    """The names by which clients know the model."""
 
     name: str
     path: str
-    """The place it came from at the start, which stays: routers read it once."""
+    """The path of the first weights, which never changes: routers read it once."""
 
     @property
     def fields(self) -> Fields:
-        """The names, which every document begins with."""
+        """The names, with which every document begins."""
         return {
             "model_path": self.path,
             "served_model_name": self.name,
@@ -56,7 +56,7 @@ class ServedModel:
 
 
 def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fields:
-    """Tell what answers: the model, and the version of its weights."""
+    """Return the description of the model and the version of its weights."""
     return {
         **model.fields,
         "is_generation": True,
@@ -76,7 +76,7 @@ def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fiel
 def server_info(
     model: ServedModel, facts: EngineFacts, live: Generation, engines: Sequence[ReplicaReading]
 ) -> Fields:
-    """Tell how it is set up; the live version is in it, too, and not that of the start."""
+    """Return the settings, with the live version of the weights and not the first one."""
     tp, most = facts.get("tp_size", 1), facts.get("max_running_requests")
     return {
         **facts,
@@ -109,7 +109,7 @@ def server_info(
 
 
 def load_array(engines: Sequence[ReplicaReading]) -> list[Fields]:
-    """Tell how busy each engine is, as SGLang's routers and TorchRL read it: a bare array."""
+    """Return the load of each engine as a bare array, as SGLang's routers and TorchRL read it."""
     return [_short_load(rank, reading) for rank, reading in enumerate(engines)]
 
 
@@ -120,7 +120,7 @@ def loads(
     include: Collection[str] = ("all",),
     rank: int | None = None,
 ) -> Fields:
-    """Tell the same in full: of each engine, or of the one of this number."""
+    """Return the full load report of all engines, or of the one of this rank."""
     now = time.time()
     wanted = [
         _load(at, reading, facts, include, now)
@@ -142,16 +142,16 @@ def named_checksums(leaves: Mapping[str, int]) -> dict[str, str]:
 
 
 def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
-    """Tell the checksum of each leaf, and of all of them, as SGLang adds them up."""
-    told = named_checksums(leaves)
+    """Return the checksum of each leaf, and the total as SGLang computes it."""
+    named = named_checksums(leaves)
     whole = sha256()
-    for name, checksum in told.items():
+    for name, checksum in named.items():
         whole.update(name.encode() + checksum.encode())
     tp = facts.get("tp_size", 1)
     rank = {"tp_rank": 0, "tp_size": tp, "dp_rank": 0, "dp_size": 1, "pp_rank": 0, "pp_size": 1}
     of_all = whole.hexdigest()
     ranks = {
-        "checksums": told,
+        "checksums": named,
         "per_gpu_checksum": of_all,
         "parallelism_info": [{"role": "target", **rank, "rank": 0, "size": tp}],
     }
@@ -159,10 +159,10 @@ def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
 
 
 def _count_requests(reading: ReplicaReading) -> tuple[int, int, int]:
-    """Count the requests that run in an engine, those that wait, and the tokens they hold.
+    """Return the numbers of running and of waiting requests, and of the tokens that they hold.
 
-    Never none while one is inside, nor any once all have left: the scheduler notes its own figures
-    only a few times a second, and trainers wait for 0.
+    The running ones are never 0 while a request is inside the gate, and always 0 once all have
+    left: the scheduler updates its own figures only a few times a second, and trainers wait for 0.
     """
     load = reading.load
     if not reading.inside:
@@ -189,7 +189,7 @@ def _load(
 ) -> Fields:
     running, waiting, used = _count_requests(reading)
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
-    told = {
+    fields = {
         "timestamp": now,
         "dp_rank": rank,
         "num_running_reqs": running,
@@ -218,7 +218,7 @@ def _load(
             "prealloc_ready": 0,
         },
     }
-    return told | {name: sections[name] for name in sections if {name, "all"} & set(include)}
+    return fields | {name: sections[name] for name in sections if {name, "all"} & set(include)}
 
 
 def _weight_gb(reading: ReplicaReading) -> float:

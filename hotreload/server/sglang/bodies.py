@@ -1,7 +1,7 @@
-"""The fields that bodies of SGLang's routes may have, and the kind of each.
+"""The fields in the bodies of SGLang's routes, and the kind of each.
 
-What asks for something that hotreload has not is refused by its name; at the value at which it asks
-for nothing it is taken. See SGLang's `srt/managers/io_struct.py` and `srt/entrypoints/openai`.
+A field that asks for something unsupported is accepted only with the value that asks for nothing.
+See SGLang's `srt/managers/io_struct.py` and `srt/entrypoints/openai`.
 """
 
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ from hotreload.server.http.request_body import (
 MOST_ROWS = 2**20
 
 
-def _off(value: Any) -> Kind:
-    """A field that may be left out, null, or this."""
-    words = f"{str(value).lower()} here: this server has not what else it asks for"
+def _only(value: Any) -> Kind:
+    """Return the kind of a field that may be left out, null, or this value."""
+    words = f"{str(value).lower()} here: this server supports no other value"
     return Kind(words, lambda given: given is value, {"const": value})
 
 
@@ -37,31 +37,31 @@ def _one_or_list_of_ids(value: Any) -> bool:
     return all(_are(int, each) for each in value) if is_batch else _are(int, value)
 
 
-_NOT_HERE = Kind("null: this server has not what it asks for", lambda value: False)
+_NULL_ONLY = Kind("null: this server does not support it", lambda value: False)
 _NAMES = Kind(
     "a list of strings",
     lambda value: _are(str, value),
     {"type": "array", "items": {"type": "string"}},
 )
 _INTEGERS = {"type": "array", "items": {"type": "integer"}}
-EVERY_CONTROL = {"rid": STRING, "http_worker_ipc": _NOT_HERE}
+SGLANG_FIELDS = {"rid": STRING, "http_worker_ipc": _NULL_ONLY}
 
-ABORT: Mapping[str, Kind] = {
-    **EVERY_CONTROL,
+ABORT_FIELDS: Mapping[str, Kind] = {
+    **SGLANG_FIELDS,
     "abort_all": BOOLEAN,
-    "finished_reason": _NOT_HERE,
-    "abort_message": _NOT_HERE,
-    "weight_versions": _NOT_HERE,
+    "finished_reason": _NULL_ONLY,
+    "abort_message": _NULL_ONLY,
+    "weight_versions": _NULL_ONLY,
 }
-BY_NAME: Mapping[str, Kind] = {
-    **EVERY_CONTROL,
+WEIGHTS_BY_NAME_FIELDS: Mapping[str, Kind] = {
+    **SGLANG_FIELDS,
     "name": NAME_OF_WEIGHTS,
     "truncate_size": whole_number(1, MOST_ROWS),
 }
-CHECK: Mapping[str, Kind] = {
-    **EVERY_CONTROL,
+CHECK_FIELDS: Mapping[str, Kind] = {
+    **SGLANG_FIELDS,
     "action": STRING,
-    "allow_quant_error": _off(False),
+    "allow_quant_error": _only(False),
     "skip_tensor_list": _NAMES,
     "selector": Kind(
         "all or target: this server has no draft model",
@@ -69,8 +69,8 @@ CHECK: Mapping[str, Kind] = {
         {"enum": ["all", "target"]},
     ),
 }
-UPDATE: Mapping[str, Kind] = {
-    **EVERY_CONTROL,
+UPDATE_FIELDS: Mapping[str, Kind] = {
+    **SGLANG_FIELDS,
     "model_path": NAME_OF_WEIGHTS,
     "load_format": RELOAD_FIELDS["load_format"],
     "abort_all_requests": BOOLEAN,
@@ -81,21 +81,24 @@ UPDATE: Mapping[str, Kind] = {
     "recapture_cuda_graph": BOOLEAN,
     "token_step": INTEGER,
     "flush_cache": BOOLEAN,
-    "manifest": _NOT_HERE,
+    "manifest": _NULL_ONLY,
 }
-"""Ways of going about it ask for nothing here: a load disturbs nobody, and ends no pause; programs
-take weights as arguments; no weights read what others cached."""
-UPDATE_BY_NAME: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NOT_HERE}
+"""The fields of an update; most of its options ask for nothing here.
+
+Loading disturbs no request and ends no pause; programs take weights as arguments; no weights read a
+prefix that others have cached.
+"""
+VLLM_UPDATE_FIELDS: Mapping[str, Kind] = {"weight_dir": NAME_OF_WEIGHTS, "update_info": _NULL_ONLY}
 NAME_FIELDS: Mapping[str, Kind] = {
-    **EVERY_CONTROL,
+    **SGLANG_FIELDS,
     "new_version": WEIGHT_VERSION,
     "abort_all_requests": BOOLEAN,
 }
-CHECK_BY_NAME: Mapping[str, Kind] = {
+VLLM_CHECK_FIELDS: Mapping[str, Kind] = {
     "action": STRING,
     "baseline": OBJECT,
 }
-TOKENIZE: Mapping[str, Kind] = {
+TOKENIZE_FIELDS: Mapping[str, Kind] = {
     "model": text(4096),
     "prompt": Kind(
         "a string or a list of strings",
@@ -109,14 +112,14 @@ TOKENIZE: Mapping[str, Kind] = {
     ),
     "add_special_tokens": BOOLEAN,
     "chat_template_kwargs": OBJECT,
-    "add_generation_prompt": _off(True),
-    "continue_final_message": _off(False),
-    "return_token_strs": _off(False),
-    "tools": _NOT_HERE,
-    "tool_choice": _NOT_HERE,
-    "reasoning_effort": _NOT_HERE,
+    "add_generation_prompt": _only(True),
+    "continue_final_message": _only(False),
+    "return_token_strs": _only(False),
+    "tools": _NULL_ONLY,
+    "tool_choice": _NULL_ONLY,
+    "reasoning_effort": _NULL_ONLY,
 }
-DETOKENIZE: Mapping[str, Kind] = {
+DETOKENIZE_FIELDS: Mapping[str, Kind] = {
     "model": text(4096),
     "tokens": Kind(
         "a list of integers, or a list of such lists",

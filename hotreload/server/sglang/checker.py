@@ -1,4 +1,4 @@
-"""/weights_checker: the checksums of what is live, and whether it is still what it was."""
+"""/weights_checker: checksums of the live weights, and a comparison with a snapshot."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,19 +12,19 @@ NO_RANDOM_WEIGHTS = (
     "/admin/perturb_weights puts noise on some leaves, as a generation of its own, and a rollback "
     "takes it back"
 )
-DIFFERING_NAMED = 10
-"""Leaves that are named when they are others than before."""
+MOST_LISTED_LEAVES = 10
+"""The most leaves that are named when they differ from the snapshot."""
 
 
 class WeightsChecker[P]:
-    """Computes checksums on one engine, and keeps those of a snapshot until they are compared."""
+    """Computes checksums on one engine, and keeps a snapshot until it is compared."""
 
     def __init__(self, gate: Gate[P]) -> None:
         self._gate = gate
         self._snapshot: Mapping[str, int] | None = None
 
     async def run(self, action: str, skip: Sequence[str] = ()) -> Fields:
-        """Do what is asked, and tell what came of it; BadRequest when it cannot be, or differs."""
+        """Carry out the action; BadRequest if it is unknown or if leaves differ."""
         match action:
             case "checksum":
                 leaves, facts = await self._now()
@@ -44,11 +44,11 @@ class WeightsChecker[P]:
 
     async def _compare(self, skip: Sequence[str]) -> Fields:
         if self._snapshot is None:
-            raise BadRequest("there is no snapshot to compare with: ask for action=snapshot before")
+            raise BadRequest("there is no snapshot to compare with: send action=snapshot first")
         now, before = _without((await self._now())[0], skip), _without(self._snapshot, skip)
         differ = sorted(name for name in now if now[name] != before.get(name))
         if differ:
-            named = [f"name={name}" for name in differ[:DIFFERING_NAMED]]
+            named = [f"name={name}" for name in differ[:MOST_LISTED_LEAVES]]
             named += [f"and {more} more"] if (more := len(differ) - len(named)) else []
             raise BadRequest("\n".join(["check tensor equality failed:", *named]))
         self._snapshot = None

@@ -1,4 +1,4 @@
-"""Routes of other servers that there are not here, and what to use instead."""
+"""Routes of other servers that do not exist here, and what to use instead."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from starlette.responses import Response
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import Json, no_such_route
 
-FROM_A_FOLDER = (
+USE_A_FOLDER = (
     "weights come from checkpoints in folders here: write one below [source] path or [server] "
     "update_roots, and ask POST /update_weights_from_disk (or /update_weights) for it"
 )
-AS_IT_STARTED = "what the engine holds is decided at its start: the memory stays with it"
-NO_ADAPTERS = "there are no adapters here: merge them into a checkpoint"
+MEMORY_IS_FIXED = "the engine keeps the memory that it took at its start"
+MERGE_ADAPTERS = "there are no adapters here: merge them into a checkpoint"
 NOT_SERVED: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -33,16 +33,16 @@ NOT_SERVED: Mapping[str, str] = {
             "/fetch_weights",
             "/collective_rpc",
         ),
-        FROM_A_FOLDER,
+        USE_A_FOLDER,
     ),
-    **dict.fromkeys(("/release_memory_occupation", "/resume_memory_occupation"), AS_IT_STARTED),
-    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter"), NO_ADAPTERS),
+    **dict.fromkeys(("/release_memory_occupation", "/resume_memory_occupation"), MEMORY_IS_FIXED),
+    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter"), MERGE_ADAPTERS),
 }
-"""Routes of SGLang, of vLLM and of trainers' images that are not served, and what to do instead."""
+"""Routes of SGLang, vLLM and trainers' images that are not served, and what to use instead."""
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """Answer what no route answers: 400 for what other servers have, else 404 or 405."""
+    """Answer 400 for a route of another server, else 404 or 405."""
     path = request.url.path
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and path in NOT_SERVED:
@@ -51,5 +51,5 @@ async def no_route(request: Request, error: Exception) -> Response:
 
 
 def failure_fields(message: str) -> Fields:
-    """Say so as SGLang does, and, under `error`, as vLLM does."""
+    """Return a failure in SGLang's form, and in vLLM's under `error`."""
     return {"success": False, "message": message, "error": {"message": message}}

@@ -1,5 +1,4 @@
-"""SGLang's routes that change nothing of the weights: what answers, how busy it is, its caches, its
-tokenizer, and the end of a request that nobody wants."""
+"""SGLang's routes that do not change the weights: information, load, caches, tokenizer, aborts."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -20,13 +19,13 @@ from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Gate
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
-from hotreload.server.sglang.health import OneToken
+from hotreload.server.sglang.health import HealthProbe
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
-OF_A_CHAT = {"messages", "chat_template_kwargs"}
-USUAL_ROWS = 100
-"""Numbers, or rows, of a leaf that are shown if nothing is said."""
+TOKENIZED_CHAT_FIELDS = {"messages", "chat_template_kwargs"}
+DEFAULT_ROWS = 100
+"""The numbers, or rows, of a leaf that are returned by default."""
 
 
 def sglang_routes[P](
@@ -38,19 +37,19 @@ def sglang_routes[P](
     admission: Admit,
     last_token_at: Callable[[], float],
 ) -> APIRouter:
-    """Build the routes; those that `admission` guards ask for the rights of the admin routes.
+    """Build the routes; those behind `admission` require an administrator's rights.
 
-    `last_token_at` says when, by the monotonic clock, a client was given a token last.
+    `last_token_at` returns when a client was sent a token last, by the monotonic clock.
     """
     router = APIRouter()
     router.include_router(_info_routes(gate, status, model))
     router.include_router(_tokenizer_routes(limits, gate))
     router.include_router(_guarded_routes(gate, admission))
-    one_token = OneToken(gate, last_token_at)
+    health_probe = HealthProbe(gate, last_token_at)
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
-        await one_token.wait_for_token()
+        await health_probe.wait_for_token()
         return Response(status_code=200)
 
     return router
@@ -90,7 +89,7 @@ def _info_routes[P](gate: Gate[P], status: Status, model: answers.ServedModel) -
         form: Annotated[str, Query(alias="format")] = "json",
     ) -> Response:
         if form != "json":
-            words = "format: there is json alone here; GET /metrics is for Prometheus"
+            words = "format: only json is supported; Prometheus reads GET /metrics"
             raise Refused(400, "bad_field", words, param="format")
         named = [each.strip() for each in include.split(",")]
         if unknown := sorted(set(named) - set(answers.SECTIONS)):
@@ -107,8 +106,8 @@ def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     @router.post("/tokenize")
     @router.post("/v1/tokenize")
     async def tokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.TOKENIZE, nesting=limits.nesting)
-        asked = _to_encode(given)
+        given = await read_fields(request, bodies.TOKENIZE_FIELDS, nesting=limits.nesting)
+        asked = _tokenizer_input(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
         with rename_to_openai(given.keys), gate.lend_preparer() as engine:
             tokens = await engine.tokenize(asked)
@@ -127,7 +126,7 @@ def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     @router.post("/detokenize")
     @router.post("/v1/detokenize")
     async def detokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.DETOKENIZE, nesting=limits.nesting)
+        given = await read_fields(request, bodies.DETOKENIZE_FIELDS, nesting=limits.nesting)
         tokens = required_field(given, "tokens")
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
@@ -151,7 +150,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
     @router.post("/abort_request")
     async def abort_request(request: Request) -> Response:
-        given = await read_fields(request, bodies.ABORT, may_be_empty=True)
+        given = await read_fields(request, bodies.ABORT_FIELDS, may_be_empty=True)
         rid = given.get("rid") or None
         if given.get("abort_all") or rid is not None:
             await abort(gate, None if given.get("abort_all") else rid)
@@ -159,8 +158,8 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
     @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
     async def get_weights_by_name(request: Request) -> Response:
-        given = await read_fields(request, bodies.BY_NAME)
-        name, most = required_field(given, "name"), given.get("truncate_size", USUAL_ROWS)
+        given = await read_fields(request, bodies.WEIGHTS_BY_NAME_FIELDS)
+        name, most = required_field(given, "name"), given.get("truncate_size", DEFAULT_ROWS)
         try:
             async with gate.inspect() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
@@ -169,7 +168,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
     @router.api_route("/weights_checker", methods=["GET", "POST"])
     async def weights_checker(request: Request) -> Response:
-        given = await read_fields(request, bodies.CHECK, may_be_empty=True)
+        given = await read_fields(request, bodies.CHECK_FIELDS, may_be_empty=True)
         action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())
         try:
             found = await checker.run(action, skip)
@@ -181,19 +180,19 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
 
 
 def required_field(given: Fields, name: str) -> Any:
-    """The value of this field; BadRequest when it is not given."""
+    """Return the value of this field; BadRequest if it is missing."""
     if name not in given:
         raise BadRequest(f"{name} is missing", code="bad_field", param=name)
     return given[name]
 
 
-def _to_encode(given: Fields) -> Fields:
-    """The texts or the chat to encode, as the engine is asked for it."""
+def _tokenizer_input(given: Fields) -> Fields:
+    """Return the texts or the chat to encode, in the engine's form."""
     if ("prompt" in given) == ("messages" in given):
         words = "Exactly one of 'prompt' or 'messages' must be provided."
         raise BadRequest(words, code="bad_field", param="prompt")
     if "messages" in given:
-        asked = chat_request({name: given[name] for name in given if name in OF_A_CHAT})
+        asked = chat_request({name: given[name] for name in given if name in TOKENIZED_CHAT_FIELDS})
         return {name: asked[name] for name in ("messages", "template_args") if name in asked}
     prompt = given["prompt"]
     texts = prompt if isinstance(prompt, list) else [prompt]

@@ -1,6 +1,6 @@
-"""SGLang's routes that change which weights answer, or what they are called.
+"""SGLang's routes that change the live weights or their version.
 
-An update is an order like one of /admin/reload_weights: the same checks, probes and history.
+An update is an order like one of /admin/reload_weights: with the same checks, probes and history.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from hotreload.types import Outcome
 def sglang_update_routes[P](
     orders: TrainerOrders[P], *, status: Status, admission: Admit
 ) -> APIRouter:
-    """Build the routes; but for those that only tell, they ask for the rights of the admin ones."""
+    """Build the routes; all but the read-only ones require an administrator's rights."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
 
@@ -39,7 +39,7 @@ def sglang_update_routes[P](
 
     @guarded.post("/update_weights_from_disk")
     async def update_weights_from_disk(request: Request) -> Response:
-        return await answer_update(orders, request, bodies.UPDATE, "model_path")
+        return await answer_update(orders, request, bodies.UPDATE_FIELDS, "model_path")
 
     @guarded.post("/update_weight_version")
     async def update_weight_version(request: Request) -> Response:
@@ -53,7 +53,7 @@ def sglang_update_routes[P](
             )
         except HotReloadError as fault:
             return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
-        said = {"success": True, "message": f"Weight version update_weights to {version}"}
+        said = {"success": True, "message": f"Weight version updated to {version}"}
         return Json({**said, "new_version": version, **generation_fields(live)})
 
     router.include_router(guarded)
@@ -63,7 +63,7 @@ def sglang_update_routes[P](
 async def answer_update[P](
     orders: TrainerOrders[P], request: Request, kinds: Mapping[str, Kind], folder: str
 ) -> Response:
-    """Carry an update out, and answer how it ended: 200 when its weights are live, else 400.
+    """Carry out an update; answer 200 when its weights are live, else 400 with the reason.
 
     `folder` is the field of the body that names the checkpoint.
     """
@@ -78,7 +78,7 @@ async def answer_update[P](
     if attempt.outcome is not Outcome.LIVE:
         why = attempt.reason.message if attempt.reason else attempt.outcome.value
         return _not_updated(why, attempt_fields(attempt))
-    named = f" Weight version update_weights to {version}." if version else ""
+    named = f" Weight version updated to {version}." if version else ""
     said = {"success": True, "message": f"Succeeded to update model weights.{named}"}
     return Json({**said, "num_paused_requests": 0, "status": "ok", **attempt_fields(attempt)})
 

@@ -1,1 +1,1 @@
-"""HTTP in processes of its own: what the engine's process and its workers tell each other."""
+"""Workers: processes that serve HTTP, and the messages between them and the engine's process."""

@@ -1,29 +1,30 @@
-"""An answer that grows, told by what is new of each piece: as whole ones they would grow with the
-square of its length."""
+"""Steps of a growing answer: only the difference between two pieces is sent.
+
+Whole pieces would cost bytes that grow with the square of the answer's length.
+"""
 
 from typing import Any
 
 from hotreload.json_fields import Fields
 
 PieceStep = list[Any]
-"""Fields that have another value, those that only grew and by how much, and those of which parts
-changed so."""
+"""Three objects: fields with a new value, what was appended to fields, steps of inner objects."""
 
 
 class StepMaker:
-    """Makes steps of the pieces of one answer."""
+    """Makes the steps of one answer from its pieces."""
 
     def __init__(self) -> None:
         self._last: Fields = {}
 
     def step(self, piece: Fields) -> PieceStep | None:
-        """Say what is new since the last piece; None if that has fields which this one lacks."""
+        """Return the step from the last piece to this one; None if this one lacks fields."""
         last, self._last = self._last, piece
         return step_between(last, piece)
 
 
 def step_between(last: Fields, now: Fields) -> PieceStep | None:
-    """Say what has to be done to `last` to have `now`; None if fields have gone."""
+    """Return the step that turns `last` into `now`; None if `now` lacks fields."""
     if not last.keys() <= now.keys():
         return None
     others: Fields = {}
@@ -49,7 +50,7 @@ def _step_within(before: Any, now: Any) -> PieceStep | None:
 
 
 def has_grown(before: Any, now: Any) -> bool:
-    """True if it is a text or a list that begins with all of what it was; lists only grow here."""
+    """True if `now` is `before` with something appended; compares of a list the last item alone."""
     match before, now:
         case str(), str():
             return bool(before) and now.startswith(before)
@@ -59,7 +60,7 @@ def has_grown(before: Any, now: Any) -> bool:
 
 
 def apply_step(last: Fields, step: PieceStep) -> Fields:
-    """Make the next piece of the last one, which stays as it is but for its lists: they grow."""
+    """Return the next piece. The lists of the last one are extended in place."""
     others, grown, within = step
     now = {**last, **others}
     for name, more in grown.items():

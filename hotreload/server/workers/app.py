@@ -1,4 +1,4 @@
-"""The app of a worker: the routes to the model, and what stands round them; nothing else."""
+"""The app of a worker: the routes to the model and the middleware; no other routes."""
 
 from collections.abc import Callable, Collection
 
@@ -33,7 +33,7 @@ def create_worker_app(
     origins: Collection[str],
     access_log: bool,
 ) -> FastAPI:
-    """Build it; clients know the model by this `name`, and `live` is who answers now."""
+    """Build the app; `name` is the model's name to clients, `live` returns the live generation."""
     app = FastAPI(title="hotreload, a worker", openapi_url=None, redirect_slashes=False)
     app.state.feeds = EventFeeds(Events(), lambda event: {}, limits)
     app.state.live = live

@@ -1,4 +1,4 @@
-"""Errors as messages: whoever hears of one raises it as it was."""
+"""Errors as fields of a message: the receiving process raises the same error."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,15 +36,18 @@ FAULT_KINDS: Mapping[str, type[HotReloadError]] = {
     )
 }
 MORE = ("param", "retry_after", "status", "headers")
-"""Fields that some of them have beside their words."""
+"""Attributes that some of these errors have beside their message."""
 
 
 class EngineProcessFault(Exception):
-    """A fault of ours in the engine's process, whose log says what it was."""
+    """An unexpected exception in the engine's process; the log of that process has it."""
 
 
 def error_fields(error: HotReloadError | None) -> dict[str, Any]:
-    """Say an error, None for a fault of ours; of another kind, as the nearest one that is known."""
+    """Return an error's fields; None stands for an unexpected exception.
+
+    An error of a class that is not in FAULT_KINDS is sent as its nearest base class there.
+    """
     if error is None:
         return {"kind": EngineProcessFault.__name__}
     kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in FAULT_KINDS)
@@ -54,7 +57,7 @@ def error_fields(error: HotReloadError | None) -> dict[str, Any]:
 
 
 def error_from(said: Mapping[str, Any]) -> HotReloadError | EngineProcessFault:
-    """Make the error that was said."""
+    """Build the error from its fields."""
     if said["kind"] == EngineProcessFault.__name__:
         return EngineProcessFault("the engine's process failed to answer; its log says why")
     kind = FAULT_KINDS[said["kind"]]

@@ -1,6 +1,6 @@
-"""Connections that go from one process to another, with what was read of them and not heeded.
+"""Handover of connections to another process, with the bytes that were read and not answered.
 
-The socket is the same one: nobody who is connected notices, and the kernel names the same peer.
+The client's socket stays the same: the client notices nothing, and the kernel names the same peer.
 """
 
 import array
@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 
 LARGEST_INLINE = 2**15
-"""Bytes that go along in the message itself; more go in a file of memory."""
+"""Bytes that are sent in the message itself; more are sent in a memory file."""
 DESCRIPTORS = 2
 SEND_AGAIN_SECONDS = 0.1
-"""Seconds until a connection that waits is tried again, where no event says when."""
+"""Seconds until a waiting handover is retried when no event announces that it can go on."""
 
 log = logging.getLogger("hotreload.server")
 
@@ -23,7 +23,7 @@ OnConnection = Callable[[socket.socket, bytes], None]
 
 
 class HandoverChannel:
-    """One end of the way that connections go, in both directions."""
+    """One end of a channel that hands connections over in both directions."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class HandoverChannel:
         on_connection: OnConnection,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_connection` is called with each connection that comes, and the bytes that came on it.
+        """`on_connection` gets each received connection and the unanswered bytes.
 
-        `on_lost` is called for one that this process has no descriptor for: it is closed.
+        `on_lost` is called when a connection was closed for want of a free descriptor.
         """
         self._end = end
         self._on_connection = on_connection
@@ -41,28 +41,32 @@ class HandoverChannel:
         end.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[int, bytes]] = deque()
-        """Connections that go as soon as somebody takes them."""
+        """Connections that wait until the other process can receive them."""
         self._loop.add_reader(end.fileno(), self._receive)
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give away a connection; False if nobody takes it now. The caller closes its own."""
+        """Send a connection; False if the other process cannot receive it now.
+
+        The caller closes its own descriptor.
+        """
         try:
             self._send(descriptor, data)
-        except OSError:  # it does not read, or has ended, or a descriptor is wanting
+        except OSError:  # the process does not read, or has ended, or no descriptor is left
             return False
         return True
 
     def queue_handover(self, descriptor: int, data: bytes) -> None:
-        """Give away a connection, now or as soon as somebody takes it. The caller closes its own.
+        """Send a connection, now or as soon as the other process can receive it.
 
-        OSError where it would wait, and there is no descriptor for that.
+        The caller closes its own descriptor. OSError if the connection must wait and there is no
+        descriptor left to keep it.
         """
         if self._waiting or not self.hand_over(descriptor, data):
             self._waiting.append((os.dup(descriptor), data))
             self._send_waiting()
 
     def close(self) -> None:
-        """Take and give no more."""
+        """Close the channel and all connections that wait."""
         if self._end.fileno() >= 0:
             self._loop.remove_reader(self._end.fileno())
             self._loop.remove_writer(self._end.fileno())
@@ -98,7 +102,7 @@ class HandoverChannel:
                 data = b""
             rights = array.array("i", descriptors).tobytes()
             control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-            # One byte before the data: an empty message would look like the end.
+            # One byte precedes the data: an empty message would mean the end of the channel.
             self._end.sendmsg([b"+", data], control)
         finally:
             for beside in descriptors[1:]:
@@ -116,7 +120,7 @@ class HandoverChannel:
         if not message:
             self._loop.remove_reader(self._end.fileno())
             return
-        if flags & socket.MSG_CTRUNC:  # the kernel has closed what there was no descriptor for
+        if flags & socket.MSG_CTRUNC:  # no descriptor was free: the kernel closed the connection
             log.warning("server.no_descriptor_left", extra={"error": "a connection was closed"})
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The first word of each message, and what generations and wishes are in one."""
+"""The kinds of messages, and the fields of a request and of a generation in them."""
 
 from enum import StrEnum
 from typing import Any
@@ -11,65 +11,65 @@ from hotreload.types import Generation, Revision
 
 
 class MessageKind(StrEnum):
-    """The first word of a message."""
+    """The kind of a message, which is its first part."""
 
-    # A worker tells the engine's process:
+    # From a worker to the engine's process:
     ASK = "ask"
-    """A request to the model, and the name by which its answer is told.
+    """A request to the model, and the name that messages about its answer will have.
 
-    As it came, or with ids in the place of its texts; then, by what they were made.
+    Its prompts are texts, or ids with the name of the encoder that made them.
     """
     LEAVE = "leave"
-    """The answer of this name is of no more use."""
+    """The client of this answer has left: abort the answer."""
     FINISHED = "finished"
-    """A request of this route ended with this code after so many seconds."""
+    """A request of this route ended with this code after this many seconds."""
     FIRST_TOKEN = "first_token"
-    """A stream began after so many seconds."""
+    """A stream sent its first token after this many seconds."""
     ALIVE = "alive"
-    """All that was told before the ping of this number has been read, and heeded."""
+    """The worker has handled all messages up to the ping of this number."""
 
-    # The engine's process tells a worker:
+    # From the engine's process to a worker:
     BEGUN = "begun"
-    """The answer of this name begins, and who answers."""
+    """The answer of this name begins; the generation that answers."""
     STEP = "step"
-    """News of an answer: its name, which of several answers, and the step."""
+    """The new part of an answer: its name, the index of the answer, and the step."""
     WHOLE = "whole"
-    """All that there is of an answer: its name, which of several answers, and that."""
+    """An answer so far: its name, the index of the answer, and the whole piece."""
     BATCH = "batch"
     """All answers to a batch at once."""
     OVER = "over"
-    """The answer of this name is whole."""
+    """The answer of this name is complete."""
     FAILED = "failed"
-    """The answer of this name cannot go on, or cannot begin, and why."""
+    """The answer of this name failed, with this error."""
     LIVE = "live"
     """The generation that is live now."""
     SETTINGS = "settings"
-    """The limits, and the keys, that count from now on."""
+    """The limits, keys and log settings from now on."""
     ENCODER = "encoder"
-    """The name of what encodes prompts from now on, and what it is made of; nothing for none."""
+    """The encoder for prompts from now on: its name and its data; empty for none."""
     PING = "ping"
     MAKE_ROOM = "make_room"
-    """Close the connection that does nothing for the longest, on a unix socket or over TCP."""
+    """Close the oldest idle connection, on a unix socket or over TCP."""
     SHUT_DOWN = "shut_down"
-    """Answer everybody who came, and go."""
+    """Answer all requests, and end."""
 
 
-def request_fields(ask: ModelRequest, now: float) -> Fields:
-    """Say what is asked; the two ends have clocks of their own."""
-    exactly = ask.exactly
+def request_fields(request: ModelRequest, now: float) -> Fields:
+    """Return a request's fields; its deadline is relative, since clocks of two processes differ."""
+    exactly = request.exactly
     return {
-        "request": ask.request,
-        "within": ask.until - now,
-        "at_least": ask.at_least,
+        "request": request.fields,
+        "within": request.until - now,
+        "at_least": request.at_least,
         "exactly": exactly and [exactly.number, exactly.fingerprint, exactly.weight_version],
-        "session": ask.session,
-        "may_be_kept": ask.may_be_kept,
-        "encoded": ask.encoded and _encoded_by_parts(ask.encoded),
+        "session": request.session,
+        "may_be_kept": request.may_be_kept,
+        "encoded": request.encoded and _encoded_by_parts(request.encoded),
     }
 
 
 def request_from(fields: Fields, now: float) -> ModelRequest:
-    """Make the inquiry that was told."""
+    """Build the request from its fields."""
     exactly = fields["exactly"]
     return ModelRequest(
         fields["request"],
@@ -91,12 +91,12 @@ def _encoded_by_from(parts: list[Any] | None) -> EncodedBy | None:
         return None
     by, refused = parts
     refusal = error_from(refused) if refused is not None else None
-    assert not isinstance(refusal, EngineProcessFault), "who encodes has no fault of ours to tell"
+    assert not isinstance(refusal, EngineProcessFault), "an encoder refuses with an error of ours"
     return EncodedBy(by, refusal)
 
 
 def generation_parts(generation: Generation | None) -> list[Any] | None:
-    """Say who answers, without its leaves."""
+    """Return a generation as parts of a message, without its leaves."""
     if generation is None:
         return None
     revision = generation.revision
@@ -105,7 +105,7 @@ def generation_parts(generation: Generation | None) -> list[Any] | None:
 
 
 def generation_from(parts: list[Any] | None) -> Generation | None:
-    """Make the generation that was told."""
+    """Build the generation from its parts."""
     if parts is None:
         return None
     number, id, label, fingerprint, since, version = parts

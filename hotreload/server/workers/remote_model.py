@@ -1,4 +1,4 @@
-"""The model, asked in another process: what a worker has in the place of a gate and an engine."""
+"""The model as a worker has it: each request is sent to the engine's process."""
 
 import asyncio
 from collections import deque
@@ -27,54 +27,60 @@ from hotreload.server.workers.wire import Message, Wire
 from hotreload.types import Generation
 
 MOST_UNREAD = 64
-"""Pieces that wait for a slow reader one by one; of more only the newest of each answer does."""
+"""Pieces that may wait for a slow reader; beyond that only the newest of each answer is kept."""
 PROCESS_ENDED = "the engine's process has ended; ask again"
 
 
 class RemoteModel:
-    """Asks by the wire, and hears the answers."""
+    """Sends requests to the engine's process and receives the answers."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._names = count()
         self._pending: dict[int, _PendingAnswer] = {}
         self.encoder: Encoder | None = None
-        """None while the other side encodes all prompts itself."""
+        """Encodes prompts in this worker; None while the engine's process encodes them."""
 
     @asynccontextmanager
-    async def open_answer(self, ask: ModelRequest) -> AsyncIterator[StartedAnswer]:
-        """Ask, with prompts that are encoded here; who leaves early is told to the other side."""
-        for each, texts in (await self._encode_prompts(ask), (ask, None)):
+    async def open_answer(self, request: ModelRequest) -> AsyncIterator[StartedAnswer]:
+        """Send the request; yield when the first token is there. Leaving the block aborts it.
+
+        The worker encodes the prompts. If the engine now encodes by another tokenizer, the request
+        is sent once more with its texts.
+        """
+        for each, texts in (await self._encode_prompts(request), (request, None)):
             async with AsyncExitStack() as stack:
                 try:
                     answer = await stack.enter_async_context(self._ask(each, texts))
-                except EncoderMismatch:  # the engine is another one by now
+                except EncoderMismatch:
                     continue
                 yield answer
                 return
 
-    async def _encode_prompts(self, ask: ModelRequest) -> tuple[ModelRequest, AnswerTexts | None]:
-        """The same, encoded, and what makes the texts of a stream's pieces, which come as tokens.
+    async def _encode_prompts(
+        self, request: ModelRequest
+    ) -> tuple[ModelRequest, AnswerTexts | None]:
+        """Return the request with encoded prompts, and the maker of a stream's texts.
 
-        The other side says what is refused, as it may let nobody in.
+        A refusal is sent along and not raised here: the gate's own refusals come first.
         """
         if (encoder := self.encoder) is None:
-            return ask, None
+            return request, None
         try:
-            given = await encoder.encode(ask.request)
+            encoded_fields = await encoder.encode(request.fields)
         except HotReloadError as refusal:
-            return replace(ask, request={}, encoded=EncodedBy(encoder.name, refusal)), None
-        if given is None:
-            return ask, None
-        request, by = dict(given), EncodedBy(encoder.name)
-        if not request.get("stream"):
-            return replace(ask, request=request, encoded=by), None
-        request["text_at_end"] = True
-        return replace(ask, request=request, encoded=by), encoder.make_texts(request)
+            return replace(request, fields={}, encoded=EncodedBy(encoder.name, refusal)), None
+        if encoded_fields is None:
+            return request, None
+        fields, by = dict(encoded_fields), EncodedBy(encoder.name)
+        if not fields.get("stream"):
+            return replace(request, fields=fields, encoded=by), None
+        fields["text_at_end"] = True
+        return replace(request, fields=fields, encoded=by), encoder.make_texts(fields)
 
     @asynccontextmanager
     async def _ask(
-        self, ask: ModelRequest, texts: AnswerTexts | None
+        self, request: ModelRequest, texts: AnswerTexts | None
     ) -> AsyncIterator[StartedAnswer]:
         if self._wire.is_over:
             raise EngineLost(PROCESS_ENDED)
@@ -83,7 +89,7 @@ class RemoteModel:
         self._wire.send(
             MessageKind.ASK,
             name,
-            message_kinds.request_fields(ask, asyncio.get_running_loop().time()),
+            message_kinds.request_fields(request, asyncio.get_running_loop().time()),
         )
         try:
             generation = await answer.wait_for_start()
@@ -95,29 +101,29 @@ class RemoteModel:
                 self._wire.send(MessageKind.LEAVE, name)
 
     def receive(self, message: Message) -> None:
-        """Hear something of an answer; of one that nobody waits for any more, nothing."""
+        """Pass a message to the answer it names; drop it if that request has ended here."""
         word, name, *parts = message
         if (answer := self._pending.get(name)) is not None:
             answer.receive(word, parts)
 
     def fail_all(self) -> None:
-        """No answer goes on: the other side is gone."""
+        """Fail every answer with EngineLost, because the engine's process has ended."""
         for answer in self._pending.values():
             answer.fail(EngineLost(PROCESS_ENDED))
 
 
 class _PendingAnswer:
-    """The part of one request's answers that was heard, and not taken yet."""
+    """The received pieces of one request's answers that the client has not read yet."""
 
     def __init__(self, texts: AnswerTexts | None) -> None:
         self._texts = texts
         self.is_over = False
-        """True once no more is told."""
+        """True once no more messages come for this answer."""
         self._generation: Generation | None = None
         self._unread: deque[tuple[str, Any, Any]] = deque()
-        """The messages that wait: a word, which of several answers, and what of it."""
+        """Unread messages: the kind, the index of the answer, and the content."""
         self._last: dict[Any, Fields] = {}
-        """The newest piece of each answer that was taken."""
+        """The last piece of each answer that was read; the next step applies to it."""
         self._fault: Exception | None = None
         self._message_came = asyncio.Event()
 
@@ -167,39 +173,39 @@ class _PendingAnswer:
         self._message_came.clear()
         await self._message_came.wait()
 
-    def _take(self, word: str, index: Any, told: Any) -> EngineAnswer:
+    def _take(self, word: str, index: Any, content: Any) -> EngineAnswer:
         if word == MessageKind.BATCH:
-            batch: EngineAnswer = told
+            batch: EngineAnswer = content
             return batch
-        piece = told if word == MessageKind.WHOLE else apply_step(self._last[index], told)
+        piece = content if word == MessageKind.WHOLE else apply_step(self._last[index], content)
         self._last[index] = piece
-        # A copy: its reader may put a stamp on it, and the next step is upon the piece as it came.
+        # A copy: the reader adds fields to it, and the next step applies to the original piece.
         return dict(piece)
 
     def _keep_newest_only(self) -> None:
-        """Pass over what a slow reader misses: each piece holds all that those before it did."""
-        newest = {index: self._take(word, index, told) for word, index, told in self._unread}
+        """Drop all but each answer's newest piece: a piece contains all earlier ones."""
+        newest = {index: self._take(word, index, content) for word, index, content in self._unread}
         self._unread.clear()
         self._unread.extend((MessageKind.WHOLE, index, piece) for index, piece in newest.items())
 
 
 class RemoteMetrics:
-    """Metrics of a worker: the engine's process has the page of all, and counts tokens itself."""
+    """A worker's metrics: sent to the engine's process, which has the page and counts tokens."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
-        """Tell it."""
+        """Send the count to the engine's process."""
         self._wire.send(MessageKind.FINISHED, route, code, seconds)
 
     def first_token(self, seconds: float) -> None:
-        """Tell it."""
+        """Send the time to the engine's process."""
         self._wire.send(MessageKind.FIRST_TOKEN, seconds)
 
     def tokens(self, count: int) -> None:
-        """Count nothing here."""
+        """Count nothing: the engine's process counts tokens."""
 
     def latest(self) -> Future[bytes]:
-        """There is no page here."""
+        """Raise NotServing: a worker has no metrics page."""
         raise NotServing("the engine's process has the page")

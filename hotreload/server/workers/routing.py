@@ -1,4 +1,4 @@
-"""Which requests are a worker's, as the first line of each says."""
+"""Decides by a request's first line whether a worker answers it."""
 
 from hotreload.server.model_routes import MODEL_PATHS
 
@@ -11,7 +11,7 @@ LONGEST_START = max(map(len, ASKS_THE_MODEL))
 
 
 def is_model_request(head: bytes) -> bool | None:
-    """True if a request that begins so asks the model; None while that cannot be told."""
+    """True if a request that begins with these bytes asks the model; None if more are needed."""
     head = head.lstrip(BLANKS)
     if head.startswith(ASKS_THE_MODEL):
         return True

@@ -7,22 +7,22 @@ from typing import Any
 import msgpack
 
 Message = list[Any]
-"""A word that says what it is about, and its parts."""
+"""The kind of the message, and its parts."""
 OnMessage = Callable[[Message], None]
 
 LARGEST = 2**30
-"""Bytes of a message; the bodies under way are bounded, and a message holds one of them at most."""
+"""The most bytes of a message; one holds at most one request's body, and bodies are limited."""
 HIGH_WATER = 2**20
-"""Bytes that wait to be read by the other end, beyond which answers wait, too."""
+"""Unread bytes above which answers wait for the other end to read."""
 BIG_NUMBER = 1
-"""The kind of a number that has more than 64 bits, which clients may send and nobody uses."""
+"""The msgpack type of an integer of more than 64 bits, which a client may send."""
 
 
 class Wire(asyncio.Protocol):
-    """One end. What is told in one turn of the loop is written at once."""
+    """One end of the connection. Messages sent in one turn of the loop are written together."""
 
     def __init__(self, on_message: OnMessage, on_gone: Callable[[], None]) -> None:
-        """`on_message` is called with each message, `on_gone` once, when no more come."""
+        """`on_message` gets each message; `on_gone` is called once the connection is closed."""
         self._on_message = on_message
         self._on_gone = on_gone
         self._packer = msgpack.Packer(default=_pack_other, unicode_errors="surrogatepass")
@@ -39,33 +39,33 @@ class Wire(asyncio.Protocol):
         self.is_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; what was told before is written now."""
+        """Write the messages that were sent before the connection was made."""
         self._transport = transport
         transport.set_write_buffer_limits(HIGH_WATER)
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say that no more come."""
+        """Report that no more messages come."""
         self.is_over = True
         self._may_write.set()
         self._on_gone()
 
     def data_received(self, data: bytes) -> None:
-        """Hear each message that is whole."""
+        """Handle each complete message."""
         self._unpacker.feed(data)
         for message in self._unpacker:
             self._on_message(message)
 
     def pause_writing(self) -> None:
-        """The other end is behind."""
+        """Make `drain` wait: the other end has much to read."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Let `drain` go on: the other end has read."""
         self._may_write.set()
 
     def send(self, *message: Any) -> None:
-        """Tell the other end; nothing once it is on_gone."""
+        """Queue a message; drop it if the peer is gone."""
         if self.is_over:
             return
         if not self._unwritten:
@@ -73,11 +73,11 @@ class Wire(asyncio.Protocol):
         self._unwritten.append(self._packer.pack(message))
 
     async def drain(self) -> None:
-        """Wait until the other end is not far behind, or on_gone."""
+        """Wait until the other end has read enough, or is gone."""
         await self._may_write.wait()
 
     def close(self) -> None:
-        """End it, with what was told and is not read."""
+        """Close the connection and drop unread messages."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -88,7 +88,7 @@ class Wire(asyncio.Protocol):
 
 
 def _pack_other(value: Any) -> Any:
-    """Pack what msgpack has no kind for."""
+    """Pack a value that msgpack has no type for."""
     if isinstance(value, int):
         return msgpack.ExtType(BIG_NUMBER, str(value).encode())
     if isinstance(value, frozenset | set):

@@ -1,4 +1,4 @@
-"""A worker: answers connections that the engine's process hands over, and asks it the model."""
+"""A worker: serves connections that the engine's process hands over, and sends it the requests."""
 
 import asyncio
 import socket
@@ -21,11 +21,11 @@ from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 GRACE_SECONDS = 2.0
-"""Time to send clients that the engine's process is gone."""
+"""Seconds in which clients get an error once the engine's process is gone."""
 
 
 class Worker:
-    """Its `run` lasts until it is told to go, or the engine's process is gone."""
+    """One worker; `run` returns after a shutdown message, or once the engine's process is gone."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Worker:
         )
 
     async def run(self, wire: socket.socket, handover: socket.socket) -> None:
-        """Answer whoever is handed over on these two sockets."""
+        """Serve the connections that come on the `handover` socket; exchange messages on `wire`."""
         loop = asyncio.get_running_loop()
         serving = asyncio.create_task(self._http.serve([]), name="answer")
-        await asyncio.sleep(0)  # its server is there before the first connection comes
+        await asyncio.sleep(0)  # let the server start before the first connection comes
         self._handover = HandoverChannel(handover, self._adopt, lambda: self._counts.adopted.add(1))
         await loop.connect_accepted_socket(lambda: self._wire, wire)
         try:
@@ -84,28 +84,28 @@ class Worker:
     # --- the engine's process, as this worker's server sees it ------------------------------------
 
     def is_for(self, head: bytes) -> bool:
-        """True if the engine's process answers a request that begins so."""
+        """True if the engine's process answers a request that begins with these bytes."""
         return is_model_request(head) is False
 
     def hand_over(self, descriptor: int, data: bytes) -> bool:
-        """Give a connection back; it waits for as long as the engine's process takes none."""
+        """Hand a connection back; it waits until the engine's process can receive it."""
         assert self._handover is not None, "no connection comes before"
         self._handover.queue_handover(descriptor, data)
         return True
 
     def make_room(self, *, is_local: bool) -> bool:
-        """There is no other."""
+        """Return False: the engine's process closes no connection for a worker."""
         return False
 
     def shut_down(self) -> None:
-        """The engine's process says itself when it goes."""
+        """Do nothing: the engine's process decides when it ends."""
 
     @property
     def is_shut_down(self) -> bool:
-        """True: its own clients alone are answered by a worker."""
+        """True: a worker need not wait for answers of the engine's process."""
         return True
 
-    # --- what it is told --------------------------------------------------------------------------
+    # --- messages of the engine's process ---------------------------------------------------------
 
     def _receive(self, message: Message) -> None:
         match message:
@@ -131,6 +131,6 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
     def _on_engine_gone(self) -> None:
-        """The engine's process is gone: send who waits, and go."""
+        """Fail all requests and stop, because the engine's process is gone."""
         self._model.fail_all()
         self._http.stop(within=GRACE_SECONDS)

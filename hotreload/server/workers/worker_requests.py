@@ -1,4 +1,4 @@
-"""The engine's process, as a worker asks it: has each request answered, and tells how it goes."""
+"""The engine's end of a worker's connection: answers each request that the worker sends."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger("hotreload.server")
 
 
 class WorkerRequests:
-    """The requests of one worker, each in a task of its own."""
+    """The requests that one worker has sent, each answered in a task of its own."""
 
     def __init__(self, wire: Wire, model: Model, metrics: Metrics) -> None:
         self._wire = wire
@@ -27,7 +27,7 @@ class WorkerRequests:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def receive(self, message: Message) -> None:
-        """Heed what it tells."""
+        """Handle one message of the worker."""
         match message:
             case [MessageKind.ASK, name, fields]:
                 task = asyncio.create_task(self._answer(name, fields), name="asked by a worker")
@@ -42,7 +42,7 @@ class WorkerRequests:
                 self._metrics.first_token(seconds)
 
     def cancel_all(self) -> None:
-        """The worker is gone, and all who waited for its answers."""
+        """Abort every answer, because the worker has ended and its clients with it."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -58,9 +58,9 @@ class WorkerRequests:
             self._wire.send(MessageKind.OVER, name)
 
     async def _answer_request(self, name: int, fields: Fields) -> None:
-        ask = message_kinds.request_from(fields, asyncio.get_running_loop().time())
+        request = message_kinds.request_from(fields, asyncio.get_running_loop().time())
         step_makers: dict[Any, StepMaker] = {}
-        async with self._model.open_answer(ask) as answer:
+        async with self._model.open_answer(request) as answer:
             self._wire.send(
                 MessageKind.BEGUN, name, message_kinds.generation_parts(answer.generation)
             )

@@ -20,7 +20,7 @@ from hotreload.hosts.upstream.joining import Ranks
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture
 from hotreload.types import By, Lease
-from tests.server.world import FIRST, SECOND, World, serving
+from tests.server.world import FIRST, SECOND, World, serve
 
 ENDED_AS_ASKED = "asked"
 BY = By("continue", 0, 1, 0.0)
@@ -29,7 +29,7 @@ GOES_ON = {"message": "Generation continued successfully.", "status": "ok", "suc
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serving(tmp_path) as world:
+    async with serve(tmp_path) as world:
         yield world
         world.admission(Pause).end(BY)
 
@@ -238,7 +238,7 @@ async def test_a_stop_refuses_those_held(world: World) -> None:
 
 
 async def test_before_anything_answers_nothing_is_paused(tmp_path: Path) -> None:
-    async with serving(tmp_path, booted=False) as world:
+    async with serve(tmp_path, booted=False) as world:
         for path in ("/pause_generation", "/pause"):
             answer = await asked(world, "POST", path, None)
             assert (answer.status_code, answer.json()["code"]) == (503, "booting")
