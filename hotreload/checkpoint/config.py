@@ -75,7 +75,7 @@ _ONLY_WITH_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 def differences(
     stated: Mapping[str, Any], served: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
-    """Each field of the checkpoint's config that differs: name, expected and got as JSON."""
+    """List each field of the checkpoint's config that differs: name, expected and got as JSON."""
     mine, theirs = _normal(stated), _normal(served)
     for name in (*_ALWAYS_STATED, *_DEFAULTS, *_DERIVED):
         if not _is_stated(name, stated) or _is_moot(name, stated, served):
@@ -91,7 +91,7 @@ def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
 
 
 def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) -> bool:
-    """True if the field says nothing: Qwen, for one, states a window it does not use, or null."""
+    """Return whether the field has no effect: Qwen states null, or a window it does not use."""
     if name in _ALWAYS_STATED and name not in served:
         return True  # a config without it leaves nothing to compare with
     off = not stated.get("use_sliding_window", True) and not served.get("use_sliding_window", True)
@@ -99,7 +99,7 @@ def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) ->
 
 
 def _normal(stated: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with its defaults filled in and each field in one spelling."""
+    """Return the config with its defaults filled in and each field in one spelling."""
     normal = {**_DEFAULTS, **json.loads(json.dumps(dict(stated), default=str))}
     heads = normal.get("num_attention_heads")
     if normal.get("head_dim") is None and _are_counts(heads, normal.get("hidden_size")):
@@ -181,7 +181,7 @@ def _heads(stated: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def _size(stated: Mapping[str, Any], name: str) -> int | None:
-    """The dimension that the tensor must have: a number of heads is multiplied by a head's size."""
+    """Return the dimension that the tensor must have: heads count times a head's size."""
     size = _count(stated, name)
     if size is None or not name.endswith("_heads"):
         return size

@@ -116,7 +116,7 @@ def examine(
 
 
 def head_of(file: Readable, end: int) -> str:
-    """The digest of what a file holds before its first tensor, or of as much of it."""
+    """Digest the bytes of a file before `end`, where its first tensor begins."""
     hashing = HashedPieces(file, min(BUFFER, end))
     for _ in hashing.pieces(0, end):
         pass

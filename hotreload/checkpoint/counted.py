@@ -40,7 +40,7 @@ def what_counts(
     policy: Policy,
     compute_in: str,
 ) -> Counted:
-    """The tensors that an engine loads, if it serves them as they are."""
+    """Find the tensors that an engine loads, if it serves them without a cast."""
     stated = served.config if served is not None else _config(looked)
     if not stated:
         without = f"without a {CONFIG} nobody knows what an engine makes of the tensors"
@@ -80,6 +80,6 @@ def _find_loaded(
 
 
 def _served_dtype(stated: Mapping[str, Any], compute_in: str) -> str:
-    """The dtype that the engine gives to floats; float32 if neither it nor the config says."""
+    """Return the dtype that the engine gives to floats; float32 if none is set."""
     named = compute_in if compute_in != AUTO else stated.get("dtype") or stated.get("torch_dtype")
     return _SAFETENSORS.get(str(named), _FLOAT32)

@@ -54,7 +54,7 @@ class Digests:
         header: Header | None = None,
         cancel: threading.Event | None = None,
     ) -> str:
-        """The file's digest; Unfit `changed` when it is not what the survey saw.
+        """Return the file's digest; Unfit `changed` if it is not the file that the survey saw.
 
         A file whose header is given is examined while it is read.
         """
@@ -116,7 +116,7 @@ class Digests:
 def content_id(
     survey: Survey, digests: Digests | None = None, cancel: threading.Event | None = None
 ) -> str:
-    """The revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
+    """Return the revision id of a checkpoint's bytes; CheckpointChanged, or CheckpointCorrupt `io`.
 
     Neither touching a file nor renaming the folder changes the id. Of one that the survey condemns
     only the heads of the files count. Raises Cancelled at `cancel`.
@@ -171,7 +171,7 @@ def head_digest(survey: Survey, file: ServingFile) -> str:
 
 
 def identify(files: Iterable[CheckpointFile]) -> str:
-    """The id that these names, sizes and digests give: 32 hex characters."""
+    """Make the id of these names, sizes and digests: 32 hex characters."""
     digest = xxhash.xxh3_128()
     for file in sorted(files, key=lambda file: file.name):
         digest.update(json.dumps([file.name, file.size, file.digest]).encode())

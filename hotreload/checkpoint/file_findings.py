@@ -22,7 +22,7 @@ TRIES_OF_A_TOUCHED_FILE = 3
 
 
 def not_regular(name: str, status: os.stat_result) -> Finding | None:
-    """The reason why this cannot be a checkpoint's file, found before anything opens it."""
+    """Find why this cannot be a checkpoint's file, before anything opens it; else None."""
     kind = other_than_regular(status)
     return None if kind is None else _trap(name, kind)
 
@@ -33,7 +33,7 @@ def _trap(name: str, kind: str) -> Finding:
 
 
 def changed_finding(name: str, what: str) -> Unfit:
-    """The finding that a file changed while it was read."""
+    """Make the finding that a file changed while it was read."""
     return Unfit(Finding("changed", f"{shown_name(name)}: {what}", name))
 
 
@@ -69,13 +69,13 @@ def _read_unchanged[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
 
 
 def too_large(name: str, size: int, limit: int) -> Finding:
-    """The finding that a file is larger than any such file has reason to be."""
+    """Make the finding that a file is larger than such a file needs to be."""
     words = f"{shown_name(name)}: is {size_words(size)}, no more than {size_words(limit)} are read"
     return Finding("io", words, name)
 
 
 def read_whole(path: Path, name: str, limit: int) -> bytes:
-    """A small file's bytes; Unfit `io` when it is larger than any such file has reason to be."""
+    """Read a small file whole; Unfit `io` if it is larger than such a file needs to be."""
 
     def work(file: Opened) -> bytes:
         if file.identity.size > limit:

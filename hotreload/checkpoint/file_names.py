@@ -41,7 +41,7 @@ MAX_SHARDS = 4096
 
 
 def largest(name: str) -> int:
-    """The largest size of such a file: one `json.loads` stops every request until it is done.
+    """Return the largest size of such a file: one `json.loads` stops every request meanwhile.
 
     Each is some times what the largest models have: 9 MB of index, 33 MB of vocabulary, and 1 MB
     of tokenizer settings where they list thousands of unused tokens.

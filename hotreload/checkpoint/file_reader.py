@@ -58,7 +58,7 @@ class Identity:
     ctime_ns: int
 
     def is_written_like(self, other: "Identity") -> bool:
-        """True if its times show no write in between.
+        """Return whether its times show no write in between.
 
         ctime alone moves with its mode, owner and links: a chmod or a backup changes no byte.
         """
@@ -66,7 +66,7 @@ class Identity:
 
 
 def identity_of(status: os.stat_result) -> Identity:
-    """The identity a stat result shows."""
+    """Make the identity of a stat result."""
     return Identity(
         status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     )
@@ -251,14 +251,14 @@ class HashedPieces(Pieces):
         self._digest.update(piece)
 
     def digest(self) -> str:
-        """The digest of all pieces so far."""
+        """Return the digest of all pieces so far."""
         return self._digest.hexdigest()
 
 
 def join_digests(digests: Sequence[str]) -> str:
-    """The digest of a file, of those of its head and of each tensor behind it, in their order.
+    """Make a file's digest of those of its head and of each tensor behind it, in order.
 
-    So tensors may be read in any order, by many threads. A file of one stretch has its digest.
+    Tensors may be read in any order, by many threads. A single digest stays as it is.
     """
     if len(digests) == 1:
         return digests[0]

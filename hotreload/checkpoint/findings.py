@@ -73,18 +73,18 @@ class Unfit(Exception):
 
 
 def shown_name(name: str) -> str:
-    """A file's name as it may be printed: escapes and line breaks never reach a terminal."""
+    """Return a file's name fit to print: escapes and line breaks never reach a terminal."""
     cut = name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "…"
     return cut if cut.isprintable() else repr(cut)
 
 
 def quote(tensor: str) -> str:
-    """A tensor's name in quotes, escaped and cut."""
+    """Put a tensor's name in quotes, escaped and cut."""
     return repr(tensor if len(tensor) <= _LONGEST_NAME else tensor[:_LONGEST_NAME] + "…")
 
 
 def most_telling(findings: Sequence[Finding]) -> Finding:
-    """The finding that names the reason best; the first of its kind."""
+    """Choose the finding that names the reason best; the first of its kind."""
     return min(findings, key=lambda finding: MOST_TELLING_FIRST.index(finding.code))
 
 
@@ -109,7 +109,7 @@ class Findings:
                 self._more[finding.code] += finding.count
 
     def all(self) -> tuple[Finding, ...]:
-        """The findings kept, by kind; the last of a kind stands for those that were not kept."""
+        """Return the kept findings, by kind; the last of a kind stands for those not kept."""
         return tuple(
             finding for code, kept in self._kept.items() for finding in (*kept, *self._rest(code))
         )
@@ -121,7 +121,7 @@ class Findings:
 
 
 def limit_findings(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> tuple[Finding, ...]:
-    """These findings, but not too many of a kind."""
+    """Return the findings, but not too many of a kind."""
     collected = Findings(most)
     for finding in findings:
         collected.add(finding)
@@ -129,7 +129,7 @@ def limit_findings(findings: Iterable[Finding], most: int = KEPT_OF_A_KIND) -> t
 
 
 def total(findings: Iterable[Finding]) -> int:
-    """The number of findings, with those that one of them stands for."""
+    """Count the findings, with those that one of them stands for."""
     return sum(finding.count for finding in findings)
 
 
@@ -146,12 +146,12 @@ def error_of(finding: Finding, words: str = "", listing: Sequence[str] = ()) -> 
 
 
 def list_words(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The findings' words: a few of each kind, then how many more of it there are."""
+    """List the findings' words: a few of each kind, then how many more there are."""
     return tuple(finding.message for finding in limit_findings(findings, SHOWN_OF_A_KIND))
 
 
 def fault(findings: tuple[Finding, ...]) -> HotReloadError:
-    """The error that says these findings, led by the most telling one."""
+    """Make the error of these findings, led by the most telling one."""
     first = most_telling(findings)
     others = total(findings) - 1
     more = f" (and {others} more)" if others else ""

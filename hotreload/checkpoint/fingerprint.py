@@ -26,19 +26,19 @@ _Words = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def fingerprint(sums: Mapping[str, int]) -> str:
-    """The fingerprint of a set of tensors, of each one's sum by its name."""
+    """Make the fingerprint of a set of tensors from each one's sum by its name."""
     lines = (f"{name}:{value:016x}\n" for name, value in sorted(sums.items()))
     return xxhash.xxh3_64_hexdigest("".join(lines).encode())
 
 
 def join_lanes(lanes: Any) -> int:
-    """One sum of 64 bits, of those of both lanes."""
+    """Join the sums of both lanes into one of 64 bits."""
     high, low = (int(lane) % 2**32 for lane in lanes)
     return high << 32 | low
 
 
 def lanes_of(value: int) -> tuple[int, ...]:
-    """The sums of both lanes, of one of 64 bits."""
+    """Split a sum of 64 bits into those of both lanes."""
     return value >> 32, value % 2**32
 
 
@@ -48,17 +48,17 @@ def fold_words(words: Any) -> Any:
 
 
 def number_of_place(place: Any, lane: int) -> Any:
-    """The number of a place in a block, in one of the lanes."""
+    """Return the number of a place in a block, in one of the lanes."""
     return _mix(place + np.uint32(lane * BLOCK + 1)) | np.uint32(1)
 
 
 def number_of_block(block: Any) -> Any:
-    """The number of a block."""
+    """Return the number of a block."""
     return number_of_place(block, LANES)
 
 
 def _mix(x: Any) -> Any:
-    """MurmurHash3's finaliser: every bit of what goes in moves every bit of what comes out."""
+    """Mix as MurmurHash3's finaliser: every bit of the input moves every bit of the output."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return x ^ (x >> np.uint32(16))
@@ -72,7 +72,7 @@ def _numbers(lane: int) -> _Words:
 
 @lru_cache(BLOCK)
 def _of_block(block: int) -> np.uint32:
-    """Each tensor begins with the same blocks: those of 16 GB."""
+    """Return a block's number, cached: each tensor begins with the same blocks, up to 16 GB."""
     number: np.uint32 = number_of_block(np.array([block], np.uint32))[0]
     return number
 

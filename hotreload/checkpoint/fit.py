@@ -49,7 +49,7 @@ class Located:
 
 
 def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, ...]]:
-    """Every tensor of the checkpoint by its name; names that stand in two files are findings."""
+    """Return every tensor by its name; a name in two files is a finding."""
     found: dict[str, Located] = {}
     findings = Findings()
     for file, header in survey.headers.items():
@@ -63,7 +63,7 @@ def tensors_by_name(survey: Survey) -> tuple[dict[str, Located], tuple[Finding, 
 
 
 def specs(found: Mapping[str, Located]) -> dict[str, TensorSpec]:
-    """The shape and dtype of each tensor."""
+    """Return the shape and dtype of each tensor."""
     return {n: TensorSpec(held.tensor.shape, held.tensor.dtype) for n, held in found.items()}
 
 
@@ -137,7 +137,7 @@ def config_findings(survey: Survey, served: Served) -> list[Finding]:
 
 
 def read_config(survey: Survey) -> dict[str, Any] | None:
-    """The checkpoint's config.json; None when it has none, Unfit when that is no JSON object."""
+    """Read the checkpoint's config.json; None if it has none, Unfit if it is no JSON object."""
     raw = _read(survey, CONFIG)
     if raw is None:
         return None
@@ -169,7 +169,7 @@ def side_file_findings(survey: Survey, served: Served) -> tuple[list[Finding], l
 
 
 def side_file_digests(survey: Survey) -> dict[str, str]:
-    """Each side file's digest; that of a JSON file depends on its content, not on its layout.
+    """Digest each side file; the digest of a JSON file ignores its layout.
 
     config.json has none: its fields are compared one by one.
     """
@@ -196,7 +196,7 @@ def _canonical(name: str, raw: bytes) -> bytes:
 
 
 def _vocabulary(tokenizer: dict[str, Any]) -> list[Any]:
-    """The part that maps text to ids; older libraries write merges 'a b', newer ones ['a', 'b']."""
+    """Return the part that maps text to ids; merges as 'a b', which may be stored ['a', 'b']."""
     model = tokenizer["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
     added = sorted((token["id"], token["content"]) for token in tokenizer.get("added_tokens") or [])
@@ -233,5 +233,5 @@ def served_by(folder: Path) -> Served:
 
 
 def never_loaded(stated: Mapping[str, Any]) -> frozenset[str]:
-    """Names a checkpoint of this config may hold or lack, since no engine loads them."""
+    """List patterns of names that a checkpoint may hold or lack: no engine loads them."""
     return ignorable_names(tied=bool(stated.get("tie_word_embeddings")))

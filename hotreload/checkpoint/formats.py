@@ -64,7 +64,7 @@ class Foreign:
 
 
 def foreign_weights(names: Iterable[str], *, is_meant: bool) -> Foreign | None:
-    """The foreign format of these files, if any; `is_meant`: their folder's name names a step."""
+    """Find the foreign format of these files; `is_meant`: their folder's name names a step."""
     names = sorted(names)
     for each in (*FORMATS, *(_LOOSE if is_meant else ())):
         if telling := tuple(name for name in names if each.names.fullmatch(name)):
@@ -105,7 +105,7 @@ def find_disguise(begin: bytes) -> str | None:
 
 
 def as_one_line(name: str) -> str:
-    """A name from outside, made fit to stand in a line of the log."""
+    """Make a name from outside fit for a line of the log."""
     name = name.encode(errors="backslashreplace").decode()
     name = name if name.isprintable() else ascii(name)
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}…"

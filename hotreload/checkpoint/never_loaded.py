@@ -16,5 +16,5 @@ def ignorable_names(*, tied: bool) -> frozenset[str]:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """True if the name fits one of the patterns."""
+    """Return whether the name fits one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

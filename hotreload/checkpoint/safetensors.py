@@ -72,7 +72,7 @@ class Header:
         return self.data_start + self.data_bytes
 
     def place_of(self, tensor: StoredTensor) -> tuple[int, int]:
-        """The offsets in the file at which a tensor begins and ends."""
+        """Return the offsets in the file at which a tensor begins and ends."""
         return self.data_start + tensor.begin, self.data_start + tensor.end
 
 
@@ -95,7 +95,7 @@ def read_header(file: Opened) -> Header:
 
 
 def size_finding(header: Header, file: Opened) -> Unfit | None:
-    """The finding if header and data together are not the file's size, else None."""
+    """Make the finding that header and data do not add up to the file's size; else None."""
     size, due = file.identity.size, header.file_size
     if size < due:
         words = f"is {size_words(size)} ({size} bytes), header and data take {due}"
@@ -201,7 +201,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _check_tiling(tensors: list[StoredTensor], name: str) -> int:
-    """The data's size, once it is sure that the tensors cover it without hole or overlap."""
+    """Return the data's size; Unfit unless the tensors cover it without hole or overlap."""
     reached = 0
     for tensor in tensors:
         if tensor.begin != reached:
@@ -230,7 +230,7 @@ _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
 def parse_weight_map(index: Any, name: str) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
-    """The index's map from tensors to files, without the entries that the findings are about."""
+    """Parse the index's map from tensors to files; entries with findings are left out."""
     weight_map = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         words = f"{name}: has no weight_map from tensors to files"
@@ -245,14 +245,14 @@ def parse_weight_map(index: Any, name: str) -> tuple[dict[str, str] | None, tupl
 
 
 def _is_plain(name: Any) -> bool:
-    """A file name that cannot lead out of its folder, nor break a line of the log."""
+    """Return whether a file name stays in its folder and in one line of the log."""
     if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > 255:
         return False
     return "/" not in name and "\\" not in name and name.endswith(".safetensors")
 
 
 def numbered_shards(present: Sequence[str]) -> set[str] | None:
-    """The shards present, with those that their own numbering (2 of 4) says are to come.
+    """List the shards present, with those that their own numbering (2 of 4) announces.
 
     None when the numbering speaks of more than MAX_SHARDS: making their names would fill memory.
     """

@@ -143,11 +143,11 @@ class DirectorySource:
         return revision.id
 
     def list_seen(self) -> list[Listed]:
-        """Every folder that the last look saw, the newest first; for any thread, reads nothing."""
+        """List every folder that the last look saw, newest first; for any thread, reads nothing."""
         return [self._seen.with_content_id(each) for each in self._tree.list_places()]
 
     def list_ids(self) -> Sequence[str]:
-        """The ids of revisions that the last look saw, the newest first; for any thread."""
+        """List the ids of revisions that the last look saw, newest first; for any thread."""
         return [self._seen.by_content(id) for id in self._tree.named]
 
     def wake(self, cause: str = "request") -> None:
@@ -298,7 +298,7 @@ class DirectorySource:
             await asyncio.sleep(max(look.settled_at - self._clock(), 0.01))
 
     def _allowed_folder(self, name: str) -> Path:
-        """The folder that the name means, links resolved; BadRequest when it lies elsewhere."""
+        """Return the folder that the name means, links resolved; BadRequest if it is outside."""
         if "\0" in name:
             raise BadRequest("a checkpoint's name holds no NUL")
         shown = name if name.isprintable() else ascii(name)

@@ -127,11 +127,11 @@ class HuggingFaceSource:
         return self._snapshots.content_of(revision.id) or revision.id
 
     def list_seen(self) -> list[Listed]:
-        """The commit that is wished, and those that lie here; for any thread, reads nothing."""
+        """List the wished commit, and those that lie here; for any thread, reads nothing."""
         return list_commits(self._wished, self._here, lambda sha: self._named_revision(sha, sha))
 
     def list_ids(self) -> list[str]:
-        """The ids of the commit that is wished, and of those that lie here; for any thread."""
+        """List the ids of the wished commit, and of those that lie here; for any thread."""
         return [each.revision.id for each in self.list_seen() if each.revision is not None]
 
     def wake(self, cause: str = "request") -> None:

@@ -68,7 +68,7 @@ class LastLook:
         self._look = None
 
     def again(self, walked: list[Place], refused: frozenset[str], now: float) -> Look | None:
-        """The result of a look now, if it is the same; None when something moved or is due."""
+        """Return the last result if a look now would find the same; else None."""
         look = self._look
         if look is None or (look.due is not None and now >= look.due):
             return None

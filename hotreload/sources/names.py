@@ -34,7 +34,7 @@ _UNFINISHED = re.compile(
 
 
 def step_of(parts: Iterable[str]) -> StepNumber | None:
-    """The step that a path names, its parts given from the root down; None when it names none.
+    """Return the step that a path names, its parts given from the root down; else None.
 
     A number in the folder's own name counts first. Without one, the nearest folder above counts
     that names a step or is nothing but a number: `global_step_100/actor/huggingface`. An epoch
@@ -51,12 +51,12 @@ def step_of(parts: Iterable[str]) -> StepNumber | None:
 
 
 def says_step(name: str) -> bool:
-    """True if the name is meant to name a step: `step_900`, `checkpoint-5`, `1000`."""
+    """Return whether the name is meant to name a step: `step_900`, `checkpoint-5`, `1000`."""
     return _read(name).says_step
 
 
 def is_unfinished(name: str) -> bool:
-    """True if the name says that its writer is not done: it is hidden, temporary or partial."""
+    """Return whether the name marks unfinished files: it is hidden, temporary or partial."""
     return _UNFINISHED.search(name) is not None
 
 
@@ -85,7 +85,7 @@ def _last(words: re.Pattern[str], name: str) -> int | None:
 
 
 def _any_number(name: str) -> int | None:
-    """The last number that is not part of a date; a date counts only where there is no other."""
+    """Return the last number that is not part of a date; a date only if there is no other."""
     for text in (_DATE.sub(" ", name), re.sub(r"[^0-9 ]", "", name)):
         if numbers := re.findall(r"[0-9]+", text):
             return int(numbers[-1])

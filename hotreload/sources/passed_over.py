@@ -165,12 +165,12 @@ WITHOUT_WEIGHTS = Oddity("missing", "holds config.json and no *.safetensors")
 
 
 def is_sound(oddity: Oddity | None) -> bool:
-    """True if the folder is passed over although nothing is wrong with its files."""
+    """Return whether the folder is passed over although its files are sound."""
     return oddity is not None and oddity.code in ("no_step", "stray")
 
 
 def is_begun(each: FollowedPlace) -> bool:
-    """True if there is more here than a folder whose own name says that it is unfinished."""
+    """Return whether this is more than a folder that is named as unfinished."""
     return each.oddity is None or each.oddity.code != "unfinished"
 
 

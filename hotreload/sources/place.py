@@ -90,12 +90,12 @@ class Place:
         return max((min(entry.mtime, entry.ctime) for entry in self.entries), default=0)
 
     def files(self, chosen: Iterable[bool]) -> tuple[Entry, ...]:
-        """The chosen entries, without what a remount, a chmod or a backup may change."""
+        """Return the chosen entries, without fields that a remount, chmod or backup may change."""
         pairs = zip(self.entries, chosen, strict=True)
         return tuple(entry._replace(device=0, ctime=0) for entry, is_chosen in pairs if is_chosen)
 
     def holds(self, name: str) -> bool:
-        """True if there is an entry of this name."""
+        """Return whether there is an entry of this name."""
         return any(entry.name == name for entry in self.entries)
 
     def changed_at(self, name: str) -> int | None:
@@ -112,7 +112,7 @@ class Place:
 
 
 def below_root(path: Path, root: Path) -> str | None:
-    """The path below a root, empty for the root itself; None for one that lies elsewhere.
+    """Return the path below a root, empty for the root itself; None if it lies elsewhere.
 
     Both are absolute and plain. pathlib would take a second for some thousand paths.
     """

@@ -223,7 +223,7 @@ def _entry(found: os.DirEntry[str]) -> Entry:
 
 
 def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:
-    """The folder's own times as it was found; empty if it is gone."""
+    """Return the folder's own times as it was found; empty if it is gone."""
     try:
         status = found.stat()
     except OSError:

@@ -243,7 +243,7 @@ class Tree:
         return candidate.was_quiet(span, self._clock(), self._wall())
 
     def _span(self, candidate: FollowedPlace) -> float:
-        """Seconds that a folder may stay incomplete before it is handed over."""
+        """Return the seconds that a folder may stay incomplete before it is handed over."""
         is_finished = candidate.is_vouched_for(self._options.marker)
         return self._options.settle if is_finished else self._options.patience
 

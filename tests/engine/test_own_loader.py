@@ -410,7 +410,7 @@ async def test_a_loader_that_makes_something_else_is_switched_off_and_told(
     with monkeypatch.context() as broken:
         broken.setattr(Rule, "applied", lambda self, tensor: tensor.reshape(self.leaf_shape))
         async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
-            why = await asyncio.wait_for(engine.distrusted(), 60)
+            why = await asyncio.wait_for(engine.wait_for_distrust(), 60)
             assert "ours made another" in why
             staged = await engine.stage(folders.checkpoint(2))
             assert (staged.loading.loader, staged.loading.why) == ("upstream", why)

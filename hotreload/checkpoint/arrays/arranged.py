@@ -44,11 +44,11 @@ class Arrangement:
         return [of_parts[end - len(lengths)] for end, lengths in zip(ends, self.parts, strict=True)]
 
     def turn(self, array: Any) -> Any:
-        """The array of numpy or JAX with its axes so arranged; its values stay what they are."""
+        """Return the array of numpy or JAX with its axes rearranged and the same values."""
         return array.reshape(self._lengths).transpose(self.order).reshape(self.shape)
 
     def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The array of numpy arranged, multiplied in float32, and rounded once."""
+        """Rearrange the array of numpy, multiply it in float32, and round once."""
         made: np.ndarray[Any, Any] = self.turn(array)
         if self.factor == 1:
             return made
@@ -96,7 +96,7 @@ class Arranged:
 
 
 def plain(array: Any) -> Any:
-    """The array itself, of one that is to be arranged too; of one in a stack the whole stack."""
+    """Return the array itself, also of an `Arranged`; of one in a stack the whole stack."""
     return array.array if isinstance(array, Arranged) else array
 
 
@@ -115,7 +115,7 @@ def is_within_reach(array: Any) -> bool:
 
 
 def as_in_a_file(array: Any, held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The values of an array as they are to be arranged."""
+    """Return the values of an array, arranged if it is an `Arranged`."""
     return array.how.apply(held) if isinstance(array, Arranged) else held
 
 

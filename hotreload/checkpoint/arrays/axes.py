@@ -57,7 +57,7 @@ class Form:
 def arrange(
     array: Any, spelt: str, name: str = "", factor: float = 1.0
 ) -> Iterator[tuple[str, Arranged]]:
-    """The tensors that an array is, or stacks, by their names; OtherAxes if it has others.
+    """Yield the tensors that an array is, or stacks, by name; OtherAxes if its axes differ.
 
     The name has the axes in braces along which they are stacked: `model.layers.{layer}.…`. Of
     several forms, as in `i o -> o i | d n h -> (n h) d`, the one for so many axes counts.
@@ -77,7 +77,7 @@ def arrange(
 
 
 def _fill_numbers(name: str, numbers: dict[str, int]) -> str:
-    """The name of one tensor in a stack; that of a single one as it is."""
+    """Return the name of one tensor in a stack; that of a single one as it is."""
     return _NUMBERED.sub(lambda axis: str(numbers[axis[1]]), name) if numbers else name
 
 

@@ -90,17 +90,17 @@ class InMemory:
         return [name for name, _ in self._arrays]
 
     def open(self) -> "OpenedMemory":
-        """A reader of it, for one thread."""
+        """Make a reader of it, for one thread."""
         return OpenedMemory(self)
 
     def array(self, at: int) -> tuple[str, Any]:
-        """The tensor of this place, and its name; Changed once they were let go of."""
+        """Return the tensor of this place, and its name; Changed after `close`."""
         if not self._arrays:
             raise Changed("it was let go of")
         return self._arrays[at]
 
     def by_name(self) -> dict[str, Any]:
-        """The arrays by their names, as they are held; Changed once they were let go of."""
+        """Return the arrays by their names, as they are held; Changed after `close`."""
         named = (self.array(at) for at in range(len(self.begins) - 1))
         return {name: plain(array) for name, array in named}
 
@@ -115,7 +115,7 @@ class InMemory:
         return {n: each.places for n, each in self._arrays if isinstance(each, Arranged)}
 
     def bytes_of(self, name: str) -> Bytes:
-        """The bytes of a tensor as a file has them; Changed where it cannot be read any more."""
+        """Return the bytes of a tensor as a file has them; Changed if it is gone."""
         return _bytes_of(*self.array(self._at[name]))
 
     @property
@@ -159,7 +159,7 @@ class OpenedMemory:
         self._held = None
 
     def _pieces(self, begin: int, end: int) -> Iterator[memoryview]:
-        """The bytes between two places: of what stands before the tensors, and of each of them."""
+        """Yield the bytes between two places: of the head, and of each tensor."""
         start, begins = self._memory.start, self._memory.begins
         if begin < len(start):
             yield memoryview(start)[begin:end]
@@ -194,7 +194,7 @@ def _check_array(name: Any, array: Any) -> None:
 
 
 def _is_of_jax(array: Any) -> bool:
-    """True if it is an array of JAX's, which is not imported to find out."""
+    """Return whether it is an array of JAX, without importing JAX."""
     if not all(hasattr(array, each) for each in ("devices", "dtype", "shape", "__array__")):
         return False
     return hasattr(array.dtype, "itemsize") and not str(array.dtype).startswith("key<")
@@ -242,7 +242,7 @@ def _header(arrays: list[tuple[str, Any]]) -> bytes:
 
 
 def _bytes_of(name: str, array: Any) -> Bytes:
-    """A tensor's bytes as a file has them: its own memory, or a copy where that lies otherwise."""
+    """Return a tensor's bytes as a file has them: its own memory, or a copy in that order."""
     try:
         given = plain(array)
         is_ours = isinstance(given, np.ndarray | np.generic)
@@ -256,7 +256,7 @@ def _bytes_of(name: str, array: Any) -> Bytes:
 
 
 def _on_host(array: Any) -> np.ndarray[Any, Any]:
-    """The values of an array of JAX, or of a part of one.
+    """Copy the values of an array of JAX, or of a part of one, to the host.
 
     An array keeps what it was asked for, as long as it lives: so a copy is asked, but where the
     memory of the one device is the host's.

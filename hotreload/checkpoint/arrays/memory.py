@@ -37,7 +37,7 @@ def with_serving[T](file: ServingFile, work: Callable[[Readable], T]) -> T:
 
 
 def in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Finding, ...]:
-    """The same, each with what the caller calls the tensor that it is about."""
+    """Add to each finding the name that the caller gave its tensor."""
     return tuple(
         replace(each, message=f"{each.message} (it was given as {quote(memory.called[name])})")
         if (name := each.tensor or "") in memory.called

@@ -204,14 +204,14 @@ class HubClient:
 
 
 def _without_password(endpoint: str) -> str:
-    """The endpoint without user and password, which HF_ENDPOINT may hold (the setting may not)."""
+    """Return the endpoint without user and password, which HF_ENDPOINT may hold."""
     scheme, _, rest = endpoint.partition("://")
     place, slash, path = rest.partition("/")
     return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}"
 
 
 def _login_in(url: str) -> Any:
-    """The `auth` for `requests`; with None it would send ~/.netrc's login instead of the token."""
+    """Make the `auth` for `requests`; None would send ~/.netrc's login in place of the token."""
     parts = urlsplit(url)
     if parts.username:
         return unquote(parts.username), unquote(parts.password or "")
@@ -219,7 +219,7 @@ def _login_in(url: str) -> Any:
 
 
 def _place(url: str) -> tuple[str, str]:
-    """The scheme and host that a token for this address may be sent to."""
+    """Return the scheme and host that a token for this address may be sent to."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
 
@@ -236,7 +236,7 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
 
 
 def _hub() -> Any:
-    """huggingface_hub's client side. Imported late (it takes half a second), without telemetry."""
+    """Import huggingface_hub's client, late (it takes half a second) and without telemetry."""
     for name in TURNED_OFF:
         os.environ.setdefault(name, "1")
     from huggingface_hub import utils

@@ -85,7 +85,7 @@ class Download:
     # --- which files, and what is there of them ------------------------------------------
 
     def _choose(self) -> list[HubFile]:
-        """The index decides which shards belong to the checkpoint, so it comes first."""
+        """Choose the files to download; the index comes first, since it names the shards."""
         there = self._client.files(self._sha)
         files = listed_files(there, self._allow)
         index = next((file for file in files if file.name == INDEX), None)
@@ -254,7 +254,7 @@ def _size(path: Path) -> int:
 
 
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
-    """The files at the top of the repo that the patterns allow."""
+    """List the files at the top of the repo that the patterns allow."""
     return [file for file in files if _is_plain(file) and _is_allowed(file.name, allow)]
 
 
@@ -279,7 +279,7 @@ def instead_of_weights(files: Sequence[HubFile]) -> tuple[str, str]:
 
 
 def _is_plain(file: HubFile) -> bool:
-    """True if the name is safe: it comes from elsewhere, and becomes a path here."""
+    """Return whether the name is safe: the hub gives it, and it becomes a path here."""
     name = file.name
     return name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
 
@@ -291,7 +291,7 @@ def _is_allowed(name: str, allow: Sequence[str]) -> bool:
 
 
 def _shards(index: bytes) -> set[str] | None:
-    """The files the index names; None when it cannot be read, which the checks will report."""
+    """Return the files that the index names; None if it is malformed: the checks refuse it."""
     try:
         names = set(json.loads(index[:LARGEST_INDEX])["weight_map"].values())
         return {str(name) for name in names}

@@ -40,7 +40,7 @@ class Patience:
         return max(0.0, self._silent_until - self._clock())
 
     def after_answer(self, limit: float | None) -> float:
-        """Seconds to wait after an answer; for `limit` seconds the hub wants no question."""
+        """Return the seconds to wait after an answer; for `limit` seconds the hub is left alone."""
         self._failures[HubCall.LOOK] = 0
         if limit is not None:
             self.be_silent(limit)
@@ -58,7 +58,7 @@ class Patience:
             self.be_silent(LIMITED_FIRST * (1 << min(self._failures[asking], 6)))
 
     def after_fault(self, fault: HubFault, asking: HubCall = HubCall.LOOK) -> float:
-        """Seconds to wait after a fault in a poll or a download; counts the fault."""
+        """Count a fault in a poll or a download; return the seconds to wait after it."""
         self.heed(fault, asking)
         self._failures[asking] += 1
         wait = self._wait(fault.kind, self._failures[asking])

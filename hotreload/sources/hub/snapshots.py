@@ -52,13 +52,13 @@ class Snapshot:
         return self.folder.name
 
     def place_of(self, digest: str) -> Path | None:
-        """The path of a file in it that has these bytes."""
+        """Find a file in it with this digest; else None."""
         names = (file.name for file in self.files if file.digest == digest)
         return next((self.folder / name for name in names), None)
 
 
 def folder_of(repo: str, cache: Path) -> Path:
-    """The folder of a repo's snapshots, below a cache folder."""
+    """Return the folder of a repo's snapshots, below a cache folder."""
     return cache / repo.replace("/", "--")
 
 
