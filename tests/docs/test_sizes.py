@@ -13,7 +13,7 @@ LIMITS = {
     "docs/guarantees.md": 8_000,
     "docs/how-it-works.md": 11_000,
     "docs/judge.md": 12_000,
-    "docs/operate.md": 13_300,
+    "docs/operate.md": 13_700,
     "docs/performance.md": 7_000,
     "docs/reference.md": 35_000,
     "docs/several.md": 8_000,

@@ -18,7 +18,7 @@ def why_no_lanes(scheduler: Any) -> str | None:
         (getattr(scheduler, "dp_size", 1) > 1, "it has more than one data rank (dp_size)"),
         (getattr(scheduler, "is_hybrid", False), "its KV pool has several parts"),
         (_has_other_pools(scheduler, runner), "its KV pool is of a kind that is not known here"),
-        (find_kind(scheduler) is None, "its scheduler keeps its state where nobody here knows it"),
+        (find_kind(scheduler) is None, "its scheduler keeps its state in an unknown place"),
     )
     return next((why for is_so, why in told if is_so), None)
 
