@@ -10,6 +10,7 @@ from operator import attrgetter
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.shadow import ShadowPool
+from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.upstream.thread.rehearsal import Rehearsal
 from hotreload.quiet import short_turns, yield_processors
 from hotreload.threads import in_thread
@@ -35,10 +36,13 @@ class Ahead:
         """Sizes that weights are proven with, where they are in a pool of another size."""
         self._one_at_a_time = asyncio.Lock()
 
-    def can_prove_in(self, pool: ShadowPool, *batches: tuple[int, int, bool]) -> bool:
+    def can_prove_in(
+        self, pool: ShadowPool, *batches: tuple[int, int, bool], questions: bool = False
+    ) -> bool:
         """Compile for this pool, too, and batches of so many prompts, and so many tokens in all.
 
-        True beside them stands for those that tell log-probabilities. False if it cannot.
+        True beside them stands for those that tell log-probabilities, `questions` for what is asked
+        to compare weights. False if it cannot.
         """
         if self._rehearsal is None:
             return False
@@ -48,6 +52,9 @@ class Ahead:
             for *batch, has_logprobs in batches
             for size in self._sizes_of(*batch)
         ]
+        if questions:  # the prompts in pieces of the smallest size
+            asked = self._sizes_of(SHADOW_ROWS, pool.page)
+            found += [replace(size, is_shadow=True, is_noted=True) for size in asked]
         self._proving = tuple(dict.fromkeys(_small_first(found)))
         return True
 

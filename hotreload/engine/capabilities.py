@@ -51,6 +51,8 @@ class BatchSize:
     """True for one in the pool in which weights are proven, where that has a size of its own."""
     has_logprobs: bool = False
     """True for one that tells log-probabilities: it has programs of its own."""
+    is_noted: bool = False
+    """True for one of questions, at whose places it is noted what is expected: so has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,16 +231,16 @@ class ProvingEngine(ReleasingEngine):
         batches = [(len(proving), sum(proving), False)]
         if logprobs := self._canaries.ask_logprobs:  # no start that asks briefly asks for them
             batches += [(len(proving), sum(proving), True)]
-        asked_more = max(
-            self._room_to_compare if self._no_comparison is None else 0, sum(candidate)
-        )
-        batches += [(SHADOW_ROWS, asked_more, False)] if asked_more else []
+        batches += [(SHADOW_ROWS, sum(candidate), False)] if any(candidate) else []
+        compares = self._no_comparison is None
         # Else a single probe has been asked, as it is at every start, in batches of this size.
         is_another_size = pool.has_own_programs or len(proving) > 1 or logprobs
         is_another_size = is_another_size or self._ahead.at_once > 1
-        if not (is_another_size or asked_more) or self._ahead.can_prove_in(pool, *batches):
+        if not (is_another_size or any(candidate) or compares) or self._ahead.can_prove_in(
+            pool, *batches, questions=compares
+        ):
             return
-        if self._no_comparison is None:
+        if compares:
             self._compare_nothing("clients would wait for the compiling of its batches")
         if is_another_size:
             with suppress(ProbeFailed):  # the start says what its weights answer

@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -95,12 +96,35 @@ def spread(values: list[float]) -> str:
     return f"{median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"
 
 
+OFF = "[compare] report = false"
 WAYS = {
-    "[compare] report = false": CompareSettings(report=False),
+    OFF: CompareSettings(report=False),
     "without limits": CompareSettings(),
     "with limits": CompareSettings(limits=CompareLimits(min_agreement=0.0)),
 }
 RELOADS = 7
+
+
+@asynccontextmanager
+async def streaming(running: Running) -> AsyncIterator[list[float]]:
+    """A client that streams one answer after the other, and when each piece came."""
+    came = list[float]()
+    sampling = {"max_new_tokens": 24, "ignore_eos": True, "temperature": 0}
+    body = {"text": "hello", "sampling_params": sampling, "stream": True}
+
+    async def stream() -> None:
+        async with running.client() as client:
+            while True:
+                async with client.stream("POST", "/generate", json=body) as answer:
+                    async for line in answer.aiter_lines():
+                        came.extend([time.perf_counter()] if line else [])
+
+    task = asyncio.create_task(stream())
+    try:
+        yield came
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 @pytest.mark.parametrize("clients", [0, 4])
@@ -110,7 +134,7 @@ async def test_what_it_adds_to_a_reload(
     """From the rename to the end of the attempt, in turns; each after one that was made alike."""
     running = Running(tmp_path, "compare.report=true", "reload.keep_previous=device")
     running.drop(1)
-    took = {name: list[float]() for name in WAYS}
+    took, waits = ({name: list[float]() for name in WAYS} for _ in "ab")
     probing = list[float]()
     async with running.serving(), AsyncExitStack() as stack:
         live_settings, numbers = running.daemon.live_settings, itertools.count(2)
@@ -135,16 +159,21 @@ async def test_what_it_adds_to_a_reload(
         for way in WAYS.values():  # what is not compiled yet is now
             await reload(way)
         probing.clear()
+        came = list[float]()
         if clients:
             await stack.enter_async_context(Load(running, clients).on())
+            came = await stack.enter_async_context(streaming(running))
         for _ in range(RELOADS):
             for name, way in WAYS.items():
                 await reload(way)
+                first = len(came)
                 took[name].append(await reload(way))
+                waits[name] += gaps(came[first:])
     none, undecided, limited = (median(each) for each in took.values())
     print(f"\nfrom the rename to the end of the attempt, {clients} clients:")
     for name, each in took.items():
-        print(f"  {name:<26} {spread(each)}")
+        seen = f"; a client's gaps: {figures_of(waits[name], waits[OFF])}" if clients else ""
+        print(f"  {name:<26} {spread(each)}{seen}")
     more = (limited - none) / median(probing)
     print(f"  without limits {undecided / none:.2f} times as long as without a comparison")
     print(f"  with limits {more:.2f} times the probe ({median(probing):.2f} s) longer")

@@ -19,7 +19,7 @@ from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 from tests.waiting import PATIENCE
 
-SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool")
+SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool", page=1)
 ONE, TWO, FOUR, PROMPT = (
     BatchSize(False, 1, 1, 8),
     BatchSize(False, 2, 2, 16),
@@ -88,6 +88,16 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
     assert noted.pools == ["a small pool"]
     assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
     assert ahead.sizes(4, 64) == [FOUR, PROMPT, *ahead.sizes(0, 64), ONE, TWO]
+
+
+def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> None:
+    ahead = ahead_of(Noted())
+    assert ahead.can_prove_in(SMALL_POOL, (1, 24, False), questions=True)
+    noted = [size for size in ahead.sizes(0, 64) if size.is_noted]
+    assert [(size.tokens, size.is_prompt, size.is_shadow) for size in noted] == [
+        (4, False, True),
+        (64, True, True),
+    ]
 
 
 async def test_a_size_that_a_batch_was_launched_of_is_not_compiled_for_again() -> None:

@@ -251,11 +251,12 @@ async def test_how_new_weights_differ_is_told_and_limits_refuse_them_before_anyb
     live, before = running.live, running.engine.recompiles
     async with Load(running, 2).on() as load:
         await running.attempted(running.drop(30))
-        good = (await get(running, "/history"))["attempts"][0]
-        assert (good["outcome"], good["label"]) == ("live", "step_30")
+        early = (await get(running, "/history"))["attempts"][0]
+        assert (early["outcome"], early["label"]) == ("live", "step_30")
+        good = await compared(running, 30)
         found = good["behaviour"]
         assert (found["agreement"], found["noise_kl"]) == (pytest.approx(0.75, abs=0.05), 0)
-        assert found["mean_kl"] > 1
+        assert found["mean_kl"] == early["behaviour"]["mean_kl"] > 1
         await running.attempted(write_tiny(running.checkpoints / "step_31", "goodbye from step 31"))
         bad = (await get(running, "/history"))["attempts"][0]
     assert (bad["outcome"], bad["code"], bad["generation"]) == ("rejected", "behaviour", None)
@@ -299,7 +300,7 @@ async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothin
     heard = {"mirror": 0.1, "replay": 8, "kept": 8, "mirrored": 0}
     assert (await get(running, "/status"))["heard"] == heard
     await running.attempted(running.drop(39))
-    found = (await get(running, "/history"))["attempts"][0]
+    found = await compared(running, 39)
     assert (found["outcome"], found["behaviour"]["heard"]) == ("live", 8)
     assert found["behaviour"]["heard_tokens"] > 8
     assert found["behaviour"]["heard_noise_kl"] == 0

@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from hotreload.behaviour.asked import LEAD, Answered, Expected, Led, Question, Text
-from hotreload.engine.lanes.along import LEAST, LIKELIEST
+from hotreload.engine.lanes.along import LEAST, NAMED
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
@@ -118,7 +118,7 @@ def _logs(
 
 
 def _expected(logs: TensorArray, token: int) -> Expected:
-    likeliest = np.argsort(-logs, kind="stable")[:LIKELIEST]
+    likeliest = np.argsort(-logs, kind="stable")[:NAMED]
     entropy = -float(np.sum(np.exp(logs) * logs))
     named = {int(each): float(logs[each]) for each in likeliest}
     return Expected(float(logs[token]), entropy, named)

@@ -13,7 +13,7 @@ from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.lanes.along import Along
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
-from hotreload.errors import BadRequest, ConfigError
+from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError
 
 MOST_TOKENS = 8192
 """So many tokens questions take that are asked together, unless one alone takes more: the pool for
@@ -45,14 +45,15 @@ class UnseenBatch:
 
     @property
     def steps(self) -> int:
-        """The most steps that they take."""
-        return max(int(each.sampling_params["max_new_tokens"]) for each in self._items)
+        """About the most steps that they take, with prompts in pieces of upstream's least size."""
+        longest = max(int(each.sampling_params["max_new_tokens"]) for each in self._items)
+        return longest + sum(len(each.input_ids) for each in self._items) // 64
 
     def answered(self, answers: Sequence[Answer]) -> list[Answered]:
         """Return how each question was answered."""
         given, noted = self.along.given, self.along.noted
         return [
-            _answered(each, noted.get(item.name, []), len(given.get(item.name, ())))
+            _answered(each, noted.get(item.name, []), tuple(given.get(item.name, ())))
             for each, item in zip(answers, self._items, strict=True)
         ]
 
@@ -108,22 +109,29 @@ def _as_item(question: Question, prompts: Prompts, name: str) -> UnseenItem:
     if isinstance(question, Text):
         ids = item.input_ids
         item, given = replace(item, input_ids=ids[:LEAD]), tuple(ids[LEAD:][: question.tokens])
-    to_its_end = {"max_new_tokens": len(given), "ignore_eos": True} if given else {}
-    sampling = {**item.sampling_params, "max_new_tokens": question.tokens, **to_its_end}
-    return UnseenItem(replace(item, sampling_params=sampling), given)
+    sampling = {**item.sampling_params, "max_new_tokens": 1 if given else question.tokens}
+    ids = [*item.input_ids, *given[:-1]]
+    return UnseenItem(replace(item, input_ids=ids, sampling_params=sampling), given)
 
 
-def _answered(answer: Answer, noted: Sequence[tuple[Any, int]], given: int) -> Answered:
+def _answered(answer: Answer, noted: Sequence[tuple[Any, int]], given: tuple[int, ...]) -> Answered:
+    if given:
+        return Answered(given, "", "length", _all_expected(noted[: len(given)]))
     ended: Mapping[str, Any] = answer["meta_info"].get("finish_reason") or {}
     tokens = tuple(answer["output_ids"])
-    noted = noted[: min(len(tokens), max(NOTED, given))]  # a step more may have been under way
+    noted = noted[: min(len(tokens), NOTED)]  # a step more may have been under way
     if tokens and tokens[-1] == ended.get("matched"):
         tokens = tokens[:-1]
-    expected = tuple(_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted)
-    return Answered(tokens, answer["text"], str(ended.get("type", "")), expected)
+    return Answered(tokens, answer["text"], str(ended.get("type", "")), _all_expected(noted))
+
+
+def _all_expected(noted: Sequence[tuple[Any, int]]) -> tuple[Expected, ...]:
+    return tuple(_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted)
 
 
 def _expected(noted: Sequence[Any]) -> Expected:
     token, entropy, values, places = noted
+    if not np.isfinite(entropy):
+        raise AnswerNonfinite("the weights made NaN or infinities along an answer that was given")
     likeliest = dict(zip(places.tolist(), values.tolist(), strict=True))
     return Expected(float(token), float(entropy), likeliest)

@@ -1,9 +1,8 @@
-"""Notes what a lane's weights expect at each step, and leads them along answers that are given.
+"""Notes what a lane's weights expect at each place of an answer: of their own, and of a given one.
 
-The scheduler thread says whose rows a step has; the thread that computes it notes, in the same
-order, what the logits of each row expect, and puts the token that is given in the place of the one
-that was sampled. So one pass over an answer shows what weights would have said at each of its
-places, with the programs that the engine has for its own answers.
+An answer that is given comes with its prompt, so one step computes many of its places. For prompts
+upstream makes logits of the last token of each request; in these lanes it makes them of all tokens
+of a batch. That is one program more, which is compiled ahead.
 """
 
 from collections import deque
@@ -14,16 +13,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hotreload.engine.lanes.lane import name_of
 
-LIKELIEST = 32
+NAMED = 32
 """So many of the likeliest tokens are noted at each place; of the others their sum is known."""
-FREE = -1
-"""In the place of a token that is given: the one that was sampled stands."""
+LIKELIEST = -1
+"""In the place of a token that is given: the likeliest, which is what an answer goes on with."""
 LEAST = -1e4
 """The logarithm of the probability of what is forbidden: it is a number, as all others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """The tokens of a request that one step computes, counted from the first of its prompt."""
+
+    rid: str
+    begin: int
+    end: int
+    whole: int
+    """The number of tokens that are to be computed before it is answered."""
 
 
 @dataclass(slots=True)
@@ -32,61 +42,93 @@ class Along:
 
     given: Mapping[str, Sequence[int]]
     noted: dict[str, list[tuple[Any, int]]] = field(default_factory=dict)
-    """For each request, step by step, what was noted and in which row."""
-    _steps: deque[dict[int, str]] = field(default_factory=deque)
+    """For each request, place by place, what was noted and in which row."""
+    _steps: deque[list[tuple[int, str, int]]] = field(default_factory=deque)
+    """Of each step that is to come the rows to note, whose they are, and the token given there."""
 
-    def launched(self, rids: Iterable[str | None]) -> None:
-        """A step for these requests was launched, in the order of its rows.
+    def launched(self, parts: Sequence[PromptPart]) -> None:
+        """Note that a step was launched which computes these parts, one after the other."""
+        step, before = list[tuple[int, str, int]](), 0
+        for part in parts:
+            name = name_of(part.rid)
+            given = self.given.get(name, ())
+            first = part.whole - max(1, len(given))
+            for at in range(max(part.begin, first), part.end):
+                token = given[at - first] if at - first < len(given) else LIKELIEST
+                step.append((before + at - part.begin, name, token))
+            before += part.end - part.begin
+        self._steps.append(step)
 
-        None for one of whose prompt more is still to come: what is sampled for it is no answer.
-        """
-        self._steps.append({row: name_of(rid) for row, rid in enumerate(rids) if rid is not None})
-
-    def computed(self, logits: Any, tokens: Any, mesh: Mesh) -> Any:
-        """Note what a step's logits expect; return its tokens, those that are given in place."""
-        names = self._steps.popleft() if self._steps else {}
-        given = np.full(logits.shape[0], FREE, np.int32)
-        for row, name in names.items():
-            given[row] = self._given_next(name)
-        everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
-        whole = jax.device_put((logits, tokens), everywhere)
-        led, *expected = _EXPECTED(*whole, given)
+    def computed(self, logits: Any) -> None:
+        """Note what the logits of a step expect, which lie whole on each device."""
+        noted = self._steps.popleft() if self._steps else []
+        given = np.full(logits.shape[0], LIKELIEST, np.int32)
+        for row, _, token in noted:
+            given[row] = token
+        expected = _EXPECTED(logits, given)
         for each in expected:
             each.copy_to_host_async()
-        for row, name in names.items():
+        for row, name, _ in noted:
             self.noted.setdefault(name, []).append((expected, row))
-        return jax.device_put(led, tokens.sharding)  # the sampler's, for the next step
 
-    def _given_next(self, name: str) -> int:
-        answer, at = self.given.get(name, ()), len(self.noted.get(name, ()))
-        return answer[at] if at < len(answer) else FREE
+
+def parts_of(requests: Iterable[Any], *, is_prompt: bool) -> list[PromptPart]:
+    """Return the part of each request that a batch computes which was just made."""
+    return [_part_of(each, is_prompt=is_prompt) for each in requests]
+
+
+def _part_of(request: Any, *, is_prompt: bool) -> PromptPart:
+    whole = len(request.origin_input_ids) + len(request.output_ids)
+    end, tokens = (len(request.fill_ids), request.extend_input_len) if is_prompt else (whole, 1)
+    return PromptPart(request.rid, end - tokens, end, whole)
 
 
 def note_along(model_runner: Any) -> None:
-    """Have the runner's sampler tell the lane's `Along`, if it has one, of each step."""
-    sample, mesh = model_runner.sample, model_runner.mesh
+    """Have the runner tell the lane's `Along`, if it has one, of each step."""
+    forward = model_runner.forward
+    everywhere = NamedSharding(model_runner.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
     model_runner.along = None
 
-    def sample_and_note(logits_output: Any, *more: Any) -> Any:
-        sampled = sample(logits_output, *more)
-        if model_runner.along is None:
-            return sampled
-        rows = logits_output.next_token_logits
-        if isinstance(sampled, tuple):  # the newer engine and main
-            tokens, *others = sampled
-            return (model_runner.along.computed(rows, tokens, mesh), *others)
-        return model_runner.along.computed(rows, sampled, mesh)
+    def forward_and_note(forward_batch: Any, logits_metadata: Any) -> Any:
+        if (along := model_runner.along) is None:
+            return forward(forward_batch, logits_metadata)
+        is_prompt = forward_batch.forward_mode.is_extend()
+        last = _ask_of_all(forward_batch, logits_metadata) if is_prompt else None
+        output, *more = forward(forward_batch, logits_metadata)
+        logits = output.next_token_logits
+        whole = jax.device_put(logits, everywhere)
+        along.computed(whole)
+        if last is not None:  # the sampler's
+            rows = _ROWS(whole, jax.device_put(last, everywhere))
+            output.next_token_logits = jax.device_put(rows, logits.sharding)
+        return (output, *more)
 
-    model_runner.sample = sample_and_note
+    model_runner.forward = forward_and_note
 
 
-def _expected(logits: Any, tokens: Any, given: Any) -> tuple[Any, ...]:
-    tokens = jnp.where(given == FREE, tokens, given.astype(tokens.dtype))
+def _ask_of_all(forward_batch: Any, metadata: Any) -> Any:
+    """Have logits made of all tokens of a batch of prompts; return the last one's of each."""
+    tokens = len(forward_batch.input_ids)
+    if (last := getattr(metadata, "logits_indices", None)) is not None:  # the newer engine
+        every = np.arange(tokens, dtype=last.dtype)
+        metadata.logits_indices = jax.device_put(every, last.sharding)
+        return last
+    lengths = metadata.extend_seq_lens  # 0.0.2 adds them up
+    every = np.ones(tokens, lengths.dtype)
+    metadata.extend_seq_lens = jax.device_put(every, lengths.sharding)
+    return _LAST(lengths)
+
+
+def _expected(logits: Any, given: Any) -> tuple[Any, ...]:
     logs = jnp.maximum(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), LEAST)
-    own = jnp.take_along_axis(logs, tokens[:, None].astype(jnp.int32), axis=-1)[:, 0]
     entropy = -jnp.sum(jnp.exp(logs) * logs, axis=-1)
-    values, places = jax.lax.top_k(logs, min(LIKELIEST, logs.shape[-1]))
-    return tokens, own, entropy, values, places
+    own = jnp.take_along_axis(logs, jnp.maximum(given, 0)[:, None], axis=-1)[:, 0]
+    own = jnp.where(given == LIKELIEST, jnp.max(logs, axis=-1), own)
+    # No part of these is used here: XLA would sort all of them, on a CPU for a second.
+    values, places = jax.lax.top_k(logs, min(NAMED, logs.shape[-1]))
+    return own, entropy, values, places
 
 
 _EXPECTED = jax.jit(_expected)
+_ROWS = jax.jit(lambda logits, rows: logits[rows])
+_LAST = jax.jit(lambda lengths: jnp.cumsum(lengths) - 1)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from hotreload.engine.lanes.along import note_along
+from hotreload.engine.lanes.along import note_along, parts_of
 from hotreload.engine.lanes.binding import Binding
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
@@ -189,17 +189,31 @@ class Lanes:
             lane = self._rotation.current
             if lane.gathers:
                 lane.gathers = len(lane.look("waiting_queue")) < lane.prompts
-            if lane.rests or lane.gathers:
+            if lane.rests or lane.gathers or self._only_collects(lane):
                 lane.rest()
                 return None
             batch = next_batch()
             lane.note_merged()
             if batch is not None and lane.bound.along is not None:
-                rows, part = self._kind.requests_of(batch), self._kind.chunked(lane.look)
-                lane.bound.along.launched(None if e is part else e.rid for e in rows)
+                requests, is_prompt = self._kind.requests_of(batch), batch.forward_mode.is_extend()
+                lane.bound.along.launched(parts_of(requests, is_prompt=is_prompt))
             return batch
 
         return launch_or_rest
+
+    def _only_collects(self, lane: Lane) -> bool:
+        """Say if the result that is to come ends all that is asked in a lane, and nothing follows.
+
+        Upstream launches one more step before it has that result.
+        """
+        if not (lane.prompts and self._awaits_result(lane)):
+            return False
+        if lane.look("waiting_queue") or self._kind.chunked(lane.look):
+            return False
+        return all(
+            each.sampling_params.max_new_tokens <= len(each.output_ids) + 1
+            for each in self._kind.running(lane.look)
+        )
 
     def _launched(self, batch: Any) -> Bound:
         """Return what a batch is computed with: what the lane has whose turn it is."""
@@ -233,6 +247,8 @@ class Lanes:
             if lane is None:
                 self._turn_away(request)
                 return
+            if lane.bound.along is not None:
+                request.adjust_max_prefix_ids = list  # what is cached is not computed, nor noted
             with self._rotation.visiting(lane):
                 add(request)
 

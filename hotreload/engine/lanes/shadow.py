@@ -22,6 +22,7 @@ class ShadowPool:
         """`needs` has for each probe of a batch how many tokens it takes with its answer."""
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
+        self.page = int(allocator.page_size)
         self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
         """True where programs must be compiled for it, because its size is its own."""
         needed = self._room_for(needs)
@@ -33,14 +34,13 @@ class ShadowPool:
 
     def room_for_each_of(self, prompts: int) -> int:
         """Return how many tokens each of so many prompts may take that find room together."""
-        page: int = self._allocator.page_size
+        page = self.page
         return max(0, (self.tokens - page) // prompts // page * page - 1)
 
     @property
     def longest(self) -> int:
         """The most tokens that one prompt and its answer may take in it."""
-        page = int(self._allocator.page_size)
-        return (self.tokens // page - 1) * page - 1
+        return (self.tokens // self.page - 1) * self.page - 1
 
     @property
     def buffers(self) -> list[jax.ShapeDtypeStruct]:
@@ -69,13 +69,12 @@ class ShadowPool:
 
     def _room_for(self, needs: Sequence[int]) -> int:
         """A token more than each, and a page: upstream admits what leaves something free."""
-        page: int = self._allocator.page_size
+        page = self.page
         return sum(-(-(tokens + 1) // page) * page for tokens in needs) + page
 
     def _rows(self, buffer: Any) -> int:
         """0.0.2 has a row for each token, the newer engine one for each page."""
-        page = self._allocator.page_size
-        per_row = 1 if buffer.shape[0] == self._pool.size + page else page
+        per_row = 1 if buffer.shape[0] == self._pool.size + self.page else self.page
         return int(buffer.shape[0] - (self._pool.size - self.tokens) // per_row)
 
 

@@ -86,7 +86,7 @@ class Sharing:
     def admit(self, lane: Lane, admit: Callable[[], Any]) -> Any:
         """The lane's next batch of prompts, made by upstream's `admit`; None when it gets none."""
         if lane.has_own_pool:
-            with self._rows_for(lane), self._in_pieces():
+            with self._rows_for(lane), self._in_pieces(lane):
                 return admit()
         with self._compiled.bounding(self._scheduler, self._kind.row_limit) as rows:
             return self._admitted(lane, rows, admit)
@@ -205,17 +205,19 @@ class Sharing:
             setattr(scheduler, name, most)
 
     @contextmanager
-    def _in_pieces(self) -> Iterator[None]:
+    def _in_pieces(self, lane: Lane) -> Iterator[None]:
         """Have prompts of what is proven computed in pieces of the smallest size, beside clients.
 
-        Their next token waits for each: all questions at once took as long as a hundred steps.
+        Their next token waits for each: all questions at once took as long as a hundred steps. And
+        where expectations are noted, which takes the logits of each token of a piece.
         """
         scheduler = self._scheduler
         chunk, page = scheduler.chunked_prefill_size, int(scheduler.page_size)
         lanes = (each for each in self._lanes if not each.has_own_pool)
-        if chunk and any(self._kind.running(each.look) for each in lanes):
+        is_beside = bool(chunk) and any(self._kind.running(each.look) for each in lanes)
+        if is_beside or lane.bound.along is not None:
             tokens, _, _ = scheduler.tp_worker.get_precompile_paddings()
-            scheduler.chunked_prefill_size = min(chunk, max(tokens[0] // page * page, page))
+            scheduler.chunked_prefill_size = max(tokens[0] // page * page, page)
         try:
             yield
         finally:

@@ -58,17 +58,21 @@ class Behaviour:
     questions: int
     tokens: int
     agreement: float
-    """The part of the longer of two answers up to the first token that differs, on average."""
+    """The part of the longer of two answers up to the first token that differs, on average.
+
+    The least that it can be while the new weights' own answers are not known.
+    """
     same_first: float
     """The share of answers that begin with the same token."""
     first_difference: int | None
     """The middle one of the places of the first difference; None where all are the same."""
     length_ratio: float | None
     """None where the live weights say nothing to anything, and the new ones something."""
-    empty: int
-    endless: int
+    empty: int | None
+    """None, as the next two, while the new weights' own answers are not known."""
+    endless: int | None
     """Answers that were not over when they had all tokens that they may have."""
-    repeating: int
+    repeating: int | None
     live_empty: int
     live_endless: int
     live_repeating: int

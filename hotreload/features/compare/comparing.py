@@ -1,7 +1,8 @@
-"""Compares new weights with the live ones before they answer anybody, and keeps to the limits.
+"""Compares new weights with the live ones, step by step, and keeps to the limits.
 
 The live weights answer the questions, and are led along their own answers: what differs there is
-noise. The new ones answer them and are led along the live ones' answers. Both read the texts.
+noise. The new ones are led along the live ones' answers, and both read the texts: a few steps, by
+which most limits are decided. Then the new ones answer the questions, too.
 """
 
 import logging
@@ -17,7 +18,7 @@ from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, Misbehaved
 from hotreload.features.compare.accuracy import right_answers
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
-from hotreload.features.compare.differences import BothRead, Pair, report_of
+from hotreload.features.compare.differences import BothRead, Pair, report_of, with_answers
 from hotreload.features.compare.evidence import BEHAVIOUR
 from hotreload.features.compare.known import KnownAnswers, KnownOfWeights
 from hotreload.features.compare.marking import checked_answers
@@ -49,64 +50,147 @@ class BothWeights:
     new: Staged
 
 
+class BehaviourComparison:
+    """A comparison of new weights with live ones, whose report grows step by step."""
+
+    def __init__(
+        self, both: BothWeights, known: KnownAnswers, further: Sequence[Question] = ()
+    ) -> None:
+        """Both are asked `further` questions, too.
+
+        The live weights are not asked what is `known` of them.
+        """
+        self.both = both
+        self.found: Behaviour | None = None
+        """The report, as far as it is known; None before the first step, and where there is none.
+
+        There is none where the live weights make no numbers.
+        """
+        self.so_far = "the live weights had not answered yet"
+        self._is_led = False
+        self._known = known
+        self._questions = (*questions(), *further)
+        self._said: KnownOfWeights | None = None
+        """All that the live weights say."""
+        self._along: Sequence[Answered] = ()
+        self._read: Sequence[Answered] = ()
+        """Expectations of the new weights along the live ones' answers, and along the texts."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if no step adds to the report any more."""
+        return self._is_led and (self.found is None or self.found.empty is not None)
+
+    async def lead(self) -> None:
+        """Lead the new weights along the live ones' answers and texts: many places in one step."""
+        if self._is_led:
+            return
+        began = time.monotonic()
+        self._said = said = await self._said_by_live()
+        if said is None:
+            self._is_led = True
+            return
+        self.so_far = "the live weights had answered, the new ones not yet"
+        led = _all_led(said)
+        along = await self._asked_new([*led, *texts()])
+        self._along, self._read = along[: len(led)], along[len(led) :]
+        assert said.read is not None
+        pairs, read = self._pairs(), [*map(BothRead, said.read, self._read)]
+        self.found = await _off_the_loop(lambda: report_of(pairs, read))
+        self._note_time(began)
+        self._is_led = True
+
+    async def answer(self) -> None:
+        """Have the new weights answer the questions, once they were led along."""
+        said, found = self._said, self.found
+        if self.is_over or said is None or found is None:
+            return
+        began = time.monotonic()
+        self.so_far = "the new weights were led along the live ones' answers, and gave none yet"
+        answers = await self._asked_new(said.asked)
+        self._known.keep(
+            self.both.new.fingerprint, KnownOfWeights(said.asked, answers, read=self._read)
+        )
+        pairs = self._pairs(answers)
+        self.found = await _off_the_loop(lambda: with_answers(found, pairs))
+        right = right_answers(await checked_answers(said.asked, said.answers, answers))
+        self.found = replace(self.found, right_answers=right)
+        self._note_time(began)
+        self.so_far = "both had answered"
+
+    async def _said_by_live(self) -> KnownOfWeights | None:
+        """Return all that the live weights answer; None where they make no numbers."""
+        live, known = self.both.live, self._known
+        said = known.find(live.fingerprint, self._questions)
+        said = said or KnownOfWeights(*await _answered_by_live(self.both, self._questions))
+        if not said.asked:
+            return None
+        known.keep(live.fingerprint, said)  # the next try goes on where time is up
+        self.so_far = "the live weights had answered, and were being asked again"
+        try:
+            return await _asked_again(self.both.engine, live, known, said)
+        except AnswerNonfinite as bad:
+            log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
+            return None
+
+    async def _asked_new(self, asked: Sequence[Question]) -> Sequence[Answered]:
+        try:
+            return await self.both.engine.answer_unseen(self.both.new, asked)
+        except AnswerNonfinite as bad:
+            raise BehaviourRejected(f"asked what every checkpoint is asked: {bad}") from bad
+
+    def _pairs(self, answers: Sequence[Answered] | None = None) -> list[Pair]:
+        """Pair what both weights said to each question.
+
+        Those that were answered by nothing have nothing to be led along.
+        """
+        said = self._said
+        assert said is not None
+        assert said.again is not None
+        again, along = iter(said.again), iter(self._along)
+        new = [None] * len(said.asked) if answers is None else answers
+        return [
+            Pair(
+                question.prompt,
+                live,
+                next(again) if live.to_be_led else NO_ANSWER,
+                other,
+                next(along) if live.to_be_led else NO_ANSWER,
+                question.tokens,
+            )
+            for question, live, other in zip(said.asked, said.answers, new, strict=True)
+        ]
+
+    def _note_time(self, began: float) -> None:
+        assert self.found is not None
+        seconds = self.found.seconds + time.monotonic() - began
+        self.found = replace(self.found, seconds=seconds)
+
+
 async def compared(
-    both: BothWeights,
-    known: KnownAnswers,
-    further: Sequence[Question] = (),
-    note: Callable[[str], None] = lambda words: None,
+    both: BothWeights, known: KnownAnswers, further: Sequence[Question] = ()
 ) -> Behaviour | None:
-    """Ask live and new weights the same, and further questions beside what all are asked.
-
-    What is `known` of the live ones is not asked again. None where they give nothing to compare
-    with. `note` is told how far it has come.
-    """
-    began = time.monotonic()
-    said = await _said_by_live(both, known, (*questions(), *further), note)
-    if said is None:
-        return None
-    asked, live = said.asked, said.answers
-    led = _all_led(said)
-    note("the live weights had answered, the new ones not yet")
-    try:
-        new = await both.engine.answer_unseen(both.new, [*asked, *led, *texts()])
-    except AnswerNonfinite as bad:
-        raise BehaviourRejected(f"asked what every checkpoint is asked: {bad}") from bad
-    at, count = len(asked), len(led)
-    assert said.again is not None
-    assert said.read is not None
-    known.keep(both.new.fingerprint, KnownOfWeights(asked, new[:at], read=new[at + count :]))
-    pairs = _pairs(asked, live, said.again, new[:at], new[at : at + count])
-    read_by = [BothRead(*each) for each in zip(said.read, new[at + count :], strict=True)]
-    # Off the loop, for which clients wait.
-    found = await in_thread(
-        lambda cancel: report_of(pairs, read_by), leave_as="a report", is_read=False
-    )
-    right = right_answers(await checked_answers(asked, live, new[:at]))
-    return replace(found, right_answers=right, seconds=time.monotonic() - began)
+    """Compare both in all figures; None where the live weights make no numbers."""
+    comparison = BehaviourComparison(both, known, further)
+    await comparison.lead()
+    await comparison.answer()
+    return comparison.found
 
 
-async def _said_by_live(
-    both: BothWeights,
-    known: KnownAnswers,
-    questions: Sequence[Question],
-    note: Callable[[str], None],
-) -> KnownOfWeights | None:
-    """Return all that the live weights answer; None where they make no numbers."""
-    note("the live weights had not answered yet")
-    said = known.find(both.live.fingerprint, questions)
-    said = said or KnownOfWeights(*await _answered_by_live(both, questions))
-    if not said.asked:
-        return None
-    known.keep(both.live.fingerprint, said)  # the next try goes on where time is up
-    note("the live weights had answered, and were being asked again")
-    try:
-        return await asked_again(both.engine, both.live, known, said)
-    except AnswerNonfinite as bad:
-        log.warning("behaviour.live_nonfinite", extra={"why": f"nothing is compared: {bad}"})
-        return None
+async def _off_the_loop(make: Callable[[], Behaviour]) -> Behaviour:
+    """Make a report beside the loop, for which clients wait."""
+    return await in_thread(lambda cancel: make(), leave_as="a report", is_read=False)
 
 
-async def asked_again(
+async def ask_again_what_is_live(both: BothWeights, known: KnownAnswers) -> None:
+    """Ask weights that went live now what the next comparison needs to know of them."""
+    said = known.of(both.new.fingerprint)
+    if said is not None:
+        with suppress(AnswerNonfinite):  # the next comparison says so
+            await _asked_again(both.engine, both.new, known, said)
+
+
+async def _asked_again(
     engine: Engine, weights: Staged, known: KnownAnswers, said: KnownOfWeights
 ) -> KnownOfWeights:
     """Lead weights along what they said themselves: that is what no other weights explain."""
@@ -118,14 +202,6 @@ async def asked_again(
     said = replace(said, again=found[: len(led)][::-1], read=said.read or found[len(led) :])
     known.keep(weights.fingerprint, said)
     return said
-
-
-async def ask_again_what_is_live(both: BothWeights, known: KnownAnswers) -> None:
-    """Ask weights that went live now what the next comparison needs to know of them."""
-    said = known.of(both.new.fingerprint)
-    if said is not None:
-        with suppress(AnswerNonfinite):  # the next comparison says so
-            await asked_again(both.engine, both.new, known, said)
 
 
 async def _answered_by_live(
@@ -153,27 +229,6 @@ def _led(question: Question, answered: Answered) -> Led:
     """Along the first of its tokens, as many as were noted, and its end."""
     given = answered.to_be_led
     return Led(question.prompt, question.tokens, request=question.request, answer=given)
-
-
-def _pairs(
-    asked: Sequence[Question],
-    live: Sequence[Answered],
-    again: Sequence[Answered],
-    new: Sequence[Answered],
-    along: Sequence[Answered],
-) -> list[Pair]:
-    """Those that were answered by nothing have nothing to be led along."""
-    agains, alongs = iter(again), iter(along)
-    return [
-        Pair(
-            question.prompt,
-            one,
-            next(agains) if one.to_be_led else NO_ANSWER,
-            other,
-            next(alongs) if one.to_be_led else NO_ANSWER,
-        )
-        for question, one, other in zip(asked, live, new, strict=True)
-    ]
 
 
 def check_limits(found: Behaviour, limits: CompareLimits) -> None:

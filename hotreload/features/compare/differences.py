@@ -6,10 +6,10 @@ each figure that could be noise has its floor: what two askings of the same weig
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from hotreload.behaviour.asked import Answered, Expected, cut
+from hotreload.behaviour.asked import NOTED, Answered, Expected, cut
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 
 REPEATS = 0.5
@@ -29,26 +29,43 @@ class Pair:
     live: Answered
     again: Answered
     """The live weights once more, along their own answer."""
-    new: Answered
+    new: Answered | None
+    """None while the new weights' own answer is not known."""
     along: Answered
     """The new weights along the live ones' answer."""
+    most: int
+    """The most tokens of an answer."""
 
     @property
     def in_common(self) -> int:
-        """Count of tokens up to the first that differs."""
-        both = zip(self.live.tokens, self.new.tokens, strict=False)
+        """Count of tokens up to the first that differs, as far as that is known."""
+        new = self._tops if self.new is None else self.new.tokens
+        both = zip(self.live.tokens, new, strict=False)
         return sum(1 for _ in takewhile(lambda each: each[0] == each[1], both))
 
     @property
     def begin_alike(self) -> bool:
         """True if both have the same first token, or are over at once."""
-        return self.in_common > 0 or not (self.live.tokens or self.new.tokens)
+        return self.in_common > 0 or self.agreement == 1
 
     @property
     def agreement(self) -> float:
-        """The part of the longer answer that both have in common."""
-        longer = max(len(self.live.tokens), len(self.new.tokens))
+        """The part of the longer answer that both have in common; the least that it can be."""
+        longer = self.longer
         return self.in_common / longer if longer else 1.0
+
+    @property
+    def _tops(self) -> tuple[int, ...]:
+        """The tokens that the new weights would say along the live ones' answer."""
+        return tuple(each.top for each in self.along.expected)
+
+    @property
+    def longer(self) -> int:
+        """The length of the longer answer; the most where it is not known."""
+        if self.new is not None:
+            return max(len(self.live.tokens), len(self.new.tokens))
+        whole = self.live.to_be_led if len(self.live.tokens) < NOTED else ()
+        return len(self.live.tokens) if whole and whole == self._tops else self.most
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +77,20 @@ class BothRead:
 
 
 def report_of(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
-    """Compare what both answered and expected."""
+    """Compare what both expected along the live weights' answers, and texts."""
     kl = sorted(_kls((pair.live, pair.along) for pair in pairs))
     floor = sorted(_kls((pair.live, pair.again) for pair in pairs))
-    new, live = [pair.new for pair in pairs], [pair.live for pair in pairs]
+    live = [pair.live for pair in pairs]
     return Behaviour(
         questions=len(pairs),
         tokens=sum(len(each.tokens) for each in live),
         agreement=_mean([pair.agreement for pair in pairs]),
         same_first=_mean([float(pair.begin_alike) for pair in pairs]),
         first_difference=_first_difference(pairs),
-        length_ratio=_ratio(_lengths(new), _lengths(live)),
-        empty=sum(not each.tokens for each in new),
-        endless=sum(each.ended == "length" for each in new),
-        repeating=sum(map(_repeats, new)),
+        length_ratio=None,
+        empty=None,
+        endless=None,
+        repeating=None,
         live_empty=sum(not each.tokens for each in live),
         live_endless=sum(each.ended == "length" for each in live),
         live_repeating=sum(map(_repeats, live)),
@@ -85,6 +102,21 @@ def report_of(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
         perplexity_ratio=_perplexity_ratio(read),
         entropy=_entropy([pair.along for pair in pairs]),
         live_entropy=_entropy(live),
+    )
+
+
+def with_answers(found: Behaviour, pairs: Sequence[Pair]) -> Behaviour:
+    """Add the figures of the new weights' own answers to a report."""
+    live, new = [pair.live for pair in pairs], [pair.new for pair in pairs if pair.new is not None]
+    return replace(
+        found,
+        agreement=_mean([pair.agreement for pair in pairs]),
+        same_first=_mean([float(pair.begin_alike) for pair in pairs]),
+        first_difference=_first_difference(pairs),
+        length_ratio=_ratio(_lengths(new), _lengths(live)),
+        empty=sum(not each.tokens for each in new),
+        endless=sum(each.ended == "length" for each in new),
+        repeating=sum(map(_repeats, new)),
         worst=tuple(map(_both, sorted(pairs, key=_by_difference)[:3])),
     )
 
@@ -159,6 +191,7 @@ def _by_difference(pair: Pair) -> tuple[float, float]:
 
 
 def _both(pair: Pair) -> BothAnswers:
+    assert pair.new is not None
     prompt, live = cut(pair.prompt, SHOWN_EACH), cut(pair.live.text, SHOWN_EACH)
     return BothAnswers(prompt, live, cut(pair.new.text, SHOWN_EACH), _why(pair))
 
@@ -166,8 +199,7 @@ def _both(pair: Pair) -> BothAnswers:
 def _why(pair: Pair) -> str:
     """Say by which figure the answers differ."""
     if pair.agreement < 1:
-        longer = max(len(pair.live.tokens), len(pair.new.tokens))
-        return f"agreement: {pair.in_common} of {longer} tokens are alike"
+        return f"agreement: {pair.in_common} of {pair.longer} tokens are alike"
     kl = [*_kls(iter([(pair.live, pair.along)]))]
     return f"mean_kl: {_mean(kl):.3g} along the same answer" if kl else "the same answer"
 

@@ -52,9 +52,14 @@ def _differing(worst: Sequence[Fields]) -> list[str]:
 
 def behaviour_text(found: Fields) -> str:
     """Say how weights that came differ from those before them."""
-    longer, longer_than_none = found["length_ratio"], "something where there was nothing"
-    times = longer_than_none if longer is None else f"{longer:.2f} times as long"
-    words = f"answers agree {found['agreement']:.0%}, {times}"
+    agree, longer = f"answers agree {found['agreement']:.0%}", found["length_ratio"]
+    is_whole = found["empty"] is not None
+    if not is_whole:
+        words = f"{agree} or more"
+    elif longer is None:
+        words = f"{agree}, something where there was nothing"
+    else:
+        words = f"{agree}, {longer:.2f} times as long"
     if found["mean_kl"] is not None:
         words += f", mean KL {found['mean_kl']:.3g} (noise {found['noise_kl'] or 0:.3g})"
     elif not found["tokens"]:
@@ -69,7 +74,7 @@ def behaviour_text(found: Fields) -> str:
         requests = counted(found["heard"], "heard request")
         words += f", {found['heard_same_top']:.0%} along {requests}"
     bad = {name: found[name] for name in ("empty", "endless", "repeating")}
-    more = [f"{count} {name}" for name, count in bad.items() if count > found[f"live_{name}"]]
+    more = [f"{n} {name}" for name, n in bad.items() if is_whole and n > found[f"live_{name}"]]
     return f"{words}; of {found['questions']} answers {', '.join(more)}" if more else words
 
 

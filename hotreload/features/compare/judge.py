@@ -1,7 +1,7 @@
 """Compares the new weights of an attempt with the live ones, and refuses those beyond a limit.
 
-With limits it does so before anything goes live. Without, nothing waits for it: the weights go live
-first, and the history has what differs once it is there.
+Before they go live it asks only what limits need. For the rest nothing waits: the history has it
+once it is there.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
-from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import (
+    BehaviourComparison,
     BehaviourRejected,
     BothWeights,
     ask_again_what_is_live,
+    breaches,
     check_limits,
-    compared,
 )
 from hotreload.features.compare.events import LiveCompared
 from hotreload.features.compare.evidence import evidence_of
@@ -66,6 +66,8 @@ class CompareJudge:
     def __init__(self, settings: CompareSettings, shared: AllComparisons) -> None:
         self._settings = settings
         self._shared = shared
+        self._heard: Sequence[HeardRequest] = ()
+        """Clients' requests that both are not led along yet."""
         self._cut_short = ""
         """The point that it reached before it was ended."""
 
@@ -81,60 +83,61 @@ class CompareJudge:
     async def judge(self, case: Case) -> None:
         """Compare, if that is wanted and can be done, and raise what is beyond a limit.
 
-        Where nothing is, that is put off until the weights are live.
+        What decides nothing is put off until the weights are live.
         """
         if not self._settings.report or case.replica.engine.cannot_compare is not None:
             return
-        heard = self._shared.hearing.for_the_candidate()
-        if case.once_live is not None and not self._settings.limits.are_any:
-            case.once_live.append(partial(self._look_at_what_is_live, case, heard))
-        else:
-            await self._decide(case, heard)
+        self._heard = self._shared.hearing.for_the_candidate()
+        both, known = _both(case), self._shared.known
+        comparison = BehaviourComparison(both, known, self._settings.questions)
+        if case.once_live is None or self._settings.limits.are_any:
+            await self._decide(case, comparison)
         if case.once_live is not None:
-            case.once_live.append(partial(ask_again_what_is_live, _both(case), self._shared.known))
+            case.once_live.append(partial(self._finish, case, comparison))
+            case.once_live.append(partial(ask_again_what_is_live, both, known))
 
     # --- before the weights go live ----------------------------------------------------------
 
-    async def _decide(self, case: Case, heard: Sequence[HeardRequest]) -> None:
+    async def _decide(self, case: Case, comparison: BehaviourComparison) -> None:
         seconds = self._settings.seconds(is_dry_run=case.is_dry_run)
-        so_far = list[str]()
         try:
             async with case.progress.phase(Phase.COMPARING):
-                found = await self._found(case, heard, seconds, so_far)
-            case.progress.note(evidence_of(found, self._cut_short))
-            if found is not None:
-                check_limits(found, self._settings.limits)
+                await self._ask(comparison, seconds, is_last=case.once_live is None)
+            case.progress.note(evidence_of(comparison.found, self._cut_short))
+            if comparison.found is not None:
+                check_limits(comparison.found, self._settings.limits)
         except (BehaviourRejected, EngineLost):
             raise
         except Exception as fault:
             if self._settings.limits.are_any:
                 raise
-            if isinstance(fault, SourceUnavailable) and so_far:
-                self._note_cut_short(f"after {seconds:g} s: {so_far[-1]}")
+            if isinstance(fault, SourceUnavailable):
+                self._note_cut_short(f"after {seconds:g} s: {comparison.so_far}")
                 case.progress.note(evidence_of(None, self._cut_short))
                 return
             _log_not_compared(fault)
 
-    async def _found(
-        self, case: Case, heard: Sequence[HeardRequest], seconds: float | None, so_far: list[str]
-    ) -> Behaviour | None:
-        """Ask both weights, then lead both along what clients were answered.
-
-        With None the asking has all time, and only what is as long as one likes has its bound.
-        """
-        began, both, further = time.monotonic(), _both(case), self._settings.questions
+    async def _ask(self, comparison: BehaviourComparison, seconds: float, *, is_last: bool) -> None:
+        """Ask as much as limits need; all where that `is_last`, and of what is refused."""
+        began, limits = time.monotonic(), self._settings.limits
         async with deadline(seconds, "comparing new weights with the live ones", "[compare] time"):
-            found = await compared(both, self._shared.known, further, so_far.append)
-        if found is None or not heard:
-            return found
-        now, most = time.monotonic(), self._settings.time if seconds is None else seconds
-        left = most if seconds is None else began + seconds - now
-        decides = self._settings.limits.are_of_heard
-        found = await also_by_heard(both, found, heard, left, decides=decides)
-        if time.monotonic() >= now + left:
+            await comparison.lead()
+            if is_last or (comparison.found and any(breaches(comparison.found, limits))):
+                await comparison.answer()
+        if is_last or limits.are_of_heard:
+            await self._hear(comparison, began + seconds - time.monotonic(), seconds)
+
+    async def _hear(self, comparison: BehaviourComparison, left: float, most: float) -> None:
+        """Lead both along what clients were answered, as far as there is time; once."""
+        heard, self._heard = self._heard, ()
+        if comparison.found is None or not heard:
+            return
+        began, decides = time.monotonic(), self._settings.limits.are_of_heard
+        found = await also_by_heard(comparison.both, comparison.found, heard, left, decides=decides)
+        comparison.found = found
+        if time.monotonic() >= began + left:
             along = f"{found.heard} of {len(heard)} requests of clients"
             self._note_cut_short(f"after {most:g} s: both were led along {along}")
-        return found
 
     def _note_cut_short(self, words: str) -> None:
         self._cut_short = f"cut short {words}"
@@ -142,14 +145,17 @@ class CompareJudge:
 
     # --- once they are live ------------------------------------------------------------------
 
-    async def _look_at_what_is_live(self, case: Case, heard: Sequence[HeardRequest]) -> None:
-        """Compare, and record what differs; a cancel ends it, and that is recorded, too."""
-        so_far = list[str]()
+    async def _finish(self, case: Case, comparison: BehaviourComparison) -> None:
+        """Ask the rest, and record the report; a cancel ends it, which is recorded, too."""
+        if comparison.is_over and not self._heard:
+            return
         try:
-            found = await self._found(case, heard, None, so_far)
+            await comparison.lead()
+            await comparison.answer()
+            await self._hear(comparison, self._settings.time, self._settings.time)
         except asyncio.CancelledError:
-            words = f"cut short by the next change, or the end of hotreload: {so_far[-1]}"
-            self._record(case, evidence_of(None, words))
+            words = f"cut short by the next change, or the end of hotreload: {comparison.so_far}"
+            self._record(case, evidence_of(comparison.found, words))
             raise
         except BehaviourRejected as bad:
             assert case.progress.generation is not None, "what is live has a number"
@@ -159,7 +165,7 @@ class CompareJudge:
         except Exception as fault:
             _log_not_compared(fault)
         else:
-            self._record(case, evidence_of(found, self._cut_short))
+            self._record(case, evidence_of(comparison.found, self._cut_short))
 
     def _record(self, case: Case, found: Evidence) -> None:
         live = case.progress.generation

@@ -55,10 +55,11 @@ class CompareReport(FeatureReport):
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, a dry run, too, and what was found later."""
         match event:
-            case AttemptFinished(attempt) | DryRunFinished(attempt) if _was_compared(attempt):
-                self._last = attempt
-            case AttemptFinished(attempt) if attempt.generation is not None:
-                self._went_live = attempt
+            case AttemptFinished(attempt) | DryRunFinished(attempt):
+                if attempt.generation is not None:
+                    self._went_live = attempt
+                if _was_compared(attempt):
+                    self._last = attempt
             case LiveCompared(number, found=found) if found.facts["behaviour"]:
                 if self._went_live is not None and self._went_live.generation == number:
                     self._last = self._went_live.with_evidence(found)

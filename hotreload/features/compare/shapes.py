@@ -15,14 +15,7 @@ from hotreload.server.api_schema.schema_parts import (
 from hotreload.server.feature_routes import FeatureRoutes, add_to_attempts
 
 _SIGNS = ("empty", "endless", "repeating")
-_COUNTS = (
-    "questions",
-    "tokens",
-    "heard",
-    "heard_tokens",
-    *_SIGNS,
-    *(f"live_{sign}" for sign in _SIGNS),
-)
+_COUNTS = ("questions", "tokens", "heard", "heard_tokens", *(f"live_{sign}" for sign in _SIGNS))
 _MAYBE_NUMBER: Schema = {"type": ["number", "null"]}
 _DIVERGENCES = (
     *("mean_kl", "p99_kl", "same_top", "noise_kl", "noise_same_top"),
@@ -35,7 +28,7 @@ COMPARE_SHAPES = FeatureRoutes(
             dict.fromkeys(_COUNTS, AN_INTEGER),
             **dict.fromkeys(("agreement", "same_first", "seconds"), A_NUMBER),
             **dict.fromkeys(("length_ratio", *_DIVERGENCES), _MAYBE_NUMBER),
-            first_difference=MAYBE_INTEGER,
+            **dict.fromkeys(("first_difference", *_SIGNS), MAYBE_INTEGER),
             worst=a_list(ref_to("BothAnswers")),
             right_answers=either(ref_to("RightAnswers"), {"type": "null"}),
         ),

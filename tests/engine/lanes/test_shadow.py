@@ -18,7 +18,7 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.weights.memory import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparing import BehaviourComparison, BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Staged
@@ -50,7 +50,9 @@ OVERFLOWING = "overflowing"
 CANDIDATE_TOKENS = 160
 """Less than eight answers take that the engine would give at a time."""
 COMPARED_IN = 86
-"""Steps, with eight rows, as docs/judge.md has it."""
+"""Steps, with eight rows, where nothing is known."""
+LED_IN = 10
+"""Those for which a checkpoint within limits waits."""
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +234,16 @@ async def test_a_comparison_takes_no_more_steps_than_the_page_says(
     engine: Engine, voices: Voices
 ) -> None:
     staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
+    both, known = BothWeights(engine, engine.live, staged), KnownAnswers()
     with launches(engine) as seen:
-        found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers())
-    assert found is not None
+        assert await compared(both, known) is not None
     assert len(seen) <= COMPARED_IN
+    comparison = BehaviourComparison(both, known)
+    with launches(engine) as seen:
+        await comparison.lead()
+    assert comparison.found is not None
+    assert len(seen) <= LED_IN
+    assert [each.is_prompt for each in seen].count(False) <= 2, "no step goes from place to place"
     assert engine.recompiles == before
     await engine.release(staged)
     await nobody_left(engine)

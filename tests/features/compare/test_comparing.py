@@ -181,6 +181,7 @@ ASKED = (
     "the live weights had not answered yet",
     "the live weights had answered, and were being asked again",
     "the live weights had answered, the new ones not yet",
+    "the new weights were led along the live ones' answers, and gave none yet",
 )
 
 
@@ -189,7 +190,7 @@ class Stuck(Comparing):
 
     def __init__(self, folder: Path, rules: CompareSettings, turns: int, **more: Any) -> None:
         super().__init__(folder, rules, **more)
-        self.is_stuck = asyncio.Event()
+        self.is_stuck, self.goes_on = asyncio.Event(), asyncio.Event()
         self.asked = list[Staged]()
         answers = self.engine.answer_unseen
 
@@ -197,13 +198,13 @@ class Stuck(Comparing):
             self.asked.append(staged)
             if len(self.asked) > turns:
                 self.is_stuck.set()
-                await asyncio.Event().wait()
+                await self.goes_on.wait()
             return await answers(staged, questions)
 
         self.engine.answer_unseen = stuck  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("turn", range(3))
+@pytest.mark.parametrize("turn", range(4))
 async def test_where_nothing_decides_nothing_waits_and_the_next_checkpoint_cuts_it_short(
     tmp_path: Path, turn: int
 ) -> None:
@@ -222,9 +223,11 @@ async def test_where_nothing_decides_nothing_waits_and_the_next_checkpoint_cuts_
         assert not old.weights.is_held
         cut = world.ledger.history[1]
     words = f"cut short by the next change, or the end of hotreload: {ASKED[turn]}"
-    assert (cut.facts["behaviour"], cut.facts["not_compared"]) == (None, words)
+    assert cut.facts["not_compared"] == words
+    found = cut.facts["behaviour"]
+    assert (found and found["length_ratio"], found is None) == (None, turn < 3)
     assert attempt_fields(cut)["not_compared"] == words
-    assert world.restarted_ledger().history[1].facts == cut.facts
+    assert world.restarted_ledger().history[1].facts == in_json(cut.facts)
 
 
 async def test_a_rollback_does_not_wait_for_it(tmp_path: Path) -> None:
@@ -275,10 +278,53 @@ async def test_what_the_live_weights_said_when_they_were_new_is_not_asked_again(
         await compared(world, OTHER)
         first, world.asked[:] = [*world.asked], []
         again = await compared(world, Revision("quite another one", "step_3"))
-    assert len(first) == 4, "the live ones twice, the new ones, and once more what went live"
-    assert [each.revision.id for each in world.asked] == ["quite another one"] * 2
+    assert len(first) == 5, "the live ones twice, the new ones twice, and again what went live"
+    assert [each.revision.id for each in world.asked] == ["quite another one"] * 3
     assert again.facts["behaviour"]["noise_kl"] == 0
     assert again.facts["behaviour"]["perplexity_ratio"] is not None
+
+
+@pytest.mark.parametrize(
+    "limits", [{"min_agreement": 0.3}, {"max_kl": 9.0, "max_perplexity_ratio": 9.0}]
+)
+async def test_new_weights_within_limits_go_live_before_they_answer_what_decides_nothing(
+    tmp_path: Path, limits: dict[str, float]
+) -> None:
+    world = Stuck(tmp_path, replace(COMPARING, limits=CompareLimits(**limits)), 3)
+    async with world.running():
+        early = await reloaded(world, ALIKE)
+        assert (early.outcome, early.facts["not_compared"]) == (Outcome.LIVE, None)
+        assert Phase.COMPARING in early.phases
+        await asyncio.wait_for(world.is_stuck.wait(), PATIENCE)
+        asked = [each for each in world.engine.asked_unseen[-10:] if isinstance(each, Led | Text)]
+        assert len(asked) == 10, "six answers and four texts, each in one pass"
+        assert await world.ask() == "2: firsts clean"
+        world.goes_on.set()
+        await world.followed_up()
+        late = world.ledger.history[0]
+    sooner, later = (each.facts["behaviour"] for each in (early, late))
+    assert (sooner["agreement"], sooner["length_ratio"], sooner["empty"]) == (5 / 16, None, None)
+    assert behaviour_text(sooner).startswith("answers agree 31% or more, mean KL")
+    assert (later["agreement"], later["length_ratio"]) == (pytest.approx(5 / 6), 6 / 5)
+    both = ("mean_kl", "noise_kl", "perplexity_ratio", "entropy", "same_top", "live_entropy")
+    assert [later[name] for name in both] == [sooner[name] for name in both]
+    assert world.restarted_ledger().history[0].facts == in_json(late.facts)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"min_agreement": 0.5}, {"max_length_ratio": 2.0}, {"min_accuracy": 0.5}]
+)
+async def test_where_a_limit_needs_the_new_weights_own_answers_these_come_first(
+    tmp_path: Path, limits: dict[str, float]
+) -> None:
+    rules = replace(COMPARING, corpus=file_of(*CORPUS), limits=CompareLimits(**limits))
+    world = world_of(tmp_path, rules)
+    async with world.running():
+        attempt = await reloaded(world, ALIKE)
+        await world.followed_up()
+    assert attempt.outcome is Outcome.LIVE
+    assert attempt.facts["behaviour"]["agreement"] > 0.5
+    assert world.ledger.history[0] == attempt
 
 
 async def test_where_limits_decide_it_has_all_its_time(

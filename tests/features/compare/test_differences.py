@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.behaviour.asked import Answered, Expected
+from hotreload.behaviour.asked import NOTED, Answered, Expected
 from hotreload.behaviour.built_in import questions, texts
-from hotreload.features.compare.behaviour import BothAnswers
-from hotreload.features.compare.differences import BothRead, Pair, kl_of, report_of
+from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.differences import (
+    BothRead,
+    Pair,
+    kl_of,
+    report_of,
+    with_answers,
+)
 
 SURE, UNSURE = math.log(0.9), math.log(0.05)
 
@@ -33,11 +39,15 @@ def expected_along(live: int, new: int) -> Expected:
 def pair(live: Sequence[int], new: Sequence[int], ended: str = "stop") -> Pair:
     tokens = zip(live, new, strict=False)
     along = replace(says(live), expected=tuple(expected_along(*each) for each in tokens))
-    return Pair("?", says(live), says(live), says(new, ended), along)
+    return Pair("?", says(live), says(live), says(new, ended), along, most=6)
+
+
+def whole_report(pairs: Sequence[Pair], read: Sequence[BothRead]) -> Behaviour:
+    return with_answers(report_of(pairs, read), pairs)
 
 
 def test_weights_that_answer_alike_differ_in_nothing() -> None:
-    found = report_of([pair([1, 2, 3], [1, 2, 3])], [BothRead(says([4, 5]), says([4, 5]))])
+    found = whole_report([pair([1, 2, 3], [1, 2, 3])], [BothRead(says([4, 5]), says([4, 5]))])
     assert (found.agreement, found.same_first, found.length_ratio) == (1, 1, 1)
     assert (found.mean_kl, found.p99_kl, found.noise_kl) == (0, 0, 0)
     assert (found.same_top, found.perplexity_ratio, found.first_difference) == (1, 1, None)
@@ -46,7 +56,7 @@ def test_weights_that_answer_alike_differ_in_nothing() -> None:
 
 def test_each_difference_is_told() -> None:
     pairs = [pair([1, 2, 3, 4], [1, 2, 9, 4, 5, 6]), pair([1, 2], [7]), pair([1], [1])]
-    found = report_of(pairs, [])
+    found = whole_report(pairs, [])
     assert found.agreement == pytest.approx((2 / 6 + 0 + 1) / 3)
     assert found.same_first == pytest.approx(2 / 3)
     assert found.first_difference == 2
@@ -61,9 +71,45 @@ def test_each_difference_is_told() -> None:
     assert found.worst[2].why == "mean_kl: 0 along the same answer"
 
 
+def unanswered(live: Sequence[int], tops: Sequence[int], ended: str = "stop") -> Pair:
+    """A pair of which only what the new weights expect along the live ones' answer is known."""
+    said = says(live, ended)
+    if ended == "stop":
+        said = replace(said, expected=(*said.expected, expects(0)))
+    along = replace(said, expected=tuple(map(expects, tops)))
+    return Pair("?", said, said, None, along, most=4)
+
+
+@pytest.mark.parametrize(
+    ("pair", "agreement"),
+    [
+        (unanswered([1, 2], [1, 2, 0]), 1),  # to its end
+        (unanswered([1, 2, 3, 4], [1, 2, 3, 4], "length"), 1),
+        (unanswered([1, 2, 3, 4], [1, 9, 3, 4], "length"), 1 / 4),
+        (unanswered([1, 2], [1, 9, 0]), 1 / 4),  # whatever comes after it
+        (unanswered([1, 2], [1, 2, 3]), 2 / 4),  # it goes on where the live ones end
+        (unanswered([], [0]), 1),
+        (unanswered([], [5]), 0),
+    ],
+)
+def test_before_the_new_weights_answer_it_is_known_how_far_they_agree_at_least(
+    pair: Pair, agreement: float
+) -> None:
+    found = report_of([pair], [])
+    assert found.agreement == agreement
+    assert (found.length_ratio, found.empty, found.endless, found.repeating) == (None,) * 4
+    assert (found.worst, found.right_answers) == ((), None)
+
+
+def test_of_an_answer_that_is_longer_than_was_noted_it_is_known_that_its_beginning_agrees() -> None:
+    tokens = [*range(1, 40)]
+    long = replace(unanswered(tokens, tokens[: NOTED - 1], "length"), most=40)
+    assert report_of([long], []).agreement == pytest.approx(16 / 40)
+
+
 def test_of_answers_that_differ_most_a_history_keeps_little() -> None:
     long = replace(pair([1], [2]), prompt="x" * 5000)
-    kept = report_of([replace(long, live=replace(long.live, text="y" * 5000))] * 9, []).worst
+    kept = whole_report([replace(long, live=replace(long.live, text="y" * 5000))] * 9, []).worst
     assert len(kept) == 3
     assert all(len(each.prompt + each.live + each.new) <= 400 for each in kept)
 
@@ -75,30 +121,30 @@ def test_empty_endless_and_repeating_answers_are_counted_on_both_sides() -> None
         pair([1], round_and_round, ended="length"),
         pair(round_and_round, [1, 2, 3]),
     ]
-    found = report_of(pairs, [])
+    found = whole_report(pairs, [])
     assert (found.empty, found.endless, found.repeating) == (1, 1, 1)
     assert (found.live_empty, found.live_endless, found.live_repeating) == (0, 0, 1)
 
 
 def test_where_nothing_was_said_before_something_is_no_number_of_times_as_long() -> None:
-    silent = report_of([pair([], []), pair([], [])], [])
+    silent = whole_report([pair([], []), pair([], [])], [])
     assert (silent.length_ratio, silent.same_first, silent.agreement) == (1, 1, 1)
-    found = report_of([pair([], [1, 2, 3, 4, 5]), pair([], [])], [])
+    found = whole_report([pair([], [1, 2, 3, 4, 5]), pair([], [])], [])
     assert (found.length_ratio, found.same_first, found.agreement) == (None, 0.5, 0.5)
     assert (found.tokens, found.mean_kl) == (0, None)
-    assert report_of([pair([1, 2], [])], []).length_ratio == 0
+    assert whole_report([pair([1, 2], [])], []).length_ratio == 0
 
 
 def test_an_engine_that_notes_nothing_has_answers_to_compare_all_the_same() -> None:
     bare = Answered((1, 2), "1 2", "stop", ())
-    found = report_of([Pair("?", bare, bare, bare, bare)], [])
+    found = whole_report([Pair("?", bare, bare, bare, bare, most=6)], [])
     assert found.agreement == 1
     assert (found.mean_kl, found.same_top, found.noise_kl, found.entropy) == (None,) * 4
 
 
 def test_a_text_that_surprises_twice_as_much_has_twice_the_perplexity() -> None:
     new = replace(says([4, 5]), expected=tuple(expects(4, token=SURE - math.log(2)) for _ in "ab"))
-    found = report_of([pair([1], [1])], [BothRead(says([4, 5]), new)])
+    found = whole_report([pair([1], [1])], [BothRead(says([4, 5]), new)])
     assert found.perplexity_ratio == pytest.approx(2)
 
 

@@ -190,7 +190,7 @@ class Rehearsal:
 
         program = self._shadows if size.is_shadow else self._program
         client, way, worker = self._client, self._way, self._stand_in(program)
-        if size.is_shadow:
+        if size.is_noted:
             note_along(worker.model_runner)
             worker.model_runner.along = Along({})
         mode = ForwardMode.EXTEND if size.is_prompt else ForwardMode.DECODE
@@ -208,7 +208,8 @@ class Rehearsal:
         """A copy of the worker that computes nothing, and changes nothing of what serves."""
         runner = copy.copy(self._worker.model_runner)
         vars(runner).update(program.described())
-        vars(runner).pop("sample", None)  # ours: it would count steps of the one that serves
+        for ours in ("forward", "sample"):  # of the one that serves
+            vars(runner).pop(ours, None)
         note_nonfinite(runner)
         sample = runner.sample
 
