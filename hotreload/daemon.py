@@ -25,7 +25,7 @@ from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.hosts.life.follow import Follow, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
-from hotreload.hosts.life.meeting import trusting_ranks_of
+from hotreload.hosts.life.rank_group import trusting_ranks_of
 from hotreload.life.checkpoint_checks import CheckpointChecks
 from hotreload.life.live_settings import LiveSettings, SecretFiles, digest_of_probes
 from hotreload.life.observers import Observers
@@ -127,7 +127,7 @@ class Daemon:
             word={each.blank.name: each.words for each in features if each.blank and each.words},
             reasons=[code for each in features for code in each.reasons],
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
-            heard=self.lead.heard if self.lead else dict,
+            heard=self.lead.silences if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
         # After the log and the status: a feature's events on weights follow those of the attempt.

@@ -31,7 +31,7 @@ from hotreload.types import Outcome, Reason
 
 MOST_WORDS = 1000
 MOST_FINDINGS = 200
-"""Bounds on what is kept and shown of an error: a file or a client may have sent megabytes, and
+"""Bounds on the text of an error that is kept and shown: a file or a client may send megabytes, and
 the history keeps many attempts."""
 
 
@@ -134,7 +134,7 @@ class SourceUnavailable(TryAgain):
 
 
 class CheckpointChanged(TryAgain):
-    """Its bytes changed under our hands: nobody knows yet what they will be."""
+    """The checkpoint's bytes changed while they were read."""
 
     code = "changed"
 
@@ -171,7 +171,7 @@ class DeviceUnavailable(HotReloadError):
 
 
 class EngineLost(HotReloadError):
-    """It is unknown what is live: seal, stop, and let the supervisor start us again."""
+    """It is unknown which weights are live: seal, stop, and let the supervisor start us again."""
 
     code = "engine_lost"
     outcome = Outcome.LOST
@@ -223,7 +223,7 @@ class NotNewEnough(HotReloadError):
 
 
 class GenerationGone(HotReloadError):
-    """Exactly these weights were asked for, and answer nobody any more: to ask again is in vain."""
+    """The weights that the request names answer no more: asking again is useless."""
 
     code = "generation_gone"
 
@@ -257,7 +257,7 @@ def cut(text: str, most: int = 80) -> str:
 
 
 _ALIKE = 0.75
-"""So alike two names are of which one was probably meant for the other, as difflib counts it."""
+"""The similarity of two names (difflib's ratio) from which one was probably meant."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

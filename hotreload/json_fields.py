@@ -32,7 +32,7 @@ NOT_LOADED = dict.fromkeys(
 )
 """The fields of what was not made of a checkpoint."""
 SHOWN_LEAVES = 10
-"""So many leaves are named that drifted; all of them are counted."""
+"""The most drifted leaves that are named; all of them are counted."""
 
 
 def iso(seconds: float) -> str:
@@ -84,7 +84,7 @@ def round_numbers(value: Any) -> Any:
 
 
 def by_fields(by: By) -> Fields:
-    """Return who asked for a change, when and what for; an address and a route where there are."""
+    """Return the caller of a change, with time and reason, and an address and a route if known."""
     who = {"verb": by.verb, "uid": by.uid, "pid": by.pid}
     more = {"address": by.address, "route": by.route}
     told = {name: value for name, value in more.items() if value}

@@ -88,10 +88,10 @@ async def swap_once(
             yield {"event": "engine_ready_dummy", "model_id": model_id} | _ready(
                 engine, model, checkpoint, began
             )
-            yield await _swapped(hot, engine, checkpoint)
-            yield await _answered(hot, prompt, max_new_tokens)
+            yield await _swap_fields(hot, engine, checkpoint)
+            yield await _answer_fields(hot, prompt, max_new_tokens)
     except HotReloadError as error:
-        yield _failed(error, Path(model), Path(checkpoint))
+        yield _error_fields(error, Path(model), Path(checkpoint))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ async def compare_once(
     on = partial(start, device=device, tp=tp, dtype=dtype, args=args)
     started = await on(folders[0], terms=terms, compares=True, corpus=corpus)
     try:
-        return await _compared(started, folders[1], names, corpus, begins)
+        return await _compare_answers(started, folders[1], names, corpus, begins)
     finally:
         await started.end()
 
 
-async def _compared(
+async def _compare_answers(
     started: Started,
     folder: Path,
     names: tuple[str, str],
@@ -206,7 +206,7 @@ def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) ->
     }
 
 
-async def _swapped(hot: AsyncHotEngine, engine: SglangEngine, checkpoint: Path) -> Fields:
+async def _swap_fields(hot: AsyncHotEngine, engine: SglangEngine, checkpoint: Path) -> Fields:
     began, before, structure = time.perf_counter(), hot.fingerprint, engine.structure()
     async with await hot.stage(checkpoint) as staged:
         staged.is_proven = True  # what it answers is shown, whatever it is
@@ -232,7 +232,7 @@ def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> Non
         )
 
 
-async def _answered(hot: AsyncHotEngine, prompt: str, max_new_tokens: int) -> Fields:
+async def _answer_fields(hot: AsyncHotEngine, prompt: str, max_new_tokens: int) -> Fields:
     sampling = {"temperature": 0, "max_new_tokens": max_new_tokens}
     answer = await hot.generate(prompt, sampling)
     return {
@@ -244,7 +244,7 @@ async def _answered(hot: AsyncHotEngine, prompt: str, max_new_tokens: int) -> Fi
     }
 
 
-def _failed(error: HotReloadError, model: Path, checkpoint: Path) -> Fields:
+def _error_fields(error: HotReloadError, model: Path, checkpoint: Path) -> Fields:
     return {
         "event": "weights_swap_error",
         "error": type(error).__name__,

@@ -38,5 +38,5 @@ class SettingsOfFeature:
         return {}
 
     def with_files(self) -> Self:
-        """Return the table with what its files hold; ConfigError lists what is wrong with them."""
+        """Return the table with its files' contents; ConfigError lists their faults."""
         return self

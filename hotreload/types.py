@@ -11,21 +11,21 @@ IN_MEMORY = "the mapping"
 NOISY = "perturbed-"
 """The ids of noisy revisions begin with this; no id of a source does."""
 UNREAD = "unread-"
-"""The ids of files whose bytes nobody has read begin with this: they tell what a stat says."""
+"""The prefix of ids of files that were not read yet: such an id is made from a stat."""
 
 START = "start"
 """The verb of what a start of the daemon tries."""
 ROLLBACK = "rollback"
-"""The verb of who goes back to older weights; where it holds them, their verb for that, too."""
+"""The verb of a rollback; of one that also pins, too."""
 FOR_A_SWAP = "swap"
 """The code in the finish reason of an answer that was ended early for a swap: ask again."""
 AS_ASKED = "asked"
-"""The same of one that somebody asked to end (`POST /abort_request`): its client meant it."""
+"""The same code for an answer that its client ended (`POST /abort_request`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """The one who asked for a change, when, and what for in their own words."""
+    """The caller who asked for a change, when, and for which reason in the caller's words."""
 
     verb: str
     """reload, rollback, perturb, version, pin or unpin; START for what a start tried, the name of a
@@ -36,13 +36,13 @@ class By:
     """Wall-clock seconds."""
     reason: str = ""
     address: str = ""
-    """The place they came from over TCP, with an admin key: the kernel names no user then."""
+    """The caller's address over TCP, with an admin key: the kernel knows no user then."""
     route: str = ""
-    """The route of another server's API that they asked by; empty for our own."""
+    """The route of another server's API that the caller used; empty for our own."""
 
 
 def as_text(name: str) -> str:
-    """A file's name for people: bytes that are no text are escaped."""
+    """Return a file's name for people: bytes that are no text are escaped."""
     return name.encode(errors="backslashreplace").decode()
 
 
@@ -54,12 +54,12 @@ class Revision:
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """A folder's name may hold bytes that are no text; a label goes into logs and JSON."""
+        """Escape bytes that are no text in the label, which goes into logs and JSON."""
         object.__setattr__(self, "label", as_text(self.label))
 
     @property
     def is_unread(self) -> bool:
-        """True if it is named by what a stat says: its content is known once it was staged."""
+        """True if the id was made from a stat: staging reads the content."""
         return self.id.startswith(UNREAD)
 
     @property
@@ -77,13 +77,13 @@ class Noise:
 
     seed: int = 0
     scale: float = 0.01
-    """The standard deviation of what is added to every element."""
+    """The standard deviation of the noise added to every element."""
     num_leaves: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor's shape, None where an engine cannot tell it, and its dtype (`BF16`, `F32`)."""
+    """A tensor's dtype (`BF16`, `F32`) and its shape, None where the engine does not know it."""
 
     shape: tuple[int, ...] | None
     dtype: str
@@ -135,7 +135,7 @@ class Checkpoint:
 
     @property
     def is_unread(self) -> bool:
-        """True where only names, shapes and dtypes passed: who takes the arrays judges the rest."""
+        """True if only names, shapes and dtypes were checked: the loader checks the values."""
         return self.memory is not None and bool(self.memory.is_unread)
 
     @property
@@ -251,7 +251,7 @@ class Generation:
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
     version: str = field(default="", compare=False)
-    """The name that whoever ordered these weights has for them; empty if nobody named them."""
+    """The version that the caller who ordered these weights gave them; empty for none."""
 
     @property
     def weight_version(self) -> str:
@@ -331,7 +331,7 @@ class ReplicaState(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
     LOST = "lost"
-    """It answers nobody; it is started again, while others serve."""
+    """The engine answers no request; it is started again, while others serve."""
 
 
 class GateState(StrEnum):
@@ -392,13 +392,13 @@ class Attempt:
     fingerprints: tuple[str, str] | None = None
     """Of what was live before and after it, if it went live."""
     by: By | None = None
-    """The operator who asked for it, or the start; None if the source wished it."""
+    """The operator or feature that ordered it, or the start; None if the source wished it."""
     loading: LoadFacts | None = None
     """The way its weights were staged, if they were."""
     dry_run: bool = False
     """True if nothing was to go live or be refused whatever came of it."""
     version: str = ""
-    """The version of its weights; empty for those that nobody named and that never answered."""
+    """The version of the attempt's weights; empty if they got none and never answered."""
     evidence: tuple[Evidence, ...] = (NOT_PROBED,)
     """The findings of each judge; those of judges that are gone are kept."""
 

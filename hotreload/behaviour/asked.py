@@ -88,7 +88,7 @@ class Answered:
         return (*self.tokens[: NOTED - 1], *ends)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """The text in quotes, cut where it is long."""
     return repr(cut(text, SHOWN))
 

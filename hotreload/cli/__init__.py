@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
-    args = _parsed(parser, sys.argv[1:] if argv is None else argv)
+    args = _parse(parser, sys.argv[1:] if argv is None else argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE
@@ -116,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = _Verbs(parser)
     for module in MODULES:
         module.add(verbs)
-    parser.epilog = f"{verbs.listed()}\n\n{CLOSING}"
+    parser.epilog = f"{verbs.list_verbs()}\n\n{CLOSING}"
     return parser
 
 
@@ -134,7 +134,7 @@ class _Verbs:
         self._lines[name] = help
         return self._subparsers.add_parser(name, help=help, **kwargs)
 
-    def listed(self) -> str:
+    def list_verbs(self) -> str:
         blocks = []
         for title, names in GROUPS:
             known = (name for name in names if name in self._lines)
@@ -143,7 +143,7 @@ class _Verbs:
         return "\n\n".join(blocks)
 
 
-def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse the words behind `hotreload`; words that make no sense end the process with 2."""
     verbs = _verbs_of(parser)
     if argv and argv[0] not in verbs and argv[0] not in _WITHOUT_A_VERB:

@@ -88,19 +88,19 @@ def while_it_lasts(look: Callable[[], ProgressFields], wanted: bool) -> Iterator
             while not over.wait(shown.every):
                 shown.draw(look())
 
-    drawing = threading.Thread(target=go_on, daemon=True)
+    drawer = threading.Thread(target=go_on, daemon=True)
     if wanted:
-        drawing.start()
+        drawer.start()
     try:
         yield
     finally:
         over.set()
-        if drawing.is_alive():
-            drawing.join()
+        if drawer.is_alive():
+            drawer.join()
         shown.close()
 
 
-def drawing(bar: Bar) -> Callable[[Any], None]:
+def make_observer(bar: Bar) -> Callable[[Any], None]:
     """Return an observer that draws how far a download is."""
     from hotreload.picture.under_way import Pace
 

@@ -111,15 +111,15 @@ def _run(args: argparse.Namespace) -> int:
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     """Return what starts, where it is reached, and which settings the file does not decide."""
     from hotreload import __version__
-    from hotreload.observe.metrics import installed
+    from hotreload.observe.metrics import version_of
 
     settings = loaded.settings
     origins = {name: origin for name, origin in loaded.origins.items() if origin != "default"}
     in_file = f"file {file}"
     return {
         "version": __version__,
-        "sglang_jax": installed("sglang-jax"),
-        "jax": installed("jax"),
+        "sglang_jax": version_of("sglang-jax"),
+        "jax": version_of("jax"),
         "pid": os.getpid(),
         "socket": str(settings.server.socket),
         "tcp": settings.server.tcp,

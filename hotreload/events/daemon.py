@@ -111,13 +111,13 @@ class WorkerMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class Warmup(Event):
-    """An engine that serves has compiled for so many sizes of batches, of those it is to."""
+    """The count of batch sizes that an engine has compiled for, of all that it will."""
 
     replica: int
     done: int
     total: int
     is_over: bool = False
-    """True once no more are compiled for."""
+    """True once it compiles no more."""
 
     name = "engine.warming"
     level = DEBUG
@@ -125,14 +125,14 @@ class Warmup(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Event):
-    """The daemon was told to stop; requests inside the gate are still answered."""
+    """The daemon got a signal to stop; requests inside the gate are still answered."""
 
     name = "daemon.stopping"
 
 
 @dataclass(frozen=True, slots=True)
 class LastLifeDied(Event):
-    """The daemon that had this state folder before did not end in order."""
+    """The last daemon with this state folder did not end in order."""
 
     message: str
     with_machine: bool
@@ -220,7 +220,7 @@ class SettingsRead(Event):
 
 @dataclass(frozen=True, slots=True)
 class TroubleNews(Event):
-    """Something is wrong and stays so until somebody mends it; no message when it is over."""
+    """A fault that lasts until an operator mends it; without a message it is over."""
 
     code: str
     """One of `troubles.TROUBLES`, or of a feature."""
@@ -239,7 +239,7 @@ class TroubleNews(Event):
 
 @dataclass(frozen=True, slots=True)
 class SocketBoundAnew(Event):
-    """The unix socket listens again by this name: somebody had removed it."""
+    """The unix socket listens again by this name, after its file was removed."""
 
     path: str
 

@@ -11,7 +11,7 @@ from hotreload.types import By, Evidence, Generation, Revision
 
 
 class Event:
-    """Something that happened: a frozen dataclass, and what log and /events say of it."""
+    """Something that happened: a frozen dataclass that gives its own log line and fields."""
 
     __slots__ = ()
 
@@ -27,11 +27,11 @@ class Event:
 
     @property
     def todo(self) -> str:
-        """Advice for somebody who reads of it in the log; empty where there is none."""
+        """Advice for the reader of the log; empty where there is none."""
         return ""
 
     def fields(self) -> Fields:
-        """Return what there is to say of it, as JSON fields."""
+        """Return the event's facts as JSON fields."""
         told: Fields = {}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]  # each kind is a dataclass
             told |= _spell(each.name, getattr(self, each.name))
@@ -39,14 +39,14 @@ class Event:
 
 
 class LateEvidence(Event):
-    """Evidence on weights that came after the attempt which made them live."""
+    """Evidence on weights that came after the end of the attempt that made them live."""
 
     __slots__ = ()
     generation: int
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence, which takes the place of what that judge found before."""
+        """The evidence, which replaces that judge's earlier findings."""
         raise NotImplementedError
 
 
@@ -82,12 +82,12 @@ class Events:
         self._observers: list[Observer] = []
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Add an observer; the returned call takes it out again."""
+        """Add an observer; return a function that removes it."""
         self._observers.append(observer)
         return lambda: self._observers.remove(observer)
 
     def publish(self, event: Event) -> None:
-        """Tell everybody; a fault in an observer never reaches the one who publishes."""
+        """Call every observer; an observer's fault never reaches the caller."""
         for observer in tuple(self._observers):
             try:
                 observer(event)

@@ -41,7 +41,7 @@ class RevisionWanted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Event):
-    """The source, the reconciler or the start waits for this, in words; None when for nothing."""
+    """What the source, the reconciler or the start waits for, in words; None for nothing."""
 
     waiting_for: str | None
     who: Literal["source", "reconciler", "start"] = "source"
@@ -73,7 +73,7 @@ class PhaseEntered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Progress(Event):
-    """So many of a phase's bytes have arrived, or of its batches are compiled while it warms.
+    """The progress of a phase: bytes that arrived, or batch sizes that were compiled.
 
     Published a few times a second at most.
     """
@@ -88,7 +88,7 @@ class Progress(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFinished(Event):
-    """An attempt ended; `live` is what answers from now on."""
+    """An attempt ended; `live` is the generation that answers from now on."""
 
     attempt: Attempt
     live: Generation | None
@@ -109,7 +109,7 @@ class AttemptFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class DryRunFinished(Event):
-    """A dry run ended; nothing that answers has changed, and nothing is refused because of it."""
+    """A dry run ended; it changed no weights, and refused nothing."""
 
     attempt: Attempt
     live: Generation | None
@@ -147,7 +147,7 @@ class GenerationNamed(Event):
 
 @dataclass(frozen=True, slots=True)
 class GenerationEnded(Event):
-    """These weights answer nobody any more: all requests that began under them are answered."""
+    """All requests that began under these weights have been answered."""
 
     generation: Generation
     replica: int = 0
@@ -158,7 +158,7 @@ class GenerationEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ModeChosen(Event):
-    """Weights are exchanged so in this life; `why` says why they drain though it was not asked."""
+    """How this life swaps weights; `why` says why it drains though the settings say overlap."""
 
     mode: Mode
     why: str | None = None
@@ -177,7 +177,7 @@ class ModeChosen(Event):
 
 @dataclass(frozen=True, slots=True)
 class AnswersWithheld(Event):
-    """So many answers of this generation were withheld: their logits were no numbers."""
+    """The count of this generation's answers that were withheld: their logits were not finite."""
 
     generation: Generation
     answers: int
@@ -216,9 +216,9 @@ class LiveVerified(Event):
 
 @dataclass(frozen=True, slots=True)
 class LiveDrifted(Event):
-    """These live leaves are no longer what went live, though nobody exchanged them.
+    """Live leaves have changed though no attempt changed them.
 
-    It holds until other weights go live, or `LiveVerified` says that they are whole again.
+    This holds until other weights go live, or `LiveVerified` finds them whole again.
     """
 
     generation: Generation

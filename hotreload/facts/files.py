@@ -56,7 +56,7 @@ def put_folder(fresh: Path, place: Path) -> None:
 
 
 def lock(opened: int, *, wait: bool = False) -> None:
-    """Lock what is open until it is closed; BlockingIOError if another has it, unless we wait."""
+    """Lock an open file until it is closed; BlockingIOError if locked elsewhere and not `wait`."""
     fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

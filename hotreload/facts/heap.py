@@ -5,10 +5,10 @@ import gc
 import threading
 
 SELDOM = (100_000, 50, 1000)
-"""Thresholds of Python's collector while what is made stays: few looks, at young objects."""
+"""Thresholds of Python's collector while lasting objects are made: few looks, at young ones."""
 STARTING = "a start"
 _makers: dict[str, tuple[int, int, int]] = {}
-"""The usual thresholds, by those who make what stays at this moment."""
+"""The usual thresholds, by the makers now at work."""
 _changing = threading.Lock()
 
 
@@ -23,10 +23,10 @@ def give_back() -> None:
 
 
 def collect_seldom(maker: str) -> None:
-    """Hardly look for garbage until this one has made what stays.
+    """Collect garbage seldom until this maker is done.
 
-    All threads wait for each look at a process that has an engine. Of 276,000 objects that a start
-    had made, 434 were garbage, and to find that out took half a second of three.
+    A collection stops all threads of a process that has an engine. Of 276,000 objects of a start
+    434 were garbage, and finding them took half a second of three.
     """
     with _changing:
         usual = next(iter(_makers.values()), gc.get_threshold())
@@ -35,7 +35,7 @@ def collect_seldom(maker: str) -> None:
 
 
 def keep_what_is_there(maker: str) -> None:
-    """Spare what is there every later look, now that this one has made it; look as usual again."""
+    """Exempt all present objects from later collections, as this maker is done."""
     with _changing:
         gc.freeze()
         usual = _makers.pop(maker, None)
@@ -44,5 +44,5 @@ def keep_what_is_there(maker: str) -> None:
 
 
 def is_starting() -> bool:
-    """True while a process of ours makes what it starts with."""
+    """Return True while this process makes its lasting objects."""
     return STARTING in _makers

@@ -19,7 +19,7 @@ NOT_OURS = "a process that this user may not look at; as root, `ss -ltnp` names 
 
 
 def who_has(address: str) -> str:
-    """Name who listens on `host:port`, for a message."""
+    """Name the process that listens on `host:port`, for a message."""
     listener = tcp_listener(address)
     found = [each.in_full for each in holders(listener)] if listener else []
     return " and ".join(found) or NOT_OURS

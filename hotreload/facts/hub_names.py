@@ -1,4 +1,4 @@
-"""Names of a hub's repositories, and advice for those who give one in place of a folder."""
+"""Names of a hub's repositories, and advice for one given in the place of a folder."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Folders and commits as a source sees them, for people who ask why one is not live."""
+"""Folders and commits as a source sees them, with the reason why each is not live."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ class ListedState(StrEnum):
     """The state of something that a source lists."""
 
     NEWEST = "newest"
-    """Whole, and nothing whole is newer: what it wishes, or is about to."""
+    """Whole, and the newest: the source wishes it, or is about to."""
     WAITING = "waiting"
     """Not whole yet, or not quiet."""
     OLDER = "older"

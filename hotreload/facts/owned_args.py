@@ -23,7 +23,7 @@ OWNED_ARGS = {
     "is_embedding": "hotreload decides it",
     "enable_engine_loop_run_forever_daemon": "hotreload decides it",
 }
-"""Each such argument, and what the operator can do instead, or why nobody can set it."""
+"""Each such argument, and what the operator can do instead, or why it cannot be set."""
 
 
 def refused_args(names: Iterable[str]) -> list[str]:

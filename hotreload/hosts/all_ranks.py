@@ -34,11 +34,11 @@ class AllRanks:
     ) -> AsyncIterator["BegunStep"]:
         """One step at a time: the next one ends it on ranks that still are at it."""
         async with self._taking:
-            step = await self._begun(kind, about or {})
+            step = await self._begin(kind, about or {})
             with in_step(step.number):
                 yield BegunStep(self, self._own, kind, step)
 
-    async def _begun(self, kind: StepKind, about: Mapping[str, str]) -> Step:
+    async def _begin(self, kind: StepKind, about: Mapping[str, str]) -> Step:
         """Others may have begun it though this was cancelled: they are told that it is given up."""
         calling = asyncio.ensure_future(self._chair.call(kind.name, about))
         try:
@@ -61,7 +61,7 @@ class AllRanks:
                 await lost
             return hearing.result()
         finally:
-            await run_to_end(_ended(hearing, lost))
+            await run_to_end(_cancel(hearing, lost))
 
     async def give_up(self, step: Step) -> None:
         """Have others that are still at a step give it up, and free what they made in it."""
@@ -134,7 +134,7 @@ class BegunStep:
             del own  # as in `threads`: its error holds this frame
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -42,7 +42,7 @@ class Beats:
         self._new_at = dict.fromkeys(others, time.monotonic())
 
     @property
-    def heard(self) -> dict[int, float]:
+    def silences(self) -> dict[int, float]:
         """Seconds since each other rank last said something new; any thread may ask."""
         now = time.monotonic()
         return {rank: now - at for rank, at in self._new_at.items()}
@@ -50,11 +50,11 @@ class Beats:
     async def run(self) -> NoReturn:
         """Say and look, until EngineLost names a rank that is silent or leaves."""
         for beat in count(1):
-            if self._gone():
+            if self._list_gone():
                 break
             await in_thread(partial(self._say_and_look, str(beat)))
             await asyncio.sleep(self.every)
-        named = " and ".join(f"rank {rank}" for rank in self._gone())
+        named = " and ".join(f"rank {rank}" for rank in self._list_gone())
         silent = self.silent_looks * self.every
         raise EngineLost(f"{named} has not been heard of for {silent:g} s")
 
@@ -83,7 +83,7 @@ class Beats:
                 self._new_at[rank] = time.monotonic()
             self._heard[rank] = now
 
-    def _gone(self) -> list[int]:
+    def _list_gone(self) -> list[int]:
         return [rank for rank, looks in self._silent.items() if looks >= self.silent_looks]
 
 

@@ -24,7 +24,7 @@ class NotBelieved(ValueError):
     """Said of what has not the form that a rank would give it."""
 
 
-def parsed(text: str, most: int = MOST_TEXT) -> Any:
+def parse_bounded(text: str, most: int = MOST_TEXT) -> Any:
     """Read JSON, if there are no more characters of it."""
     if len(text) > most:
         raise NotBelieved(f"{len(text)} characters, and there may be {most}")
@@ -38,7 +38,7 @@ def words(value: Any, most: int = LONGEST_WORDS) -> str:
     """A text without control characters, which could write lines of their own into a log."""
     if not isinstance(value, str) or len(value) > most:
         raise NotBelieved(f"there must be a text of up to {most} characters")
-    return "".join(map(_shown, value))
+    return "".join(map(_escape, value))
 
 
 def number(value: Any, least: int = 0, most: int = MOST_NUMBER) -> int:
@@ -67,7 +67,7 @@ def revision_of(about: Mapping[str, str]) -> Revision:
     return Revision(words(about["revision"], LONGEST_NAME), words(about["label"], LONGEST_NAME))
 
 
-def _shown(char: str) -> str:
+def _escape(char: str) -> str:
     return ascii(char)[1:-1] if unicodedata.category(char) == "Cc" else char
 
 

@@ -56,7 +56,7 @@ class InVain(Enum):
     nobody knows what the others did."""
 
 
-type Does = Callable[[Following[Any], Step], Awaitable[Any]]
+type Does = Callable[[StepFollower[Any], Step], Awaitable[Any]]
 type Within = Callable[[StepSeconds], float]
 
 
@@ -173,7 +173,7 @@ class OwnPart(Engine, Protocol):
         ...
 
 
-class Following[Own: OwnPart](ABC):
+class StepFollower[Own: OwnPart](ABC):
     """A rank that follows; the sets of weights have the names that rank 0 gives them.
 
     What it does without an engine belongs to the life of a daemon: `hosts.life.follow` has it.
@@ -256,7 +256,7 @@ class Following[Own: OwnPart](ABC):
 # --- the step that a task works for: so each rank names the same jobs alike -----------------------
 
 
-class Naming:
+class StepNames:
     """Names what is done for one step, in the order in which it is done."""
 
     def __init__(self, step: str) -> None:
@@ -268,13 +268,13 @@ class Naming:
         return f"{self._step}.{next(self._numbers)}"
 
 
-_CURRENT: ContextVar[Naming] = ContextVar("step")
+_CURRENT: ContextVar[StepNames] = ContextVar("step")
 
 
 @contextmanager
 def in_step(step: object) -> Iterator[None]:
     """Count what is done in here to this step, and the tasks that begin in here."""
-    token = _CURRENT.set(Naming(str(step)))
+    token = _CURRENT.set(StepNames(str(step)))
     try:
         yield
     finally:
@@ -286,7 +286,7 @@ def next_job() -> str:
     return _CURRENT.get().next()
 
 
-async def take_part(rank: Following[Any], step: Step) -> About:
+async def take_part(rank: StepFollower[Any], step: Step) -> About:
     """Do what a follower does at this step; what it made is told with its vote."""
     kind = STEPS[step.name]
     with in_step(step.number):

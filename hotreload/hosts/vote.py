@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any, NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
-from hotreload.hosts.bounds import LONGEST_WORDS, NotBelieved, number, parsed, table, words
-from hotreload.hosts.hearing import Ear
+from hotreload.hosts.bounds import LONGEST_WORDS, NotBelieved, number, parse_bounded, table, words
+from hotreload.hosts.signed_reader import Ear
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Reason
@@ -54,7 +54,7 @@ class Step:
     @classmethod
     def from_text(cls, text: str) -> "Step":
         """Read what a store held; NotBelieved if that is no step."""
-        found = parsed(text)
+        found = parse_bounded(text)
         if not isinstance(found, dict) or found.keys() != {"number", "name", "about"}:
             raise NotBelieved("it is no step")
         return cls(number(found["number"], 1), words(found["name"]), table(found["about"]))
@@ -78,7 +78,7 @@ class Ballot:
     @classmethod
     def from_text(cls, text: str) -> "Ballot":
         """Read what a store held; NotBelieved if that is no ballot."""
-        match parsed(text):
+        match parse_bounded(text):
             case [int(rank), ("done" | "later" | "rejected" | "lost") as said, None, says]:
                 return cls(rank, Said(said), None, table(says))
             case [
@@ -172,7 +172,7 @@ class Chair:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 heard += [ballot for each in done if (ballot := each.result()) is not None]
         finally:
-            await run_to_end(_ended(waiting))
+            await run_to_end(_cancel(waiting))
         if len(heard) == len(self.others):
             await in_thread(lambda cancel: self._forget_before(step.number))
         return sorted(heard, key=lambda each: each.rank)
@@ -220,7 +220,7 @@ class Follower:
                     await work
                 step = await upcoming
             finally:
-                await run_to_end(_ended({upcoming, work}))
+                await run_to_end(_cancel({upcoming, work}))
 
     async def _take(self, step: Step, do: Do) -> None:
         try:
@@ -247,7 +247,7 @@ def _key(number: int, *more: object) -> str:
     return "/".join(("hotreload", "step", str(number), *map(str, more)))
 
 
-async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -29,7 +29,7 @@ from hotreload.settings.credentials import (
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
-from hotreload.settings.tables import HasSettings, changed
+from hotreload.settings.tables import HasSettings, with_values
 from hotreload.threads import deadline, in_thread
 
 log = logging.getLogger("hotreload.boot")
@@ -57,7 +57,9 @@ def read_settings(
 
 def with_files(settings: Settings) -> Settings:
     """Return the settings with the contents of features' files; ConfigError if one is bad."""
-    return changed(settings, {name: table.with_files() for name, table in settings.of_features()})
+    return with_values(
+        settings, {name: table.with_files() for name, table in settings.of_features()}
+    )
 
 
 def check(settings: Settings) -> None:

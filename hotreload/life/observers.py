@@ -57,7 +57,7 @@ class Observers:
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.list_answering,
-                heard=heard,
+                silences=heard,
             ),
             reports=reports,
             word=word,

@@ -68,7 +68,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *_shared(),
+            *_shared_processors(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -89,7 +89,7 @@ def _attach(logger: logging.Logger, handler: logging.Handler, level: int) -> Non
     logger.propagate = False
 
 
-def _shared() -> list[Processor]:
+def _shared_processors() -> list[Processor]:
     """The processors that our lines and those of other libraries both go through."""
     return [
         _add_attempt,
@@ -139,7 +139,7 @@ def _formatter(as_json: bool, in_terminal: bool) -> logging.Formatter:
             structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain),
         ]
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
+        foreign_pre_chain=[*_shared_processors(), structlog.stdlib.ExtraAdder()],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
     )
 

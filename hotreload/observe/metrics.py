@@ -112,7 +112,7 @@ class Metrics:
             ["version", "jax", "sglang_jax"],
             registry=self._registry,
         )
-        info.labels(__version__, installed("jax"), installed("sglang-jax")).set(1)
+        info.labels(__version__, version_of("jax"), version_of("sglang-jax")).set(1)
 
     def _make_reload_metrics(self) -> None:
         self._ready = self._gauge(
@@ -283,7 +283,7 @@ class Metrics:
             self._success_time.set(self._clock())
             self._tell_of_leaves(live)
         else:
-            self._leaves_changed.set(_changed(before.leaves, live.leaves))
+            self._leaves_changed.set(_count_changed(before.leaves, live.leaves))
         self._note_unmet()
 
     def _tell_of_leaves(self, live: Generation) -> None:
@@ -323,11 +323,11 @@ class Metrics:
         return self._fresh.latest()
 
 
-def _changed(before: Mapping[str, int], now: Mapping[str, int]) -> int:
+def _count_changed(before: Mapping[str, int], now: Mapping[str, int]) -> int:
     return sum(before.get(leaf) != now.get(leaf) for leaf in before.keys() | now.keys())
 
 
-def installed(package: str) -> str:
+def version_of(package: str) -> str:
     """Return the version of a package; an empty string where it is not installed."""
     try:
         return version(package)

@@ -87,23 +87,23 @@ def _workers(workers: WorkersNow) -> Iterator[Metric]:
 
 
 def _integrity(integrity: Integrity) -> Iterator[Metric]:
-    def told(name: str, text: str, number: Callable[[Trust], float]) -> Metric:
+    def make_metric(name: str, text: str, number: Callable[[Trust], float]) -> Metric:
         family = GaugeMetricFamily(f"hotreload_{name}", text, labels=["replica"])
         for index, each in enumerate(integrity.all):
             family.add_metric([str(index)], number(each))
         return family
 
-    yield told(
+    yield make_metric(
         "loader_trusted",
         "1; 0 once our own loader was switched off, because upstream's made other weights.",
         lambda each: each.distrust is None,
     )
-    yield told(
+    yield make_metric(
         "live_drifted",
         "1 while leaves that answer are no longer what went live ([checks] verify_live_every).",
         lambda each: each.drift is not None,
     )
-    yield told(
+    yield make_metric(
         "live_verified_timestamp_seconds",
         "When the live weights were last found whole; 0 for never.",
         lambda each: each.verified_at,
@@ -125,12 +125,12 @@ def _passed_over(folders: PassedOverNow) -> Iterator[Metric]:
         labels=["label", "reason", "message"],
     )
     for code, folder in folders.newest.items():
-        info.add_metric([shortened(folder.label), code, shortened(folder.reason.message)], 1)
+        info.add_metric([shorten(folder.label), code, shorten(folder.reason.message)], 1)
     yield info
 
 
 def _troubles(troubles: TroublesNow, codes: Sequence[str]) -> Iterator[Metric]:
-    standing = troubles.standing
+    standing = troubles.current
     gauge = GaugeMetricFamily(
         "hotreload_trouble",
         "1 while this trouble stands, else 0.",
@@ -145,7 +145,7 @@ def _troubles(troubles: TroublesNow, codes: Sequence[str]) -> Iterator[Metric]:
         labels=["code", "message", "todo"],
     )
     for code, told in standing.items():
-        info.add_metric([code, shortened(told.message or ""), shortened(told.todo)], 1)
+        info.add_metric([code, shorten(told.message or ""), shorten(told.todo)], 1)
     yield info
 
 
@@ -194,10 +194,10 @@ def last_failure(ledger: Ledger) -> Attempt | None:
 def _said_of(attempt: Attempt) -> list[str]:
     revision, reason = attempt.revision, attempt.reason
     code, message = (reason.code, reason.message) if reason else ("", "")
-    return [revision.id, revision.label, attempt.outcome.value, code, shortened(message)]
+    return [revision.id, revision.label, attempt.outcome.value, code, shorten(message)]
 
 
-def shortened(message: str) -> str:
+def shorten(message: str) -> str:
     """Return the beginning of a message, in one line of text whatever it names, for a label."""
     line = " ".join(message.split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= LONGEST_MESSAGE else f"{line[: LONGEST_MESSAGE - 1]}…"
@@ -207,7 +207,7 @@ class RankMetrics(Collector):
     """The metrics of the ranks; one host alone is no rank."""
 
     def __init__(self, picture: Picture) -> None:
-        self._rank, self._heard = picture.setup.rank, picture.readings.heard
+        self._rank, self._heard = picture.setup.rank, picture.readings.silences
 
     def collect(self) -> Iterator[Metric]:
         """Yield what there is to say of them."""

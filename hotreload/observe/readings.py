@@ -72,7 +72,7 @@ class ReadMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         readings, ledger = self._picture.readings, self._picture.ledger
         yield from _of_replicas(readings.replicas())
-        yield from _answering(readings.answering())
+        yield from _answering_metrics(readings.answering())
         yield GaugeMetricFamily(
             "hotreload_engine_lost_timestamp_seconds",
             "When an engine was last lost, also before a restart; 0 for never.",
@@ -181,7 +181,7 @@ def _weights(of: Mapping[str, ReplicaReading]) -> Metric:
     return held
 
 
-def _answering(answering: Sequence[AnsweringGeneration]) -> Iterator[Metric]:
+def _answering_metrics(answering: Sequence[AnsweringGeneration]) -> Iterator[Metric]:
     """Count the generations that answer, and the requests that older ones still have to end."""
     yield GaugeMetricFamily(
         "hotreload_generations_answering",

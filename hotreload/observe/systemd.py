@@ -129,7 +129,7 @@ class Systemd:
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [extension()]
                 self._doing = _came_of(attempt)
-                self._tell(self._serving() + self._doing, *ready)
+                self._tell(self._describe_serving() + self._doing, *ready)
 
     async def beat(self) -> None:
         """Send signs of life for as long as the loop turns and the engine is alive."""
@@ -164,7 +164,7 @@ class Systemd:
 
     def _tell_again(self) -> None:
         """Say what serves now, beside what was said to be done, unless that was just said."""
-        status = self._serving() + self._doing
+        status = self._describe_serving() + self._doing
         if self._is_ready and not self._is_leaving and status != self._told:
             self._tell(status)
 
@@ -172,7 +172,7 @@ class Systemd:
         has_opened, live = self._replicas.has_opened, self._replicas.live
         if has_opened and live is not None and not self._is_ready:
             self._is_ready = True
-            self._tell(self._serving(), "READY=1")
+            self._tell(self._describe_serving(), "READY=1")
 
     def _did_a_step(self) -> None:
         """On a rank that follows: only rank 0 hears how an attempt ends."""
@@ -180,7 +180,7 @@ class Systemd:
         if not self._is_ready:
             self._ready_once()
         elif not self._is_leaving:
-            self._tell(self._serving(), "READY=1")
+            self._tell(self._describe_serving(), "READY=1")
 
     def _phase_entered(self, revision: Revision, phase: Phase) -> None:
         status = self._reloading_to(revision, phase)
@@ -202,21 +202,21 @@ class Systemd:
         return time.monotonic() - self._told_at >= PROGRESS_STATUS_SECONDS
 
     def _reloading_to(self, revision: Revision, phase: Phase, share: str = "") -> str:
-        doing = f": {DOING_WORDS[phase].format(_named(revision))}{share}"
+        doing = f": {DOING_WORDS[phase].format(_name(revision))}{share}"
         if not self._is_ready:
             return f"starting{doing}"
         self._doing = f", reloading{doing}"
-        return self._serving() + self._doing
+        return self._describe_serving() + self._doing
 
-    def _serving(self) -> str:
+    def _describe_serving(self) -> str:
         live, of = self._replicas.live, len(self._replicas.all)
         if live is None:
             return "starting"
-        serving = f"{self._verb()} generation {live.number} ({_named(live.revision)})"
+        serving = f"{self._verb()} generation {live.number} ({_name(live.revision)})"
         if self._replicas.serving < of > 1:
             serving += f" on {self._replicas.serving} of {of} replicas"
         # Requests may still end by their weights, or a comparison with them, or a conversation.
-        older = ", ".join(str(generation.number) for generation in self._replicas.fading)
+        older = ", ".join(str(generation.number) for generation in self._replicas.older_generations)
         return f"{serving}, still holding {older}" if older else serving
 
     def _verb(self) -> str:
@@ -244,10 +244,10 @@ def _came_of(attempt: Attempt) -> str:
         return ""
     why = f": {attempt.reason.code}: {attempt.reason.message}" if attempt.reason else ""
     dry = "dry run " if attempt.dry_run else ""
-    return f"; {dry}{ENDED[attempt.outcome]} {_named(attempt.revision)}{why}"
+    return f"; {dry}{ENDED[attempt.outcome]} {_name(attempt.revision)}{why}"
 
 
-def _named(revision: Revision) -> str:
+def _name(revision: Revision) -> str:
     return revision.label or revision.id[:12]
 
 

@@ -97,7 +97,7 @@ class Checkpoints:
         """
         async with self._asked:
             listed = await in_thread(lambda cancel: self._listed(), is_read=False)
-        rows = [*self._explained(listed)]
+        rows = [*self._explain_all(listed)]
         shown = [row for at, row in enumerate(rows) if at < most or row.situation in OF_NOTE]
         return {
             "checkpoints": [row.fields() for row in shown],
@@ -107,7 +107,7 @@ class Checkpoints:
             "error": self._picture.source.error,
         }
 
-    def _explained(self, listed: Sequence[Listed]) -> Iterator[Explained]:
+    def _explain_all(self, listed: Sequence[Listed]) -> Iterator[Explained]:
         under_way = self._picture.under_way
         trying = under_way.fields()
         tried = (trying["revision"], str(under_way.phase)) if trying else None
@@ -145,7 +145,7 @@ class HeldAgainst:
         )
 
     def _row(self, each: Listed, revision: Revision | None) -> Explained:
-        if revision is not None and (row := self._known(each, revision)) is not None:
+        if revision is not None and (row := self._explain_by_ledger(each, revision)) is not None:
             return row
         if each.standing is ListedState.ODD:
             return Explained(each, Situation.NO_CHECKPOINT, each.why, each.code)
@@ -155,7 +155,7 @@ class HeldAgainst:
             return Explained(each, Situation.WAITING, self._why_not_tried(revision))
         return Explained(each, Situation.WAITING, each.why)
 
-    def _known(self, each: Listed, revision: Revision) -> Explained | None:
+    def _explain_by_ledger(self, each: Listed, revision: Revision) -> Explained | None:
         """Explain the revision by the ledger; None where it says nothing."""
         for situation, place in self._of_note.items():
             if place.revision == revision:

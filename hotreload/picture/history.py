@@ -56,12 +56,12 @@ class History:
     def snapshot(self) -> Fields:
         """Return the /history document."""
         attempts = [
-            self.told(attempt, went_live_fields(replaced) if replaced else None)
+            self.describe(attempt, went_live_fields(replaced) if replaced else None)
             for attempt, replaced in self._with_what_they_replaced()
         ]
         return {"attempts": attempts, "pins": [by_fields(by) for by in self._pins]}
 
-    def told(self, attempt: Attempt, replaced: Fields | None = None) -> Fields:
+    def describe(self, attempt: Attempt, replaced: Fields | None = None) -> Fields:
         """Return an attempt and its words; `replaced` is the generation that it took over."""
         fields = {**attempt_fields(attempt), "replaced": replaced}
         was_refused = attempt.outcome is Outcome.REJECTED

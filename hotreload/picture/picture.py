@@ -22,7 +22,7 @@ from hotreload.picture.surroundings import (
     Wishes,
     WorkersNow,
 )
-from hotreload.picture.under_way import Booting, Pace, UnderWay
+from hotreload.picture.under_way import BootProgress, Pace, UnderWay
 from hotreload.picture.words import WordAttempt
 from hotreload.types import AnsweringGeneration, EngineLoad, Generation
 
@@ -81,11 +81,11 @@ class Readings:
     """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[AnsweringGeneration]] = tuple
     """Generations that answer requests in any engine, and how many: the live one first."""
-    heard: Callable[[], Mapping[int, float]] = dict
+    silences: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
 
 
-class Observing(Protocol):
+class PicturePart(Protocol):
     """Part of the picture."""
 
     def observe(self, event: Event) -> None:
@@ -128,7 +128,7 @@ class Picture:
         self.wall = wall
         self.replicas = ReplicasNow(self.setup.replicas, wall)
         self.under_way = UnderWay(clock)
-        self.booting = Booting(lambda: ledger.history, clock, wall)
+        self.booting = BootProgress(lambda: ledger.history, clock, wall)
         self.pace = Pace(clock)
         self.history = History(ledger.history, ledger.pins, word=word)
         self.integrity = Integrity(wall, self.setup.replicas)
@@ -140,7 +140,7 @@ class Picture:
         self.settings = SettingsNow(wall)
         self.last_life = LastLifeNow(wall)
         self.workers = WorkersNow(self.setup.workers)
-        self._parts: tuple[Observing, ...] = (
+        self._parts: tuple[PicturePart, ...] = (
             self.replicas,
             self.under_way,
             self.booting,

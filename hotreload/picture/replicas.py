@@ -40,7 +40,7 @@ class ReplicaNow:
     warming: tuple[int, int] | None = None
     """For how many sizes of batches, of how many, it has compiled; None when it compiles no more.
     """
-    fading: list[Generation] = field(default_factory=list)
+    older_generations: list[Generation] = field(default_factory=list)
     """Generations that were live in it and still answer, newest first."""
 
     @property
@@ -56,7 +56,7 @@ class ReplicaNow:
             self.state, self.since, self.again_at = state, now, None
         self.reason = reason
         if state is not ReplicaState.SERVING:
-            self.gate, self.live, self.fading = GateState.SEALED, None, []
+            self.gate, self.live, self.older_generations = GateState.SEALED, None, []
             self.warming = None
 
     def went_live(self, generation: Generation, mode: Mode | None) -> None:
@@ -64,8 +64,11 @@ class ReplicaNow:
         before, self.live = self.live, generation
         if before is not None and before != generation and mode is Mode.OVERLAP:
             weights = (generation.revision, generation.fingerprint)
-            older = [before, *self.fading]  # without those that a rollback made live again
-            self.fading = [g for g in older if (g.revision, g.fingerprint) != weights]
+            older = [
+                before,
+                *self.older_generations,
+            ]  # without those that a rollback made live again
+            self.older_generations = [g for g in older if (g.revision, g.fingerprint) != weights]
 
     def fields(self, now: float) -> Fields:
         """Return its state, as the status shows it; of weights and gate other fields tell."""
@@ -102,7 +105,7 @@ class ReplicasNow:
         """Take in what happened to one of them."""
         match event:
             case ReplicaMoved():
-                self._moved(event)
+                self._note_move(event)
             case ModeChosen(mode, why):  # engines of one model do it alike
                 self.mode, self.mode_reason = mode, why
             case GateChanged():
@@ -118,15 +121,17 @@ class ReplicasNow:
                     each.live = generation if each.live == generation else each.live
                 self._went_live(generation)
             case GenerationEnded(generation, replica):
-                fading = self.all[replica].fading
-                self.all[replica].fading = [each for each in fading if each != generation]
+                fading = self.all[replica].older_generations
+                self.all[replica].older_generations = [
+                    each for each in fading if each != generation
+                ]
             case AttemptFinished(attempt, live, replica):
                 self._went_live(live)
                 on = self.all[replica]
                 if attempt.outcome is Outcome.LOST and not on.lets_in:
                     on.become(ReplicaState.LOST, self._wall(), on.reason)
 
-    def _moved(self, event: ReplicaMoved) -> None:
+    def _note_move(self, event: ReplicaMoved) -> None:
         now, moved = self._wall(), self.all[event.replica]
         moved.become(event.state, now, event.reason)
         moved.again_at = None if event.again_in is None else now + event.again_in
@@ -173,7 +178,7 @@ class ReplicasNow:
         return next(each for each in GateState if each in states)  # open, holding, sealed
 
     @property
-    def fading(self) -> list[Generation]:
+    def older_generations(self) -> list[Generation]:
         """Generations beside the live one that still end what they began, the newest first."""
-        older = {each for replica in self.all for each in replica.fading} - {self.live}
+        older = {each for replica in self.all for each in replica.older_generations} - {self.live}
         return sorted(older, key=lambda each: -each.number)

@@ -15,15 +15,15 @@ from hotreload.picture.words import (
     TONES,
     Fields,
     OfFeatures,
-    asked,
     boot_text,
-    counted,
+    count_of,
     damage_text,
+    describe_order,
     drift_text,
     follows,
     is_held_by_rollback,
     loader_text,
-    named,
+    name_revision,
     older_text,
     outcome_word,
     plain,
@@ -52,11 +52,11 @@ def rows_of(status: Fields, said: OfFeatures = NO_FEATURES) -> list[Fields]:
     return [
         *_now(status),
         *_wrong_weights(status),
-        *_coming(status, said.at_work),
+        *_attempt_rows(status, said.at_work),
         *_requests(status, said.rows),
         *_replicas(status),
         *_workers(status),
-        *_chosen(status),
+        *_choice_rows(status),
         *_past(status, said.last_attempt),
     ]
 
@@ -76,7 +76,7 @@ def _now(status: Fields) -> Iterator[Fields]:
         yield row("boot", boot_text(boot), "wait")
     if status["generation"] is not None:
         yield row("generation", status["generation"])
-        yield {**row("revision", named(status)), "whole": status["revision"]}
+        yield {**row("revision", name_revision(status)), "whole": status["revision"]}
         yield row("fingerprint", plain(status["fingerprint"]))
         yield row("live since", status["live_since"])
     if warming := [each["warming"] for each in status.get("replicas", ()) if each.get("warming")]:
@@ -110,13 +110,13 @@ def _wrong_weights(status: Fields) -> Iterator[Fields]:
         yield row("noise", NOISE_WORDS, "bad")
 
 
-def _coming(status: Fields, at_work: str | None) -> Iterator[Fields]:
+def _attempt_rows(status: Fields, at_work: str | None) -> Iterator[Fields]:
     """Yield the checkpoint that is wanted, how far it is, and what the source holds back.
 
     A rank that follows has no wish of its own, and looks at its source when rank 0 asks.
     """
     if not follows(status):
-        yield row("wanted", _wanted(status), "wait" if status.get("overruled") else None)
+        yield row("wanted", _describe_wanted(status), "wait" if status.get("overruled") else None)
     if status["waiting_for"]:
         yield row("waiting for", waiting_text(status))
     if status["phase"]:
@@ -131,17 +131,18 @@ def _coming(status: Fields, at_work: str | None) -> Iterator[Fields]:
         yield row("passed over", "\n".join(_passed_over(status)), "wait")
 
 
-def _wanted(status: Fields) -> str:
+def _describe_wanted(status: Fields) -> str:
     if not status["wanted"]:
         return "nothing yet"
     is_live = status["wanted"] == status["revision"]
-    wanted = "what is live" if is_live else named(status, "wanted", "wanted_label")
+    wanted = "what is live" if is_live else name_revision(status, "wanted", "wanted_label")
     overruled = status.get("overruled")
     if not overruled:
         return wanted
-    wish = f"it overrules the source's {named(overruled)} until the source wishes something new"
+    name = name_revision(overruled)
+    wish = f"it overrules the source's {name} until the source wishes something new"
     by_hand = "" if was_unasked(overruled["verb"]) else "by hand: "
-    return f"{wanted}, {by_hand}{asked(overruled)}\n{wish}"
+    return f"{wanted}, {by_hand}{describe_order(overruled)}\n{wish}"
 
 
 def _source(source: Fields) -> str:
@@ -170,17 +171,19 @@ def _requests(status: Fields, further: Iterable[Fields]) -> Iterator[Fields]:
         counts = f"{gate['inside']} inside, {gate['held']} held"
         yield row("gate", f"{plain(gate['state'])}, {counts}")
         if answering:
-            yield row("answering", _answering(answering), "wait" if answering[1:] else None)
+            yield row(
+                "answering", _describe_answering(answering), "wait" if answering[1:] else None
+            )
         yield from further
     if mode := status.get("mode"):
         why = status["mode_reason"]
         yield row("mode", f"{plain(mode)}: {plain(why)}" if why else plain(mode))
 
 
-def _answering(answering: Sequence[Fields]) -> str:
+def _describe_answering(answering: Sequence[Fields]) -> str:
     """Say how many requests each generation answers: the live one, and those from before."""
     live, *older = answering
-    now = f"{counted(live['requests'], 'request')} by generation {live['generation']}"
+    now = f"{count_of(live['requests'], 'request')} by generation {live['generation']}"
     return f"{now}, {older_text(older)}" if older else now
 
 
@@ -189,7 +192,7 @@ def _replicas(status: Fields) -> Iterator[Fields]:
     replicas = status.get("replicas", [])
     for each in replicas if len(replicas) > 1 else ():
         state = plain(each["state"])
-        says = _serving if state == "serving" else _absent
+        says = _describe_serving if state == "serving" else _absent
         tone = "bad" if each["drifted"] else None if state == "serving" else TONES.get(state)
         yield row(f"replica {each['index']}", f"{state}{says(each, status)}", tone)
 
@@ -205,7 +208,7 @@ def _workers(status: Fields) -> Iterator[Fields]:
     yield row("workers", f"{words}{since}", None if serving == wanted else "wait")
 
 
-def _serving(replica: Fields, status: Fields) -> str:
+def _describe_serving(replica: Fields, status: Fields) -> str:
     gate, attempt = replica["gate"], status["attempt"]
     words = f", generation {replica['generation']}, {gate['inside']} inside"
     if gate["held"]:
@@ -224,10 +227,10 @@ def _absent(replica: Fields, status: Fields) -> str:
     return f"{words}: {plain(replica['reason'])}" if replica["reason"] else words
 
 
-def _chosen(status: Fields) -> Iterator[Fields]:
+def _choice_rows(status: Fields) -> Iterator[Fields]:
     """Yield operators' choices, and what became of their settings and of the state file."""
     if status["pinned"]:
-        by = f"\n{asked(status['pin'])}" if status.get("pin") else ""
+        by = f"\n{describe_order(status['pin'])}" if status.get("pin") else ""
         words = "the source is not followed until `hotreload unpin`"
         name, how = ("held", "by a rollback") if is_held_by_rollback(status) else ("pinned", "yes")
         yield row(name, f"{how}, {words}{by}", "wait")
@@ -255,9 +258,9 @@ def _past(status: Fields, found: Iterable[str]) -> Iterator[Fields]:
 def _last_attempt(attempt: Fields, found: Iterable[str]) -> Iterator[str]:
     number = attempt["generation"]
     became = f" as generation {number}" if number is not None else ""
-    yield f"{named(attempt)}: {outcome_word(attempt)}{became}, {attempt['finished_at']}"
+    yield f"{name_revision(attempt)}: {outcome_word(attempt)}{became}, {attempt['finished_at']}"
     if attempt.get("by"):
-        yield f"asked for: {asked(attempt['by'])}"
+        yield f"asked for: {describe_order(attempt['by'])}"
     if attempt["reason"]:
         yield plain(attempt["reason"])
     if attempt.get("loader") and attempt["outcome"] != "live":  # of the live ones `loaded` says it
@@ -271,4 +274,4 @@ def _last_attempt(attempt: Fields, found: Iterable[str]) -> Iterator[str]:
 
 
 def _refusal(refusal: Fields) -> str:
-    return f"{named(refusal)}: {plain(refusal['reason'])}, {refusal['at']}"
+    return f"{name_revision(refusal)}: {plain(refusal['reason'])}, {refusal['at']}"

@@ -85,7 +85,7 @@ class Status:
             "reasons": self.ready()[1],
             **self._live(),
             **self._requests(),
-            **self._coming(),
+            **self._attempt_fields(),
             **self._ledger(),
             **self._health(),
         }
@@ -128,7 +128,7 @@ class Status:
             "rank": picture.setup.rank and asdict(picture.setup.rank),
         }
 
-    def _coming(self) -> Fields:
+    def _attempt_fields(self) -> Fields:
         """Return the wish, the attempt, and what they wait for."""
         picture = self._picture
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
@@ -137,7 +137,7 @@ class Status:
         if (attempt := picture.under_way.fields()) is not None:
             for each in picture.reports:
                 attempt |= each.attempt_fields()
-            attempt["expected"] = picture.under_way.expected(usual)
+            attempt["expected"] = picture.under_way.list_expected(usual)
         return {
             "wanted": wanted.id if wanted else None,
             "wanted_label": wanted.label if wanted else None,
@@ -149,7 +149,7 @@ class Status:
             "progress": picture.pace.fields(),
             "source": picture.source.fields(),
             **picture.passed_over.fields(),
-            "last_attempt": picture.history.told(last) if last else None,
+            "last_attempt": picture.history.describe(last) if last else None,
         }
 
     def _ledger(self) -> Fields:

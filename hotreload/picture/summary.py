@@ -12,7 +12,7 @@ from hotreload.picture.words import (
     Fields,
     OfFeatures,
     boot_text,
-    counted,
+    count_of,
     follows,
     is_held_by_rollback,
     plain,
@@ -41,7 +41,7 @@ def summed_up(status: Fields, said: OfFeatures = NO_FEATURES) -> Fields:
     nobody = _nobody(status)
     words = [
         *([nobody["words"]] if nobody else [_who(status, said.held), wish["words"]]),
-        *_counted(others),
+        *_name_other_faults(others),
     ]
     parts = [nobody or wish, *_held_up(said.held), *findings]
     return {
@@ -49,7 +49,7 @@ def summed_up(status: Fields, said: OfFeatures = NO_FEATURES) -> Fields:
         "tone": max((each["tone"] for each in parts), key=FROM_GOOD_TO_BAD.index),
         "next": _next(nobody or wish, findings),
         "findings": findings,
-        "doing": _doing(status, said),
+        "doing": _describe_work(status, said),
     }
 
 
@@ -59,11 +59,11 @@ def _next(first: Fields, findings: Sequence[Fields]) -> str | None:
     return str(findings[0]["next"]) if findings else first["next"]
 
 
-def _counted(findings: Sequence[Fields]) -> Iterator[str]:
+def _name_other_faults(findings: Sequence[Fields]) -> Iterator[str]:
     """Name the faults beside the wish by their codes; `status --check` has the words."""
     codes = list(dict.fromkeys(each["code"] for each in findings))
     if codes:
-        yield f"{counted(len(codes), 'trouble')}: {', '.join(codes)}"
+        yield f"{count_of(len(codes), 'trouble')}: {', '.join(codes)}"
 
 
 def _nobody(status: Fields) -> Fields | None:
@@ -94,7 +94,7 @@ def _held_up(held: str | None) -> list[Fields]:
     return [_part("", "wait")] if held else []
 
 
-def _doing(status: Fields, said: OfFeatures) -> str:
+def _describe_work(status: Fields, said: OfFeatures) -> str:
     """Say what it does at this moment."""
     if boot := status.get("boot"):
         return f"answers nobody: booting: {boot_text(boot)}"
@@ -112,7 +112,7 @@ def _answers(status: Fields) -> str:
         return "answers requests"
     is_a_swap = status["phase"] and status.get("mode") != "overlap"
     why = "the weights are exchanged" if is_a_swap else "the KV pool is cleaned"
-    return f"holds {counted(gate['held'], 'request')} while {why}"
+    return f"holds {count_of(gate['held'], 'request')} while {why}"
 
 
 def _works_at(status: Fields, at_work: str | None) -> str:
@@ -138,7 +138,9 @@ def _wish(status: Fields, at_work: str | None) -> tuple[Fields, list[Fields]]:
     newer = status.get("refused_newer")
     if newer is None or newer["revision"] == status["wanted"]:
         return wish, findings
-    said = _failed(f"{short_name(newer)} is newer and was refused", newer, "bad", _row_of(newer))
+    said = _describe_failure(
+        f"{short_name(newer)} is newer and was refused", newer, "bad", _row_of(newer)
+    )
     words = said[0]["words"]
     words = words if wish["words"] in CONTENT else f"{wish['words']}; {words}"
     return _part(words, "bad"), [*findings, *said[1]]
@@ -186,9 +188,9 @@ def _not_met(status: Fields, wish: str, at_work: str | None) -> tuple[Fields, li
     if refusal:
         newer = status.get("refused_newer")
         times = _row_of(newer) if newer and newer["revision"] == wanted else ""
-        return _failed(f"{wish} and was refused", refusal, "bad", times)
+        return _describe_failure(f"{wish} and was refused", refusal, "bad", times)
     if last is not None and last["revision"] == wanted and last["outcome"] == "postponed":
-        return _failed(f"{wish} and was put off", last, "wait")
+        return _describe_failure(f"{wish} and was put off", last, "wait")
     return _part(f"{wish} and not live yet", "wait"), []
 
 
@@ -198,45 +200,49 @@ def _row_of(newer: Fields) -> str:
     return f", {ago}" if count == 1 else f": {count} in a row, the first {ago}"
 
 
-def _failed(words: str, why: Fields, tone: str, times: str = "") -> tuple[Fields, list[Fields]]:
+def _describe_failure(
+    words: str, why: Fields, tone: str, times: str = ""
+) -> tuple[Fields, list[Fields]]:
     said = why["reason"].removeprefix(f"{why['code']}: ")
-    finding = _finding(why["code"], f"{words}{times}: {said}", tone)
+    finding = _make_finding(why["code"], f"{words}{times}: {said}", tone)
     return _part(f"{words} ({why['code']}){times}", tone), [finding]
 
 
 def _wrong(status: Fields) -> Iterator[Fields]:
     """Find all else that is wrong; fields that an older daemon does not have are passed by."""
     for trouble in status.get("troubles", ()):
-        yield _finding(trouble["code"], trouble["message"])
+        yield _make_finding(trouble["code"], trouble["message"])
     if status.get("drifted"):
-        yield _finding("LiveWeightsDrifted", "live leaves are no longer what went live")
+        yield _make_finding("LiveWeightsDrifted", "live leaves are no longer what went live")
     if status.get("noise"):
-        yield _finding("NoiseAnswers", "somebody put noise on the live weights")
+        yield _make_finding("NoiseAnswers", "somebody put noise on the live weights")
     if (kept := status.get("state_file")) and not kept["saved"]:
-        yield _finding("StateNotSaved", f"a restart would forget what changes: {kept['error']}")
+        yield _make_finding(
+            "StateNotSaved", f"a restart would forget what changes: {kept['error']}"
+        )
     for replica in status.get("replicas", ()):
         if replica["state"] == "lost" and not status["reasons"]:
             why = f"replica {replica['index']} is lost: {replica['reason']}"
-            yield _finding("ReplicaLost", why)
+            yield _make_finding("ReplicaLost", why)
     workers = status.get("workers") or {"wanted": 0, "serving": 0, "lost": 0}
     if workers["lost"] and workers["serving"] < workers["wanted"] and not status["reasons"]:
         why = f"{workers['serving']} of {workers['wanted']} workers answer HTTP"
-        yield _finding("WorkerLost", why, "wait")
+        yield _make_finding("WorkerLost", why, "wait")
     if (loader := status.get("loader")) and not loader["trusted"]:
         why = f"our own loader is switched off: {loader['reason']}"
-        yield _finding("LoaderDistrusted", why, "wait")
+        yield _make_finding("LoaderDistrusted", why, "wait")
     if status["source"]["stale"] and not follows(status) and not status["reasons"]:
         why = f"the source does not answer: {status['source']['error']}"
-        yield _finding("SourceDead", why, "wait")
+        yield _make_finding("SourceDead", why, "wait")
     if passed := status.get("passed_over"):
         more = status["passed_over_total"] - 1
         why = f"{passed[0]['reason']}{f'; and {more} more' if more > 0 else ''}"
-        yield _finding("SourcePassedOver", why, "wait")
+        yield _make_finding("SourcePassedOver", why, "wait")
 
 
 def _part(words: str, tone: str, then: str | None = None) -> Fields:
     return {"words": words, "tone": tone, "next": then}
 
 
-def _finding(code: str, words: str, tone: str = "bad", then: str | None = None) -> Fields:
+def _make_finding(code: str, words: str, tone: str = "bad", then: str | None = None) -> Fields:
     return {"code": code, **_part(words, tone, then or f"hotreload explain {code}")}

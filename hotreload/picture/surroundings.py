@@ -210,7 +210,7 @@ class TroublesNow:
             self._standing = {**self._standing, event.code: (event, since)}
 
     @property
-    def standing(self) -> Mapping[str, TroubleNews]:
+    def current(self) -> Mapping[str, TroubleNews]:
         """The last word on each that stands, by its code."""
         return {code: told for code, (told, _) in self._standing.items()}
 

@@ -112,12 +112,12 @@ class UnderWay:
             "doing": doing,
         }
 
-    def expected(self, usual: Iterable[Phase]) -> list[str]:
+    def list_expected(self, usual: Iterable[Phase]) -> list[str]:
         """Return which of the usual phases are still to come."""
         return [phase.value for phase in usual if phase not in self._spent]
 
 
-class Booting:
+class BootProgress:
     """Knows which step of the start runs, since when, how far, and how long it took last time.
 
     It sees every event until the gate opens for the first time.

@@ -65,13 +65,13 @@ def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None =
         "wanted": wanted.id if wanted else None,
         "wanted_label": wanted.label if wanted else None,
         "live": generation_fields(live) if live else None,
-        "attempt": picture.history.told(last) if last else None,
+        "attempt": picture.history.describe(last) if last else None,
         **{name: told for each in picture.reports for name, told in each.gate_fields(last).items()},
     }
 
 
 def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
-    meant = _meant(picture, live, asked)
+    meant = _find_meant(picture, live, asked)
     if meant is None:
         return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
     if meant == live:
@@ -84,7 +84,7 @@ def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
     return WishVerdict("replaced", f"{tried.revision} was live, and {live} is now")
 
 
-def _meant(picture: Picture, live: Revision, asked: str) -> Revision | None:
+def _find_meant(picture: Picture, live: Revision, asked: str) -> Revision | None:
     """Of several revisions of one label the newest: a folder is written anew, a branch moves on."""
     tried = picture.history.last_of(asked)
     known = (picture.wishes.wanted, tried.revision if tried else None, live)

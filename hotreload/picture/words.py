@@ -77,7 +77,9 @@ def plain(value: Any) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in str(value))
 
 
-def named(fields: Mapping[str, Any], revision: str = "revision", label: str = "label") -> str:
+def name_revision(
+    fields: Mapping[str, Any], revision: str = "revision", label: str = "label"
+) -> str:
     """Name a revision as people know it, and the beginning of its id."""
     identity = plain(fields.get(revision) or "nothing")[:12]
     known_as = fields.get(label)
@@ -97,7 +99,7 @@ def who(by: Mapping[str, Any]) -> str:
     return f"{requester} through {plain(by['route'])}" if "route" in by else requester
 
 
-def asked(by: Mapping[str, Any]) -> str:
+def describe_order(by: Mapping[str, Any]) -> str:
     """Say which user asked for something, when, and for which purpose."""
     reason = f": {plain(by['reason'])}" if by["reason"] else ""
     requester = BY_ANSWERS if was_unasked(by["verb"]) else f"by {who(by)}"
@@ -114,14 +116,14 @@ def goes_back(verb: str | None) -> bool:
     return verb is not None and (verb == "rollback" or was_unasked(verb))
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Count things."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def older_text(older: Sequence[Fields]) -> str:
     """Say what generations from before the live one still answer, the newest of them first."""
-    still = (f"{counted(o['requests'], 'request')} still by {o['generation']}" for o in older)
+    still = (f"{count_of(o['requests'], 'request')} still by {o['generation']}" for o in older)
     return ", ".join(still)
 
 
@@ -141,7 +143,7 @@ def attempt_words(attempt: Fields, judged: Sequence[AttemptWords] = ()) -> Field
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
     of_judges = (note for each in judged for note in each.notes)
-    notes = (by and plain(by["reason"]), _left(attempt), change, *of_judges)
+    notes = (by and plain(by["reason"]), _name_left(attempt), change, *of_judges)
     return {
         "outcome": outcome_word(attempt),
         "tone": TONES.get(attempt["outcome"], "dim"),
@@ -159,12 +161,12 @@ def _asker(by: Fields) -> str:
     return verb if was_unasked(verb) else f"{verb}, {who(by)}"
 
 
-def _left(attempt: Fields) -> str | None:
+def _name_left(attempt: Fields) -> str | None:
     """Name the weights that a rollback left."""
     left = attempt.get("replaced")
     if not left or outcome_word(attempt) != "rolled back":
         return None
-    return f"from {named(left)}, generation {left['generation']}"
+    return f"from {name_revision(left)}, generation {left['generation']}"
 
 
 def boot_text(boot: Fields) -> str:

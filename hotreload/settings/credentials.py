@@ -12,7 +12,7 @@ TOKEN = "[source] token_file"
 """Settings that name files which are read again while the daemon runs."""
 
 SHORTEST_KEY = 16
-"""Characters of a key: nobody limits how often a client may guess."""
+"""The fewest characters of a key: a client may guess without limit."""
 
 SHORTEST_JOIN_SECRET = 32
 """A shorter secret can be guessed from what it signs, without asking anybody."""

@@ -24,10 +24,10 @@ _ONE_UNDERSCORE = "HOTRELOAD_"
 
 
 class Faults:
-    """Words for what is wrong with values of these settings."""
+    """Puts faults of these settings' values into words."""
 
     def __init__(self, settings: type[Settings], origins: Mapping[SettingPath, str]) -> None:
-        """`origins` says who gave each value."""
+        """`origins` has where each value came from."""
         self._settings = settings
         self._origins = origins
         self._places = [*every(settings)]
@@ -37,14 +37,14 @@ class Faults:
             if setting.was
         }
 
-    def moved(self, where: SettingPath) -> str | None:
+    def find_new_name(self, where: SettingPath) -> str | None:
         """Say the new name of a setting that had another; None for any other."""
         news = self._news_of(where)
         if not news:
             return None
         origin = origin_of(where, self._origins)
-        named = " or ".join(_named(new, origin) for new in news)
-        return f"{spelled(where, origin)}: is {named} now"
+        named = " or ".join(_name_like(new, origin) for new in news)
+        return f"{spell(where, origin)}: is {named} now"
 
     def _news_of(self, where: SettingPath) -> Sequence[SettingPath]:
         """The new places of what stood here: of a table one for each that took a part of it."""
@@ -56,17 +56,17 @@ class Faults:
         return [*dict.fromkeys(new[: len(where)] for new in below)] if is_table else []
 
     def of(self, detail: ErrorDetails) -> str:
-        """Say what pydantic found, in the spelling of the one who gave the value."""
+        """Describe pydantic's finding, in the spelling of the value's origin."""
         where = detail["loc"]
         origin = origin_of(where, self._origins)
         if detail["type"] in UNKNOWN:
-            if (words := self.moved(where)) is not None:
+            if (words := self.find_new_name(where)) is not None:
                 return words
             if len(where) == 1 and where in self._origins:
                 return self._outside_any_section(where, origin)
-        return f"{spelled(where, origin)}: {self._said(detail, origin)}".removeprefix(": ")
+        return f"{spell(where, origin)}: {self._describe(detail, origin)}".removeprefix(": ")
 
-    def _said(self, detail: ErrorDetails, origin: str) -> str:
+    def _describe(self, detail: ErrorDetails, origin: str) -> str:
         where, kind = detail["loc"], detail["type"]
         if kind in UNKNOWN:
             return f"unknown; {self._hint(where, origin)}"
@@ -74,7 +74,7 @@ class Faults:
             return str(detail["ctx"]["error"])
         if words := OUR_WORDS.get(kind):
             return words
-        value = repr(masked(".".join(map(str, where)), detail["input"]))
+        value = repr(mask(".".join(map(str, where)), detail["input"]))
         return f"{detail['msg'].removeprefix('Input ')}, not {value[:80]}"
 
     def _hint(self, where: SettingPath, origin: str) -> str:
@@ -82,10 +82,10 @@ class Faults:
         names = names_in(self._settings, where[:-1])
         if homes and len(where) > 1:
             return f"it belongs to {' or '.join(homes)}"
-        if variable != origin and (meant := self._meant(variable)):
+        if variable != origin and (meant := self._find_meant(variable)):
             return f"did you mean {meant}?"
         if near := difflib.get_close_matches(str(where[-1]), names, n=1):
-            meant = spelled((*where[:-1], *near), origin)
+            meant = spell((*where[:-1], *near), origin)
             return f"did you mean {meant if variable != origin else near[0]}?"
         return f"known are {', '.join(names)}"
 
@@ -97,23 +97,23 @@ class Faults:
             below = homes or "its section's name, such as [engine]"
             return f"{origin.removeprefix('file ')}: {name}: in no section; put it below {below}"
         places = [place for place in self._places if place[-1] == name]
-        meant = " or ".join(_named(place, origin) for place in places)
+        meant = " or ".join(_name_like(place, origin) for place in places)
         hint = f"did you mean {meant}?" if meant else self._hint(where, origin)
-        return f"{spelled(where, origin)}: unknown; {hint}"
+        return f"{spell(where, origin)}: unknown; {hint}"
 
-    def misnamed(self, environ: Mapping[str, str]) -> Iterator[str]:
-        """Variables that were meant as settings and lack an underscore: nobody would read them."""
+    def list_misnamed(self, environ: Mapping[str, str]) -> Iterator[str]:
+        """List variables that look like settings and lack an underscore: they would be ignored."""
         for name in sorted(environ):
             rest = name.removeprefix(_ONE_UNDERSCORE)
             if rest == name or name.startswith(ENV_PREFIX):
                 continue
-            if meant := self._meant(name):
+            if meant := self._find_meant(name):
                 yield f"{name}: unknown; did you mean {meant}?"
             elif "__" in rest and rest.partition("__")[0].lower() in names_in(self._settings, ()):
                 words = f"a setting's name begins with {ENV_PREFIX}, with two underscores"
                 yield f"{name}: unknown; {words}"
 
-    def _meant(self, variable: str) -> str | None:
+    def _find_meant(self, variable: str) -> str | None:
         """The variable of the setting that this one names, but for the number of underscores."""
         squeezed = variable.replace("_", "").upper()
         names = (ENV_PREFIX + "__".join(map(str, where)).upper() for where in self._places)
@@ -128,14 +128,14 @@ class Faults:
 
 
 def origin_of(where: SettingPath, origins: Mapping[SettingPath, str]) -> str:
-    """Say where a value came from: who gave it, or the table that holds it, or a part of it."""
+    """Name where a value came from, or the table that holds the value."""
     starts = [where[:length] for length in range(len(where), 0, -1)]
     parts = [given for given in origins if where and given[: len(where)] == where]
     return next((origins[given] for given in (*starts, *parts) if given in origins), "default")
 
 
-def spelled(where: SettingPath, origin: str) -> str:
-    """Name a setting as the one who gave it wrote it."""
+def spell(where: SettingPath, origin: str) -> str:
+    """Name a setting as its file, variable or argument spells it."""
     if origin.startswith("env "):
         return ENV_PREFIX + "__".join(map(str, where)).upper()
     if origin == "--set":
@@ -144,11 +144,11 @@ def spelled(where: SettingPath, origin: str) -> str:
     return f"{origin.removeprefix('file ')}: {name}" if origin != "default" else name
 
 
-def _named(where: SettingPath, origin: str) -> str:
+def _name_like(where: SettingPath, origin: str) -> str:
     """Name another setting in the same spelling, without the place where this one was given."""
     if origin.startswith("file "):
         return _in_toml(where)
-    return spelled(where, origin).removeprefix("--set ")
+    return spell(where, origin).removeprefix("--set ")
 
 
 def _in_toml(where: SettingPath) -> str:
@@ -164,12 +164,12 @@ def _in_toml(where: SettingPath) -> str:
     raise AssertionError(where)
 
 
-def masked(name: str, value: Any) -> Any:
+def mask(name: str, value: Any) -> Any:
     """Return the value with every secret text in it replaced by ***."""
     if isinstance(value, dict):
-        return {key: masked(f"{name}.{key}", inner) for key, inner in value.items()}
+        return {key: mask(f"{name}.{key}", inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [masked(name, inner) for inner in value]
+        return [mask(name, inner) for inner in value]
     return "***" if isinstance(value, str) and value and SECRET_NAMES.search(name) else value
 
 

@@ -37,7 +37,7 @@ SettingPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class GivenValue:
-    """One value that somebody gave."""
+    """One given value."""
 
     where: SettingPath
     value: Any
@@ -135,17 +135,17 @@ def _hint(said: str, line: str, before: Sequence[str]) -> str:
 
 def _given_before(line: str, before: Sequence[str]) -> str:
     """Say where the name of this line, a key's or a section's, stands already."""
-    name = _named(line)
+    name = _name(line)
     numbered = list(enumerate(before, 1))
     if not name.startswith("["):  # a key is looked for in its own section
-        last = max((number for number, each in numbered if _named(each).startswith("[")), default=0)
+        last = max((number for number, each in numbered if _name(each).startswith("[")), default=0)
         numbered = numbered[last:]
-    there = next((number for number, each in numbered if name and _named(each) == name), None)
+    there = next((number for number, each in numbered if name and _name(each) == name), None)
     where = f"in line {there} already" if there else "there before"
     return f"{name or 'this name'} stands {where}; give it once"
 
 
-def _named(line: str) -> str:
+def _name(line: str) -> str:
     """The key or the section that a line begins with; empty for any other."""
     found = _NAME.match(line)
     return "".join(found[0].removesuffix("=").split()) if found else ""

@@ -27,7 +27,7 @@ def _seconds(value: object) -> object:
     raise ValueError(f"{value!r} is no duration: {HOW_TO_WRITE}")
 
 
-def _named(value: object) -> object:
+def _require_name(value: object) -> object:
     if value == "":
         raise ValueError("must be a path; leave the line out to unset it")
     if not isinstance(value, str | Path):
@@ -51,7 +51,7 @@ def _path(value: Path) -> Path:
 def _named_unless_word(value: object) -> object:
     if value in ("auto", "off"):
         return value
-    named = _named(value)
+    named = _require_name(value)
     if "/" not in str(named) and not str(named).startswith("~"):
         raise ValueError(f"{value!r} is neither auto nor off; a folder that lies here is ./{value}")
     return _path(Path(str(named)))
@@ -111,7 +111,7 @@ _CLOSED_RANGE = re.compile(r"\[!?+\]?+[^\]]*+\]")
 """A range of characters as fnmatch reads it: a `]` at its very beginning is one of them."""
 
 
-def _closed(pattern: str) -> str:
+def _check_ranges(pattern: str) -> str:
     """Return the pattern if each of its ranges ends; one that does not fits only a bracket."""
     begun = _CLOSED_RANGE.sub(lambda found: "_" * len(found[0]), pattern).find("[")
     if begun >= 0:
@@ -122,7 +122,7 @@ def _closed(pattern: str) -> str:
 
 
 def _all_closed(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(_closed, patterns))
+    return tuple(map(_check_ranges, patterns))
 
 
 CoreSchema = dict[str, Any]
@@ -174,9 +174,9 @@ def _calls(when: str, function: Callable[[Any], Any]) -> CoreSchema:
 
 
 class NamedFile(NamedTuple):
-    """A file that a setting names, and what is in it; None where it was not read.
+    """A file that a setting names, and its content; None where it was not read.
 
-    It is read where a daemon is to go by the settings.
+    It is read only for a daemon that will use it.
     """
 
     file: Path
@@ -193,7 +193,7 @@ class NamedFile(NamedTuple):
 
     @classmethod
     def _of(cls, value: object) -> Self:
-        return cls(_path(Path(str(_named(value)))))
+        return cls(_path(Path(str(_require_name(value)))))
 
 
 Seconds = Annotated[float, Bounds(least=0), Before(_seconds)]
@@ -221,9 +221,9 @@ MOST_WORKERS = 64
 WorkerCount = Annotated[int | Literal["auto"], Before(_workers)]
 ThreadCount = Annotated[int | Literal["auto"], Before(_threads)]
 AtLeastOne = Annotated[int, Bounds(least=1, is_strict=True)]
-Location = Annotated[Path, Before(_named), After(_path)]
+Location = Annotated[Path, Before(_require_name), After(_path)]
 CompileCachePlace = Annotated[Literal["auto", "off"] | Path, Before(_named_unless_word)]
-Glob = Annotated[str, After(_closed)]
+Glob = Annotated[str, After(_check_ranges)]
 Globs = Annotated[tuple[str, ...], After(_all_closed)]
 HostPort = Annotated[str, After(host_port)]
 MeetingPoint = Annotated[str, After(_meeting_point)]

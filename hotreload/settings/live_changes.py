@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.settings.sections import Settings
-from hotreload.settings.tables import changed, is_table, settings_in, values_of
+from hotreload.settings.tables import is_table, settings_in, values_of, with_values
 
 NEED_NO_RESTART = frozenset(
     {
@@ -66,9 +66,9 @@ def reread(running: Settings, wished: Settings) -> Reread:
         live -= ALIKE
     names = [where for where, value in _flat(running) if value != _at(wished, where)]
     return Reread(
-        _merged(running, wished, live),
-        tuple(_spelled(where) for where in names if where in live),
-        tuple(_spelled(where) for where in names if where not in live),
+        _merge(running, wished, live),
+        tuple(_spell(where) for where in names if where in live),
+        tuple(_spell(where) for where in names if where not in live),
     )
 
 
@@ -94,18 +94,18 @@ def _at(settings: Any, where: str) -> Any:
     return value
 
 
-def _merged[T](running: T, wished: T, live: Set[str], above: str = "") -> T:
+def _merge[T](running: T, wished: T, live: Set[str], above: str = "") -> T:
     update: dict[str, Any] = {}
     for name, value in values_of(running):
         other = getattr(wished, name)
         if is_table(type(value)):
-            update[name] = _merged(value, other, live, f"{above}{name}.")
+            update[name] = _merge(value, other, live, f"{above}{name}.")
         elif f"{above}{name}" in live:
             update[name] = other
-    return changed(running, update)
+    return with_values(running, update)
 
 
-def _spelled(where: str) -> str:
+def _spell(where: str) -> str:
     """Name a setting as the file does."""
     section, _, key = where.rpartition(".")
     return f"[{section}] {key}" if section else f"[[{key}]]"

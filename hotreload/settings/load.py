@@ -15,18 +15,18 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from hotreload.errors import ConfigError
-from hotreload.settings.faults import Faults, origin_of, spelled, unfit_for_hosts
+from hotreload.settings.faults import Faults, origin_of, spell, unfit_for_hosts
 from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
 from hotreload.settings.kinds import NamedFile
 from hotreload.settings.sections import ProbeSettings, Settings, class_with
 from hotreload.settings.tables import (
     HasSettings,
-    changed,
     defaults_of,
     fields_of,
     is_table,
     table_of,
     values_of,
+    with_values,
 )
 
 __all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]
@@ -63,12 +63,12 @@ def load(
     given = [*(from_file(file) if file else ()), *from_env(environ), *from_sets(sets)]
     origins = {item.where: item.origin for item in given}
     words = Faults(known, origins)
-    moved = {where: fault for where in origins if (fault := words.moved(where)) is not None}
-    faults = [*words.misnamed(environ), *moved.values()]
+    moved = {where: fault for where in origins if (fault := words.find_new_name(where)) is not None}
+    faults = [*words.list_misnamed(environ), *moved.values()]
     try:
         settings = known.model_validate(tree([item for item in given if item.where not in moved]))
         against = unfit_for_hosts(settings)
-        faults += (f"{spelled(at, origin_of(at, origins))}: {why}" for at, why in against)
+        faults += (f"{spell(at, origin_of(at, origins))}: {why}" for at, why in against)
     except ValidationError as error:
         faults += (words.of(detail) for detail in error.errors(include_url=False))
     if faults:
@@ -103,12 +103,12 @@ def _with_absolute_paths(
     settings: Settings, origins: Mapping[SettingPath, str], base: Path
 ) -> Settings:
     tables = {name: table for name, table in settings if is_table(type(table))}
-    return changed(
-        settings, {name: _anchored(name, table, origins, base) for name, table in tables.items()}
+    return with_values(
+        settings, {name: _anchor(name, table, origins, base) for name, table in tables.items()}
     )
 
 
-def _anchored[T](section: str, table: T, origins: Mapping[SettingPath, str], base: Path) -> T:
+def _anchor[T](section: str, table: T, origins: Mapping[SettingPath, str], base: Path) -> T:
     paths: dict[str, object] = {}
     for name, value in values_of(table):
         in_file = origin_of((section, name), origins).startswith("file ")
@@ -119,7 +119,7 @@ def _anchored[T](section: str, table: T, origins: Mapping[SettingPath, str], bas
             paths[name] = NamedFile(begins / value.file)
         elif isinstance(value, tuple):
             paths[name] = tuple(begins / v if isinstance(v, Path) else v for v in value)
-    return changed(table, paths)
+    return with_values(table, paths)
 
 
 # --- the file of defaults ----------------------------------------------------------------
@@ -140,18 +140,18 @@ def default_toml(features: Iterable[HasSettings]) -> str:
         table = table_of(field)
         assert table is not None, "every section is a table"
         header = f"#[[{name}]]" if table is ProbeSettings else f"[{name}]"
-        lines += ["", "", *_comment(str(table.__doc__)), header, *_shown(name, table)]
+        lines += ["", "", *_comment(str(table.__doc__)), header, *_show(name, table)]
     return "\n".join(lines) + "\n"
 
 
-def _shown(section: str, table: type[Any]) -> list[str]:
+def _show(section: str, table: type[Any]) -> list[str]:
     defaults = defaults_of(table)
     lines = []
     for name, field in fields_of(table).items():
         inner = table_of(field)
         if inner is not None:
             header = f"[{section}.{name}]"
-            lines += ["", *_comment(str(inner.__doc__)), header, *_shown(header[1:-1], inner)]
+            lines += ["", *_comment(str(inner.__doc__)), header, *_show(header[1:-1], inner)]
         elif isinstance(defaults.get(name), dict):
             lines += ["", *_comment(_about(field)), f"[{section}.{name}]"]
             lines += [f"#{key} = {to_toml(value)}" for key, value in _example(field).items()]

@@ -5,7 +5,8 @@ from hotreload.settings.sections import Settings
 from hotreload.types import Shares
 
 NAMING_SECONDS = 5.0
-"""So much later than other ranks an attempt itself is out of time: it is to name who was late."""
+"""Seconds by which an attempt's own time limit is later than that of other ranks, so that the error
+names the late rank."""
 
 
 def stage_seconds(settings: Settings) -> float:

@@ -71,7 +71,7 @@ def values_of(table: Any) -> Iterator[tuple[str, Any]]:
         yield name, getattr(table, name)
 
 
-def changed[T](table: T, update: Mapping[str, Any]) -> T:
+def with_values[T](table: T, update: Mapping[str, Any]) -> T:
     """Return the table with other values.
 
     Nothing is checked anew: what waits for a restart may leave a mixture that no file may hold.

@@ -446,7 +446,7 @@ def test_a_folder_we_may_not_look_into_is_not_called_free(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "lstat", lstat)
-    found = checkup._made(check_socket, facts(world))
+    found = checkup._make_folder(check_socket, facts(world))
     assert (found.verdict, found.todo) == ("warn", "run it as root, or as the user")
 
 

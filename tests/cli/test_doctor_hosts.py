@@ -15,10 +15,10 @@ from hotreload.cli import main
 from hotreload.cli.doctor_checks import checkup, hosts
 from hotreload.cli.doctor_checks.advice import Facts
 from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
-from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compared, meet
+from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compare_ranks, meet
 from hotreload.cli.ops.machine import User
 from hotreload.features import FEATURES
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.kinds import PORTS_AFTER
 from hotreload.settings.load import load
 from tests.waiting import PATIENCE
@@ -172,7 +172,7 @@ async def test_rank_0_says_who_has_not_come() -> None:
     ],
 )
 def test_who_came_by_a_wrong_number_is_told(came: list[int], said: list[str]) -> None:
-    assert list(compared(Ranks(0, 3, ""), {}, [(rank, {}, ()) for rank in came])) == said
+    assert list(compare_ranks(Ranks(0, 3, ""), {}, [(rank, {}, ()) for rank in came])) == said
 
 
 async def test_a_follower_alone_says_where_it_waited() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hotreload.cli import main
 from hotreload.cli.client.explain import TABLES, entries
-from hotreload.cli.ops.shipped import shipped
+from hotreload.cli.ops.shipped import find_shipped
 from hotreload.errors import PASSED_OVER
 from hotreload.types import Outcome
 from tests.cli.conftest import Command
@@ -84,7 +84,7 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
     before = {entry.codes for entry in entries()}
     pages = tmp_path / "docs"
     pages.mkdir()
-    for page in shipped("docs").glob("*.md"):
+    for page in find_shipped("docs").glob("*.md"):
         first, heading, then = page.read_text().partition("### Why an attempt was put off")
         (pages / f"then-{page.name}").write_text(heading + then)
         (pages / page.name).write_text(first)

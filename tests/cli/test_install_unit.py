@@ -13,7 +13,7 @@ import pytest
 
 from hotreload.cli import main
 from hotreload.cli.ops import install_unit, machine, units
-from hotreload.cli.ops.shipped import shipped
+from hotreload.cli.ops.shipped import find_shipped
 from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
 from hotreload.settings.load import Settings
@@ -36,7 +36,8 @@ def settings(folder: Path, text: str) -> Path:
 
 def test_the_shipped_files_are_units_as_they_are() -> None:
     names = {
-        path.relative_to(shipped("systemd")).as_posix() for path in shipped("systemd").rglob("*.*")
+        path.relative_to(find_shipped("systemd")).as_posix()
+        for path in find_shipped("systemd").rglob("*.*")
     }
     assert {"hotreload.service", "hotreload.socket"} < names
     unchanged = rendered(
@@ -45,7 +46,7 @@ def test_the_shipped_files_are_units_as_they_are() -> None:
         user="hotreload",
     )
     for name in ("hotreload.service", "hotreload.socket"):
-        assert unchanged[name] == (shipped("systemd") / name).read_text()
+        assert unchanged[name] == (find_shipped("systemd") / name).read_text()
 
 
 def test_the_template_differs_from_the_service_by_what_each_instance_has_of_its_own() -> None:
@@ -64,7 +65,7 @@ def test_the_template_differs_from_the_service_by_what_each_instance_has_of_its_
 
 
 def _lines_of(name: str) -> list[str]:
-    lines = (shipped("systemd") / name).read_text().splitlines()
+    lines = (find_shipped("systemd") / name).read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -514,7 +515,7 @@ def test_the_help_names_every_drop_in_of_ours() -> None:
 
 
 def test_every_secret_in_its_usual_place_is_kept_from_others() -> None:
-    lines = (shipped("systemd") / "hotreload.tmpfiles").read_text().splitlines()
+    lines = (find_shipped("systemd") / "hotreload.tmpfiles").read_text().splitlines()
     closed = [line.split()[1] for line in lines if line.split()[2:] == ["0600", "root", "root"]]
     usual = {
         example
@@ -525,10 +526,10 @@ def test_every_secret_in_its_usual_place_is_kept_from_others() -> None:
 
 
 def test_a_wheel_ships_the_files() -> None:
-    project = tomllib.loads((shipped("systemd").parent / "pyproject.toml").read_text())
+    project = tomllib.loads((find_shipped("systemd").parent / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert included == {folder: f"hotreload/{folder}" for folder in ("systemd", "docs")}
-    assert all(shipped(folder).is_dir() for folder in included)
+    assert all(find_shipped(folder).is_dir() for folder in included)
 
 
 HOSTS = "[engine]\nnnodes = 2\ntp = 2\nnode_rank = {}\n"

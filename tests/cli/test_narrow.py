@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from hotreload.cli.client import show
-from hotreload.cli.client.show import columns, folded
+from hotreload.cli.client.show import columns, fold
 from hotreload.events import AttemptFinished, OperatorAsked, RevisionWanted, TroubleNews
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.troubles import FILES_GONE
@@ -132,9 +132,9 @@ def test_the_words_stand_beside_the_columns_or_below_them(monkeypatch: pytest.Mo
     ],
 )
 def test_text_is_folded_between_words(text: str, room: int, lines: list[str]) -> None:
-    assert folded(text, room) == lines
+    assert fold(text, room) == lines
 
 
 def test_a_name_that_is_longer_than_its_column_is_broken_after_its_parts() -> None:
-    assert folded("runs/step_100", 6, breaking=True) == ["runs/", "step_", "100"]
-    assert folded("検査点検査", 4, breaking=True) == ["検査", "点検", "査"]
+    assert fold("runs/step_100", 6, breaking=True) == ["runs/", "step_", "100"]
+    assert fold("検査点検査", 4, breaking=True) == ["検査", "点検", "査"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.cli.client.status_text import status_text
-from hotreload.cli.client.top_frame import frame, written
+from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.cli.client.wait import until_ready
 from hotreload.events import ModeChosen, RevisionWanted, SourceScanned
 from hotreload.picture.picture import Rank
@@ -31,7 +31,7 @@ def rows(rank: Rank | None) -> dict[str, str]:
 
 def top(rank: Rank | None) -> list[str]:
     lines = frame(said_by(rank), (), width=120, height=24, now=NOW)
-    return [written(line, colour=False) for line in lines]
+    return [write_line(line, colour=False) for line in lines]
 
 
 def test_a_rank_that_follows_says_so_and_leaves_out_what_rank_0_alone_has() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from hotreload.cli.client.show import ago, for_here
 from hotreload.cli.client.status_text import status_text
-from hotreload.cli.client.top_frame import frame, written
+from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
 from hotreload.types import Phase, ReplicaState
 from tests.observe.test_replicas import BOTH, FIRST, OLD, lost, status
@@ -79,7 +79,7 @@ def test_weights_that_drifted_are_told_at_the_engine_that_holds_them() -> None:
 def test_the_status_and_top_show_the_lines() -> None:
     said = status(*BOTH).snapshot()
     told = [text for text, _ in replica_lines(said, NOW)]
-    top = [written(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
+    top = [write_line(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
     assert top[3:5] == told
     text = status_text(said, NOW)
     for line in told:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.client.show import columns, cut, padded
+from hotreload.cli.client.show import columns, cut, pad
 from hotreload.cli.client.top import AWAY, GLANCE_SECONDS, TopScreen
-from hotreload.cli.client.top_frame import frame, written
+from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.cli.exits import TimedOut
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
@@ -58,7 +58,7 @@ def shown(
     status = after(*events, pages=pages).snapshot() if events else None
     fields = [attempt_fields(attempt) for attempt in attempts]
     lines = frame(status, fields, width=width, height=height, now=LATER, **more)
-    return [written(line, colour=False) for line in lines]
+    return [write_line(line, colour=False) for line in lines]
 
 
 def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
@@ -72,7 +72,7 @@ def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line()
     three = [AnsweringGeneration(generation(number), requests) for number, requests in FADING]
     status = after(*BOOTED, ModeChosen(Mode.OVERLAP), answering=three).snapshot()
     lines = frame(status, (), width=80, height=24, now=LATER)
-    _, _, second, third, fourth, *_ = (written(line, colour=False) for line in lines)
+    _, _, second, third, fourth, *_ = (write_line(line, colour=False) for line in lines)
     assert second == "gate open, 5 inside, 6 held   fingerprint print-3   mode overlap"
     assert f"{third} {fourth}" == (
         "answering 12 requests by generation 9, 3 requests still by 8, 1 request still by 7"
@@ -86,7 +86,7 @@ FADING = ((9, 12), (8, 3), (7, 1))
 
 def texts(status: dict[str, Any]) -> list[str]:
     lines = frame(status, (), width=80, height=24, now=LATER)
-    return [written(line, colour=False) for line in lines]
+    return [write_line(line, colour=False) for line in lines]
 
 
 def test_where_generations_overlap_no_attempt_is_expected_to_drain() -> None:
@@ -117,7 +117,7 @@ def test_what_is_wrong_stands_below_the_first_line_and_what_was_chosen_beside_th
     noisy = generation(3, Revision(f"{NOISY}1", "step-7 + noise"))
     status = after(*BOOTED, GenerationLive(noisy), StateSaved("full"), pages=pages).snapshot()
     lines = frame(status, (), width=160, height=24, now=LATER)
-    _, noise, unsaved, state, *_ = (written(line, colour=False) for line in lines)
+    _, noise, unsaved, state, *_ = (write_line(line, colour=False) for line in lines)
     assert noise.startswith("NoiseAnswers: somebody put noise on the live weights: ")
     assert unsaved.startswith("StateNotSaved: a restart would forget what changes: full: ")
     assert state.startswith("serving  pinned  source overruled  step-7 + noise")
@@ -158,7 +158,7 @@ def test_an_attempt_in_progress_shows_each_phase_and_marks_the_one_that_runs() -
         status.observe(PhaseEntered(STEP_8, phase))
         now[0] = then
     lines = frame(status.snapshot(), [], width=80, height=24, now=LATER)
-    text = [written(line, colour=False) for line in lines]
+    text = [write_line(line, colour=False) for line in lines]
     assert text[1].startswith("reloading ")
     names = next(line for line in text if "fetching" in line)
     assert names.split() == [
@@ -297,8 +297,8 @@ def test_colours_stand_beside_words_and_can_be_left_out() -> None:
     sealed = GateChanged(GateState.SEALED, 0, 0, "the engine died", "engine_lost")
     status = after(*BOOTED, sealed, AttemptFinished(rejected(), None)).snapshot()
     lines = frame(status, [], width=80, height=24, now=LATER)
-    assert written(lines[0], colour=True).startswith("\033[31mnobody is answered: lost")
-    assert written(lines[0], colour=False).startswith("nobody is answered: lost")
+    assert write_line(lines[0], colour=True).startswith("\033[31mnobody is answered: lost")
+    assert write_line(lines[0], colour=False).startswith("nobody is answered: lost")
     assert status["last_attempt"]["outcome"] == Outcome.REJECTED.value
 
 
@@ -319,4 +319,4 @@ def test_colours_stand_beside_words_and_can_be_left_out() -> None:
 )
 def test_text_is_cut_by_the_columns_it_takes(text: str, room: int, expected: str) -> None:
     assert cut(text, room) == expected
-    assert columns(padded(text, room)) == room
+    assert columns(pad(text, room)) == room

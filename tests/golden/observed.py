@@ -144,7 +144,7 @@ class Observed:
                 for gate in self.gates.gates
             ],
             answering=self.gates.list_answering,
-            heard=lambda: {1: 0.5},
+            silences=lambda: {1: 0.5},
         )
 
     def play(self, scene: Scene) -> None:

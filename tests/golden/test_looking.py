@@ -14,7 +14,7 @@ import pytest
 
 from hotreload.cli.client import show
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.client.status_text import status_text, told
+from hotreload.cli.client.status_text import status_text, write_words
 from hotreload.cli.client.top import TopScreen
 from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked
@@ -51,14 +51,14 @@ async def printed(folder: Path) -> dict[str, str]:
         **{verb: partial(run, folder, *verb.split(), colour=True) for verb in VERBS},
         **{f"top {width}": partial(top, folder, width) for width in WIDTHS},
     }
-    told: dict[str, dict[str, str]] = {look: {} for look in looks}
+    texts_of: dict[str, dict[str, str]] = {look: {} for look in looks}
     for moment in all_moments():
         if moment.title in LOOKED_AT:
             async with serve(folder, view=Seen(moment.observed)):
                 for name, look in looks.items():
-                    told[name][moment.title] = await asyncio.to_thread(look)
-    assert told["status"].keys() == LOOKED_AT
-    return {name: sections(texts) for name, texts in told.items()}
+                    texts_of[name][moment.title] = await asyncio.to_thread(look)
+    assert texts_of["status"].keys() == LOOKED_AT
+    return {name: sections(texts) for name, texts in texts_of.items()}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_at_every_moment_the_status_shows_the_sentence_and_each_row() -> None:
     for moment in all_moments():
         status = moment.observed.status.snapshot()
         shown = flowing(status_text(status, now))
-        assert shown.startswith(flowing(told(status["summary"]))), moment.title
+        assert shown.startswith(flowing(write_words(status["summary"]))), moment.title
         for row in status["rows"]:
             assert row["name"] in shown, moment.title
             assert flowing(show.for_here(row["words"], now)) in shown, moment.title

@@ -140,12 +140,12 @@ class Doing:
     async def listen(self, looks: int) -> None:
         """Count another rank as gone after so many looks, ten a second."""
         from hotreload.hosts.beats import Beats
-        from hotreload.hosts.life.meeting import watched
+        from hotreload.hosts.life.rank_group import watch
 
         ranks = self._joined.ranks
         beats = Beats(self._joined.store, ranks.own, list(ranks.others))
         beats.every, beats.silent_looks = 0.1, looks
-        self._beating = asyncio.create_task(watched(beats, lambda why: self._member.lose(str(why))))
+        self._beating = asyncio.create_task(watch(beats, lambda why: self._member.lose(str(why))))
 
     async def build(self, number: int, damage: str = "") -> None:
         """Build this rank's part of an engine, from a path that leads nowhere on any other."""
@@ -314,7 +314,7 @@ async def _run(
     address: str, rank: int, root: Path, questions: IO[str], told: Callable[[list[Any]], None]
 ) -> None:
     from hotreload.hosts.engine.joined import Joined
-    from hotreload.hosts.upstream.joining import Ranks
+    from hotreload.hosts.upstream.ranks import Ranks
     from tests.engine import real
 
     checkpoints = {n: real.checked(root / f"step_{n}") for n in range(1, STEPS + 1)}

@@ -106,7 +106,7 @@ def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]
 
 def main(address: str, rank: str) -> None:
     """Join the other one, and do what each line asks in a thread of its own."""
-    from hotreload.hosts.upstream.joining import Ranks, join
+    from hotreload.hosts.upstream.ranks import Ranks, join
     from hotreload.hosts.upstream.store import Store
 
     join(Ranks(int(rank), 2, address), JOIN_SECONDS)

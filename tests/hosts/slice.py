@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.hosts.engine.over import OverRanks
-from hotreload.hosts.steps import About, Following, StepSeconds, take_part
+from hotreload.hosts.steps import About, StepFollower, StepSeconds, take_part
 from hotreload.hosts.vote import Chair, Follower
 from hotreload.types import Checkpoint, Revision
 from tests.fakes import FakeEngine, Steps, unread
@@ -29,7 +29,7 @@ class FakeRank(FakeEngine):
         self.withdrawn.append(step)
 
 
-class FollowsOnly(Following[Any]):
+class FollowsOnly(StepFollower[Any]):
     """A rank that follows, without a daemon's life around it."""
 
     def __init__(self, own: Any, prepare: Callable[[Revision], Awaitable[Checkpoint]]) -> None:

@@ -58,7 +58,7 @@ async def test_who_says_something_new_at_each_look_is_never_silent() -> None:
         for rank in (1, 2):
             store.put(f"hotreload/beat/{rank}", str(number))
         beats._look()
-        assert beats._gone() == []
+        assert beats._list_gone() == []
 
 
 async def test_who_looks_is_told_how_long_each_rank_has_said_nothing_new(
@@ -75,7 +75,7 @@ async def test_who_looks_is_told_how_long_each_rank_has_said_nothing_new(
         store.put("hotreload/beat/1", news)
         beats._look()
     now[0] += 0.5
-    assert beats.heard == {1: 0.5, 2: 4.5}
+    assert beats.silences == {1: 0.5, 2: 4.5}
 
 
 async def test_a_store_that_is_gone_loses_the_engine() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import DeviceUnavailable, EngineLost
-from hotreload.hosts.upstream.joining import Coordinator
+from hotreload.hosts.upstream.ranks import Coordinator
 from hotreload.hosts.upstream.store import Store
 from tests.hosts.member import free_address, in_processes
 from tests.waiting import look_until

@@ -21,8 +21,8 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.features import FEATURES
-from hotreload.hosts import beats, hearing
-from hotreload.hosts.life import follow, lead, meeting
+from hotreload.hosts import beats, signed_reader
+from hotreload.hosts.life import follow, lead, rank_group
 from hotreload.hosts.life.follow import Follow
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
@@ -91,10 +91,10 @@ class Hosts:
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     made: Any = Hosts(tmp_path)
-    monkeypatch.setattr(meeting, "Joined", made)
+    monkeypatch.setattr(rank_group, "Joined", made)
     monkeypatch.setattr(lead, "RankEngine", made)
     monkeypatch.setattr(follow, "RankEngine", made)
-    monkeypatch.setattr(hearing, "HEARING_SECONDS", 0.05)
+    monkeypatch.setattr(signed_reader, "HEARING_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(beats, "SILENT_LOOKS", 10**9)  # nobody is silent here

@@ -9,10 +9,10 @@ import pytest
 
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
 from hotreload.hosts import beats
-from hotreload.hosts.life import meeting
+from hotreload.hosts.life import rank_group
 from hotreload.hosts.life.follow import FollowerRefusal
-from hotreload.hosts.life.meeting import met
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.life.rank_group import meet
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.types import By
 from tests.hosts.memory import MemoryStore
 from tests.waiting import turn_until
@@ -46,7 +46,7 @@ class Place:
     @asynccontextmanager
     async def as_rank(self, own: int) -> AsyncIterator[Met]:
         lose: Callable[[EngineLost], None] = lambda why: self.lost.append(str(why))  # noqa: E731
-        async with met(Ranks(own, 3, "host:1"), 1.0, lose) as joined:
+        async with meet(Ranks(own, 3, "host:1"), 1.0, lose) as joined:
             yield joined  # type: ignore[misc]  # a stand-in
 
 
@@ -54,7 +54,7 @@ class Place:
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
     stand_in: Any = made
-    monkeypatch.setattr(meeting, "Joined", stand_in)
+    monkeypatch.setattr(rank_group, "Joined", stand_in)
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.001)
     return made
 

@@ -8,8 +8,8 @@ from hotreload.errors import ConfigError
 from hotreload.features import FEATURES
 from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import differences, to_agree_on
-from hotreload.hosts.life.meeting import ranks_of, trusting_ranks_of
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.life.rank_group import ranks_of, trusting_ranks_of
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.live_changes import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.load import load, missing_to_serve
 from hotreload.settings.sections import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.errors import DeviceUnavailable
-from hotreload.hosts import hearing
+from hotreload.hosts import signed_reader
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import (
     MOST_NUMBER,
@@ -22,7 +22,7 @@ from hotreload.hosts.bounds import (
     words,
 )
 from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
-from hotreload.hosts.hearing import MOST_DOUBTS, Doubts
+from hotreload.hosts.signed_reader import MOST_DOUBTS, Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from hotreload.types import Generation, Revision, Staged
@@ -185,7 +185,7 @@ def test_what_is_no_ballot_is_not_believed(text: str) -> None:
 async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hearing, "HEARING_SECONDS", 0.02)
+    monkeypatch.setattr(signed_reader, "HEARING_SECONDS", 0.02)
     store, heard = MemoryStore(), asyncio.Queue[Step]()
 
     async def do(step: Step) -> dict[str, str]:

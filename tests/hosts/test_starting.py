@@ -14,8 +14,8 @@ from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.engine.together import KEPT_TELLINGS, Meeting
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.engine.together import KEPT_TELLINGS, MeetingPlace
+from hotreload.hosts.upstream.ranks import Ranks
 from tests.fakes import unread
 from tests.hosts.memory import MemoryStore
 from tests.hosts.slice import NEW
@@ -69,7 +69,7 @@ async def test_what_several_ranks_cannot_do_is_refused_at_the_start(
 
 async def test_the_store_keeps_of_what_ranks_tell_each_other_only_the_last() -> None:
     store = MemoryStore()
-    meeting = Meeting(store, RANKS)
+    meeting = MeetingPlace(store, RANKS)
     for number in range(KEPT_TELLINGS + 1):
         meeting.tell(f"job {number}", "done")
     held = [store.get(f"hotreload/meet/job {number}/0", 0) for number in (0, 1, KEPT_TELLINGS)]

@@ -15,8 +15,8 @@ import pytest
 import hotreload
 from hotreload.cli import build_parser
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, repeated
-from hotreload.cli.trial.demo_story import STORY, DemoResult, ending, print_closing
+from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, repeat
+from hotreload.cli.trial.demo_story import STORY, DemoResult, describe_end, print_closing
 from tests.integration.process import START_SECONDS
 from tests.waiting import PATIENCE, look_until
 
@@ -137,13 +137,13 @@ def test_a_story_that_goes_another_way_is_no_success(
 
 def test_a_long_answer_is_the_sentence_again_and_again_to_the_last_token() -> None:
     says = "served by step 1"
-    told = [repeated(says, tokens) for tokens in (1, 4, 5, 7)]
+    told = [repeat(says, tokens) for tokens in (1, 4, 5, 7)]
     assert told == ["served", says, says, f"{says}served by"]
 
 
 def test_what_a_swap_costs_clients_is_told_in_its_line() -> None:
-    assert "nobody waited, none failed; 2 requests still by 1" in ending(
+    assert "nobody waited, none failed; 2 requests still by 1" in describe_end(
         ATTEMPT, 0, "2 requests still by 1"
     )
-    assert "nobody waited, 3 failed" in ending(ATTEMPT, 3)
-    assert "clients waited 4 ms" in ending(ATTEMPT | {"pause_seconds": 0.004}, 0)
+    assert "nobody waited, 3 failed" in describe_end(ATTEMPT, 3)
+    assert "clients waited 4 ms" in describe_end(ATTEMPT | {"pause_seconds": 0.004}, 0)

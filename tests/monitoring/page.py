@@ -34,7 +34,7 @@ def whole_page() -> Metrics:
     picture = picture_of(
         Ledger(history=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),
-        readings=Readings(heard=lambda: {1: 0.5}),
+        readings=Readings(silences=lambda: {1: 0.5}),
     )
     metrics = Counted(picture)
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))

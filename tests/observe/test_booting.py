@@ -1,7 +1,7 @@
 """What a start says of itself: which step, since when, how far, and how long it took last time."""
 
 from hotreload.events import Event, PhaseEntered, Progress, Wait
-from hotreload.picture.under_way import Booting
+from hotreload.picture.under_way import BootProgress
 from hotreload.types import START, Attempt, By, Outcome, Phase
 from tests.clock import Clock
 from tests.observe.things import STEP_7, STEP_8, ended
@@ -13,8 +13,8 @@ def started(seconds: float, outcome: Outcome = Outcome.LIVE) -> Attempt:
     return Attempt(STEP_7, outcome, None, {Phase.BUILDING: seconds}, 0.0, 0.0, by=BY_A_START)
 
 
-def after(*events: Event, history: tuple[Attempt, ...] = ()) -> Booting:
-    booting = Booting(lambda: history)
+def after(*events: Event, history: tuple[Attempt, ...] = ()) -> BootProgress:
+    booting = BootProgress(lambda: history)
     for event in events:
         booting.observe(event)
     return booting
@@ -22,7 +22,7 @@ def after(*events: Event, history: tuple[Attempt, ...] = ()) -> Booting:
 
 def test_it_names_the_step_and_the_revision_and_counts_from_its_beginning() -> None:
     clock = Clock()
-    booting = Booting(clock=clock, wall=lambda: 1_700_000_000.0 + clock() - 1000.0)
+    booting = BootProgress(clock=clock, wall=lambda: 1_700_000_000.0 + clock() - 1000.0)
     assert booting.fields()["step"] == "starting"
     clock.now += 2.0
     booting.observe(PhaseEntered(STEP_7, Phase.BUILDING))
@@ -72,7 +72,7 @@ def test_between_two_candidates_it_waits_for_what_it_says() -> None:
 
 def test_a_wait_that_is_told_again_has_not_begun_anew() -> None:
     clock = iter(range(9)).__next__
-    booting = Booting(clock=clock)
+    booting = BootProgress(clock=clock)
     for _ in range(3):
         booting.observe(Wait("its files", "start"))
     assert booting.fields()["step_seconds"] == 1

@@ -557,7 +557,7 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
 
 def test_each_host_of_an_engine_says_which_it_is_and_rank_0_when_it_heard_of_the_others() -> None:
     silent = {1: 0.5}
-    readings = Readings(heard=lambda: silent)
+    readings = Readings(silences=lambda: silent)
     leader = Counted(of_rank(0, readings))
     assert (value(leader, "rank"), value(leader, "ranks")) == (0, 3)
     assert value(leader, "rank_heard_seconds", rank="1") == 0.5

@@ -5,7 +5,7 @@ from collections import deque
 from hotreload.core.ledger import Ledger
 from hotreload.events import GenerationLive, RevisionWanted
 from hotreload.observe.metrics import Metrics
-from hotreload.observe.pictured import LONGEST_MESSAGE, shortened
+from hotreload.observe.pictured import LONGEST_MESSAGE, shorten
 from hotreload.types import Attempt, Reason
 from tests.observe.test_metrics import after, families
 from tests.observe.things import STEP_7, STEP_8, generation, rejected
@@ -44,5 +44,5 @@ def test_a_reason_is_one_line_of_text_however_long_and_whatever_files_it_names()
     odd = Reason("truncated", 'a\nfile "\udcff" ends\tearly')
     (told,) = said(failing(rejected(odd)), "last_failure_info")
     assert told["message"] == 'a file "\\udcff" ends early'
-    assert len(shortened("x " * 500)) == LONGEST_MESSAGE
-    assert shortened("x" * LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE
+    assert len(shorten("x " * 500)) == LONGEST_MESSAGE
+    assert shorten("x" * LONGEST_MESSAGE) == "x" * LONGEST_MESSAGE

@@ -216,9 +216,9 @@ def test_old_generations_fade_until_no_engine_is_asked_under_them() -> None:
     flipped = (GenerationLive(NEW, 0), GenerationLive(NEW, 1))
     for event in (*BOTH, *flipped, GenerationEnded(OLD, 0)):
         now.observe(event)
-    assert now.fading == [OLD]
+    assert now.older_generations == [OLD]
     now.observe(GenerationEnded(OLD, 1))
-    assert now.fading == []
+    assert now.older_generations == []
 
 
 def test_an_engine_that_drifted_is_named_until_it_is_lost_or_whole_again() -> None:

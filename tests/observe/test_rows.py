@@ -10,7 +10,7 @@ import pytest
 from hotreload.cli.client.attempts_text import words_of, words_of_judges
 from hotreload.cli.client.show import ago, for_here
 from hotreload.cli.client.status_text import status_text
-from hotreload.cli.client.top_frame import frame, written
+from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,
@@ -95,7 +95,7 @@ def test_command_and_top_make_no_words_of_their_own() -> None:
     text = " ".join(status_text(status, LATER).split())
     assert [r["name"] for r in status["rows"] if f"said of {r['name']}" not in text] == []
     lines = frame(status, (), width=300, height=60, now=LATER)
-    shown = "\n".join(written(line, colour=False) for line in lines)
+    shown = "\n".join(write_line(line, colour=False) for line in lines)
     for name in ("state", "revision", "gate", "fingerprint", "mode", "waiting for", "download"):
         assert f"said of {name}" in shown
 
@@ -106,7 +106,7 @@ def test_command_and_top_make_no_words_of_their_own() -> None:
 def test_top_shows_rows_in_the_same_words(name: str) -> None:
     status = everything()
     lines = frame(status, (), width=300, height=60, now=LATER)
-    text = "\n".join(written(line, colour=False) for line in lines)
+    text = "\n".join(write_line(line, colour=False) for line in lines)
     row = next(row for row in status["rows"] if row["name"] == name)
     assert for_here(row["words"], LATER, ago) in text
 

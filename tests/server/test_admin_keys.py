@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 
 from hotreload.json_fields import by_fields
-from hotreload.picture.words import asked
+from hotreload.picture.words import describe_order
 from hotreload.server.http.keys import ApiKeys
 from hotreload.types import By
 from tests.server.test_sglang import GUARDED
@@ -141,5 +141,5 @@ def test_people_read_where_the_key_came_from() -> None:
     told = by_fields(by)
     assert (told["address"], told["uid"]) == ("10.0.0.7:4711", None)
     who = "rollback by 10.0.0.7:4711 (admin key) through /update"
-    assert asked(told) == f"{who}, {told['at']}: bad answers"
+    assert describe_order(told) == f"{who}, {told['at']}: bad answers"
     assert not {"address", "route"} & by_fields(By("pin", 0, 7, 1.0)).keys()

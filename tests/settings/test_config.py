@@ -19,7 +19,7 @@ from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.settings import load as config
-from hotreload.settings.faults import masked
+from hotreload.settings.faults import mask
 from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings, class_with
@@ -450,7 +450,7 @@ def test_a_secrets_file_is_shown_and_a_secret_in_its_place_is_not_repeated(
     tmp_path: Path,
 ) -> None:
     file = "/etc/hotreload/token"
-    assert masked("source.token_file", file) == file
+    assert mask("source.token_file", file) == file
     assert "hf_abc" not in "".join(faults(tmp_path, f"{HUB}token_file = 'hf_abc'"))
 
 

@@ -32,7 +32,7 @@ def hub_source(
     )
 
 
-class Following(Watching):
+class Follower(Watching):
     """What a hub source wished and published so far, to be waited on."""
 
     def __init__(self, hub: LocalHub, cache: Path, **settings: Any) -> None:
@@ -54,9 +54,9 @@ class Following(Watching):
 
 
 @asynccontextmanager
-async def following(hub: LocalHub, cache: Path, **settings: Any) -> AsyncIterator[Following]:
+async def following(hub: LocalHub, cache: Path, **settings: Any) -> AsyncIterator[Follower]:
     """Follow the hub until the end of the block."""
-    follow = Following(hub, cache, **settings)
+    follow = Follower(hub, cache, **settings)
     running = asyncio.create_task(follow.run())
     try:
         await follow.until(lambda: follow.looks() > 0)

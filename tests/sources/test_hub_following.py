@@ -17,7 +17,7 @@ from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
 from hotreload.sources import huggingface
 from hotreload.sources.hub import client
 from tests.hub.local_hub import REPO, LocalHub, local_hub
-from tests.sources.following import LONG, Following, checkpoint, following, hub_source
+from tests.sources.following import LONG, Follower, checkpoint, following, hub_source
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ async def test_a_start_while_the_hub_wants_silence_goes_on_when_that_is_over(
 ) -> None:
     sha = hub.push(checkpoint("one"))
     hub.fault("HEAD", status=429, headers={"Retry-After": "1"})
-    follow = Following(hub, tmp_path)
+    follow = Follower(hub, tmp_path)
     with pytest.raises(SourceUnavailable, match="429"):
         await follow.source.resolve(None)
     running = asyncio.create_task(follow.run())

@@ -13,7 +13,7 @@ from hotreload.picture.words import (
     attempt_words,
     drift_text,
     loader_text,
-    named,
+    name_revision,
     outcome_word,
     plain,
     short_name,
@@ -46,7 +46,7 @@ HISTORY_HEAD = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON, C
 
 def outcome_text(attempt: Fields, generation: str | None) -> str:
     """Say in words how an attempt ended; `generation` is the one that answers requests now."""
-    name, outcome = named(attempt), attempt["outcome"]
+    name, outcome = name_revision(attempt), attempt["outcome"]
     if outcome == "live":
         return _live(attempt)
     words = {
@@ -64,7 +64,7 @@ def outcome_text(attempt: Fields, generation: str | None) -> str:
 
 
 def _live(attempt: Fields) -> str:
-    name, number = named(attempt), attempt["generation"]
+    name, number = name_revision(attempt), attempt["generation"]
     if not attempt["phases"]:
         return f"{name} is live already, as generation {number}"
     took = duration(sum(attempt["phases"].values()))
@@ -81,7 +81,7 @@ def dry_run_text(attempt: Fields, generation: str | None) -> str:
         " as far as can be told" if attempt["outcome"] == "passed" and attempt["unproven"] else ""
     )
     why = f": {plain(attempt['reason'])}" if attempt["reason"] else ""
-    lines = [f"dry run: {named(attempt)} {verdict}{unsure}{why}"]
+    lines = [f"dry run: {name_revision(attempt)} {verdict}{unsure}{why}"]
     lines += [f"  {line}" for line in show.pairs(list(_rows(attempt))).splitlines()]
     if generation and attempt["outcome"] != "lost":
         lines.append(f"  nothing has changed: generation {plain(generation)} goes on answering")
@@ -94,7 +94,7 @@ def _rows(attempt: Fields) -> Iterator[tuple[str, str]]:
         yield "loaded", loader_text(attempt)
         yield "change", drift_text(attempt)
     yield "probes", _probes(attempt)
-    if compared := [*_compared(attempt)]:
+    if compared := [*_comparison_lines(attempt)]:
         yield "compared", "\n".join(compared)
     if attempt["phases"]:
         spent = (f"{plain(name)} {duration(took)}" for name, took in attempt["phases"].items())
@@ -118,7 +118,7 @@ def _probes(attempt: Fields) -> str:
     return "\n".join(plain(finding) for finding in attempt["findings"]) or "not answered"
 
 
-def _compared(attempt: Fields) -> Iterator[str]:
+def _comparison_lines(attempt: Fields) -> Iterator[str]:
     """Say how it differs from what is live, and which limits are broken by that."""
     is_refused = attempt["outcome"] == "rejected"  # the findings have the answers, too
     found = words_of_judges(attempt, at_length=True)
@@ -137,11 +137,11 @@ def log_text(past: Fields) -> str:
         words = words_of(past)
         why = str(past["reason"] or "").removeprefix(f"{past['code']}: ")
         tone, said, notes = words["tone"], _sentence(past, words), [why, *words["notes"]]
-    at = show.local(_ended(past))
+    at = show.local(_end_time(past))
     first = show.paragraph(f"{at}  {for_here(said, now)}", show.BELOW)
     below = show.cut(for_here("; ".join(plain(each) for each in notes if each), now), LONGEST_NOTE)
-    lines = show.folded(below, max(show.LEAST_WORDS, show.room() - len(show.BELOW)))
-    return "\n".join([show.painted(first, tone), *(show.BELOW + each for each in lines if each)])
+    lines = show.fold(below, max(show.LEAST_WORDS, show.room() - len(show.BELOW)))
+    return "\n".join([show.paint(first, tone), *(show.BELOW + each for each in lines if each)])
 
 
 def _sentence(attempt: Fields, words: Fields) -> str:
@@ -194,8 +194,8 @@ def words_of_judges(attempt: Fields, *, at_length: bool) -> list[AttemptWords]:
 def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:
     rows = [
         (
-            moment(_ended(each), now),
-            "-" if "verb" in each else named(each),
+            moment(_end_time(each), now),
+            "-" if "verb" in each else name_revision(each),
             *_figures(each),
             plain(each.get("loader") or "-"),
             for_here(_asker(each) or "source", now),
@@ -214,11 +214,11 @@ def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
         notes = [*_notes(each), *([f"by {requester}"] if requester else [])]
         what = "-" if "verb" in each else short_name(each)
         words = for_here("; ".join(notes) or "-", now)
-        rows.append((ago(_ended(each), now), what, *_figures(each), words))
+        rows.append((ago(_end_time(each), now), what, *_figures(each), words))
     return HISTORY_HEAD, rows
 
 
-def _ended(past: Fields) -> Any:
+def _end_time(past: Fields) -> Any:
     return past["at"] if "verb" in past else past["finished_at"]
 
 

@@ -125,11 +125,11 @@ class DaemonClient:
 
     def events(self, method: str, path: str, fields: Fields | None = None) -> Iterator[Fields]:
         """Send a request and yield each event of the stream, until the daemon ends it."""
-        with self.listening(method, path, fields) as events:
+        with self.open_stream(method, path, fields) as events:
             yield from events
 
     @contextmanager
-    def listening(
+    def open_stream(
         self, method: str, path: str, fields: Fields | None = None
     ) -> Iterator[Iterator[Fields]]:
         """Send a request; inside the block its stream has begun, and no event is missed."""
@@ -144,7 +144,7 @@ class DaemonClient:
     ) -> Iterator[http.client.HTTPResponse]:
         body = None if fields is None else json.dumps(fields).encode()
         headers = {"Content-Type": "application/json"} if body else {}
-        connection = self._connected(method == "GET" and not path.startswith("/admin"), timeout)
+        connection = self._connect(method == "GET" and not path.startswith("/admin"), timeout)
         try:
             connection.request(method, path, body, headers)
             yield connection.getresponse()
@@ -157,13 +157,13 @@ class DaemonClient:
         finally:
             connection.close()
 
-    def _connected(self, looks: bool, timeout: float | None) -> "_Connection":
+    def _connect(self, looks: bool, timeout: float | None) -> "_Connection":
         """Connect to the daemon; a look tries first the socket where nothing has to wait."""
         if looks:
             with suppress(OSError):
-                return _connected(self._look_path, timeout)
+                return _connect(self._look_path, timeout)
         try:
-            return _connected(self._where.path, timeout)
+            return _connect(self._where.path, timeout)
         except OSError as error:
             raise self._unreachable(error) from error
 
@@ -237,7 +237,7 @@ def error_of(status: int, problem: Fields) -> HotReloadError:
     return kind(str(words), code=code, findings=problem.get("reasons", ()))
 
 
-def _connected(path: Path, timeout: float | None) -> "_Connection":
+def _connect(path: Path, timeout: float | None) -> "_Connection":
     connection = _Connection(path, timeout)
     try:
         connection.connect()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.ops.shipped import shipped
+from hotreload.cli.ops.shipped import find_shipped
 
 EXPLAINED = """\
 CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
@@ -59,7 +59,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the runbook says about a code, or every code there is."""
-    print(_all() if args.code is None else _explained(args.code))
+    print(_all() if args.code is None else _explain(args.code))
     return 0
 
 
@@ -75,7 +75,7 @@ def _all() -> str:
     )
 
 
-def _explained(code: str) -> str:
+def _explain(code: str) -> str:
     """Write each entry about a code: one that may mean several things has several."""
     from hotreload.cli.exits import Misused
     from hotreload.errors import did_you_mean, shown
@@ -120,7 +120,7 @@ def entries() -> Sequence[RunbookEntry]:
 
 
 def _pages() -> Iterator[Path]:
-    return iter(sorted(shipped("docs").glob("*.md")))
+    return iter(sorted(find_shipped("docs").glob("*.md")))
 
 
 def _entries_of(page: str, text: str) -> Iterator[RunbookEntry]:

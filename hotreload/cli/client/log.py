@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if not past:
             print("no attempt yet", file=sys.stderr)
         return 0
-    with daemon.listening("GET", "/events") as events:  # first: what ends meanwhile is in both
+    with daemon.open_stream("GET", "/events") as events:  # first: what ends meanwhile is in both
         past = newest_first(daemon.get("/history"))
         _print(past[: args.n], args.json)
         for event in events:

@@ -119,17 +119,17 @@ def status(args: argparse.Namespace) -> int:
     daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     if args.check:
-        return _checked(fields, args.json)
-    print(_dumped(fields) if args.json else status_text(fields))
+        return _check(fields, args.json)
+    print(_dump(fields) if args.json else status_text(fields))
     return 0
 
 
-def _checked(fields: Fields, as_json: bool) -> int:
+def _check(fields: Fields, as_json: bool) -> int:
     """Print all that is wrong, and return the exit code for it."""
     from hotreload.cli.client.status_text import check_text, summary_of
 
     said = summary_of(fields)
-    if text := _dumped(said) if as_json else check_text(fields):
+    if text := _dump(said) if as_json else check_text(fields):
         print(text)
     return check_code(fields, said["findings"])
 
@@ -142,7 +142,7 @@ def history(args: argparse.Namespace) -> int:
     past = newest_first(said)[: args.n]
     if args.json:
         shown = {name: [each for each in said.get(name, []) if each in past] for name in HISTORIES}
-        print(_dumped(shown))
+        print(_dump(shown))
     elif past:
         print(history_text(past))
     else:
@@ -164,7 +164,7 @@ def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf and of them all."""
     fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
-        print(_dumped(fields))
+        print(_dump(fields))
     else:
         for path, checksum in fields["leaves"].items():
             print(f"{checksum:>16}  {plain(path)}")
@@ -222,5 +222,5 @@ def _value(value: Any) -> str:
     return repr(text) if " " in text else text
 
 
-def _dumped(fields: Fields) -> str:
+def _dump(fields: Fields) -> str:
     return json.dumps(fields, indent=2)

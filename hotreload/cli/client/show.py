@@ -32,7 +32,7 @@ AFTER_A_PART = re.compile(r"(?<=[/_.,:=@-])")
 """The places at which a name that is too long for its column may be broken."""
 
 
-def painted(text: str, colour: str | None) -> str:
+def paint(text: str, colour: str | None) -> str:
     """Colour a text, if it goes to a terminal that may show colours."""
     if colour is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
@@ -96,7 +96,7 @@ def paragraph(text: str, indent: str = "") -> str:
 
 
 def _lines(text: str, width: int) -> list[str]:
-    return [part for line in text.split("\n") for part in folded(line, max(LEAST_WORDS, width))]
+    return [part for line in text.split("\n") for part in fold(line, max(LEAST_WORDS, width))]
 
 
 def table(head: Row, rows: Sequence[Row]) -> str:
@@ -106,43 +106,43 @@ def table(head: Row, rows: Sequence[Row]) -> str:
     others; or, where nothing would be left of it there, below each row.
     """
     widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head))]
-    if _taken(widths) <= room():
+    if _count_columns(widths) <= room():
         return "\n".join(_row(row, widths) for row in (head, *rows))
     *others, _ = widths
-    left = room() - _taken([*others, 0])
+    left = room() - _count_columns([*others, 0])
     if left >= LEAST_WORDS:
         return "\n".join(_row(row, [*others, left]) for row in (head, *rows))
-    others = _narrowed(others)
+    others = _narrow_columns(others)
     return "\n".join(_with_words_below(row, others) for row in (head, *rows))
 
 
 def fits(head: Row, rows: Sequence[Row]) -> bool:
     """True if such a table has its words beside the other columns here."""
     widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head) - 1)]
-    return _taken(widths) + len(GAP) + LEAST_WORDS <= room()
+    return _count_columns(widths) + len(GAP) + LEAST_WORDS <= room()
 
 
-def _taken(widths: Sequence[int]) -> int:
+def _count_columns(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _narrowed(widths: Sequence[int]) -> list[int]:
+def _narrow_columns(widths: Sequence[int]) -> list[int]:
     """Take from the widest column until all fit."""
     narrower = list(widths)
-    while _taken(narrower) > room() and max(narrower) > LEAST_COLUMN:
+    while _count_columns(narrower) > room() and max(narrower) > LEAST_COLUMN:
         narrower[narrower.index(max(narrower))] -= 1
     return narrower
 
 
 def _with_words_below(row: Row, widths: Sequence[int]) -> str:
     *cells, words = row
-    below = [] if words == "-" else folded(words, room() - len(BELOW))
+    below = [] if words == "-" else fold(words, room() - len(BELOW))
     return "\n".join([_row(cells, widths), *(BELOW + line for line in below)])
 
 
 def _row(row: Row, widths: Sequence[int]) -> str:
     """Write one row; a cell that is wider than its column has several lines."""
-    cells = [folded(cell, width, breaking=True) for cell, width in zip(row, widths, strict=True)]
+    cells = [fold(cell, width, breaking=True) for cell, width in zip(row, widths, strict=True)]
     lines = zip_longest(*cells, fillvalue="")
     return "\n".join(
         GAP.join(
@@ -181,22 +181,24 @@ def cut(text: str, room: int) -> str:
     return kept.rstrip() + "…" if room > 0 else ""
 
 
-def folded(text: str, room: int, *, breaking: bool = False) -> list[str]:
+def fold(text: str, room: int, *, breaking: bool = False) -> list[str]:
     """Return the text in lines of at most so many columns, none of which ends within a word.
 
     A word that is longer keeps a line of its own, which can be copied whole; `breaking` breaks it.
     """
-    lines = _filled(text.split(" "), " ", room)
+    lines = _fill_lines(text.split(" "), " ", room)
     for parts_of in (AFTER_A_PART.split, list) if breaking else ():
         lines = [
             piece
             for line in lines
-            for piece in ([line] if columns(line) <= room else _filled(parts_of(line), "", room))
+            for piece in (
+                [line] if columns(line) <= room else _fill_lines(parts_of(line), "", room)
+            )
         ]
     return [line.replace(TIED, " ") for line in lines]
 
 
-def _filled(parts: Iterable[str], between: str, room: int) -> list[str]:
+def _fill_lines(parts: Iterable[str], between: str, room: int) -> list[str]:
     """Join the parts to lines, each as long as there is room for."""
     first, *others = parts
     lines = [first]
@@ -209,7 +211,7 @@ def _filled(parts: Iterable[str], between: str, room: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def padded(text: str, room: int) -> str:
+def pad(text: str, room: int) -> str:
     """Return the text cut or filled up to exactly this many columns."""
     fitting = cut(text, room)
     return fitting + " " * (room - columns(fitting))

@@ -2,7 +2,7 @@
 
 from hotreload.cli.bar import bar
 from hotreload.cli.client import show
-from hotreload.cli.client.show import TIED, Now, for_here, painted
+from hotreload.cli.client.show import TIED, Now, for_here, paint
 from hotreload.picture.words import Fields, plain
 
 
@@ -17,20 +17,20 @@ def _value(row: Fields, now: Now) -> str:
     words = for_here(row["words"], now)
     if "share" in row:
         words = f"{bar(row['share'])}  {words}"
-    return painted(words, row["tone"])
+    return paint(words, row["tone"])
 
 
 def headline(status: Fields) -> str:
     """Write how things are in one sentence, with the command to type next."""
     said = summary_of(status)
-    return painted(show.paragraph(told(said)), said["tone"])
+    return paint(show.paragraph(write_words(said)), said["tone"])
 
 
 def check_text(status: Fields) -> str:
     """Write a line for each thing that is wrong, with the command to type next."""
     said = summary_of(status)
-    nobody = [told(said)] if status["reasons"] else []
-    lines = [*nobody, *(f"{plain(each['code'])}: {told(each)}" for each in said["findings"])]
+    nobody = [write_words(said)] if status["reasons"] else []
+    lines = [*nobody, *(f"{plain(each['code'])}: {write_words(each)}" for each in said["findings"])]
     return "\n".join(show.paragraph(line, show.BELOW) for line in lines)
 
 
@@ -52,7 +52,7 @@ def rows_of(status: Fields) -> list[Fields]:
     return rows.rows_of(status)
 
 
-def told(part: Fields) -> str:
+def write_words(part: Fields) -> str:
     """Write the words, and the command to type next, which stands on one line."""
     words = plain(part["words"])
     return f"{words}: {plain(part['next']).replace(' ', TIED)}" if part["next"] else words

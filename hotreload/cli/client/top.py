@@ -103,7 +103,7 @@ class TopScreen:
     def lines(self, *, colour: bool) -> list[str]:
         """Write all that is known, as large as the terminal is."""
         from hotreload.cli.client.show import now
-        from hotreload.cli.client.top_frame import frame, written
+        from hotreload.cli.client.top_frame import frame, write_line
 
         width, height = shutil.get_terminal_size((80, 24))
         shown = frame(
@@ -114,7 +114,7 @@ class TopScreen:
             now=now(),
             fault=self._fault,
         )
-        return [written(line, colour) for line in shown]
+        return [write_line(line, colour) for line in shown]
 
 
 def _draw(watch: TopScreen) -> None:
@@ -172,7 +172,7 @@ def _terminal() -> Iterator[_Terminal]:
         os.kill(os.getpid(), signal.SIGSTOP)
         enter()
 
-    with _woken() as wake:
+    with _wake_on_signals() as wake:
         signal.signal(signal.SIGTSTP, suspend)
         signal.signal(signal.SIGTERM, _end)
         enter()
@@ -195,7 +195,7 @@ def _end(*_: object) -> None:
 
 
 @contextmanager
-def _woken() -> Iterator[int]:
+def _wake_on_signals() -> Iterator[int]:
     """Yield a descriptor that becomes readable when a signal comes, as at a change of size."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGWINCH, lambda *_: None)

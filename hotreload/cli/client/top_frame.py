@@ -15,16 +15,16 @@ from hotreload.cli.client.show import (
     ago,
     columns,
     cut,
-    folded,
+    fold,
     for_here,
-    padded,
+    pad,
 )
-from hotreload.cli.client.status_text import rows_of, summary_of, told
+from hotreload.cli.client.status_text import rows_of, summary_of, write_words
 from hotreload.figures import duration
 from hotreload.picture.words import (
     Fields,
     drift_text,
-    named,
+    name_revision,
     plain,
     short_name,
 )
@@ -60,7 +60,7 @@ def frame(
     if status is not None:
         rows = {row["name"]: {**row, "words": _here(row["words"], now)} for row in rows_of(status)}
         top += [*_wrong(status, width), *_now(status, rows, width)]
-        top += [*_changed(rows, width), *_compared(attempts, width)]
+        top += [*_describe_loading(rows, width), *_comparison_line(attempts, width)]
         top += [[], *_attempt(status, rows, width), []]
         shown = attempts[: max(0, height - len(top))]
         ended = (each for each in shown if not each.get("dry_run"))
@@ -69,7 +69,7 @@ def frame(
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
 
 
-def written(line: Line, colour: bool) -> str:
+def write_line(line: Line, colour: bool) -> str:
     """Return a line as it goes to the terminal."""
     if not colour:
         return "".join(text for text, _ in line)
@@ -96,14 +96,14 @@ def _here(words: str, now: Now) -> str:
 def _wrong(status: Fields, width: int) -> Iterator[Line]:
     """Show the sentence and each fault, above all that may be cut off."""
     said = summary_of(status)
-    yield from _folded(told(said), said["tone"], width)
+    yield from _fold(write_words(said), said["tone"], width)
     for each in said["findings"]:
         short = {**each, "words": cut(each["words"], 3 * width)}
-        yield from _folded(f"{plain(each['code'])}: {told(short)}", each["tone"], width)
+        yield from _fold(f"{plain(each['code'])}: {write_words(short)}", each["tone"], width)
 
 
-def _folded(text: str, colour: str | None, width: int) -> Iterator[Line]:
-    return ([(line, colour)] for line in folded(text, width))
+def _fold(text: str, colour: str | None, width: int) -> Iterator[Line]:
+    return ([(line, colour)] for line in fold(text, width))
 
 
 def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
@@ -114,7 +114,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     still_answer = ["answering"] if status.get("answering", [])[1:] else []
     replicas = [name for name in rows if name.startswith("replica ")]
     doing = "boot" if "boot" in rows else "waiting for"
-    yield from _shown(rows, width, "rank", "paused", *still_answer, *replicas, doing)
+    yield from _show_rows(rows, width, "rank", "paused", *still_answer, *replicas, doing)
 
 
 def _state(status: Fields, rows: Rows) -> Line:
@@ -129,19 +129,19 @@ def _state(status: Fields, rows: Rows) -> Line:
     return [*line, (f"  {rows['revision']['words']}", "bold"), (since, None)]
 
 
-def _shown(rows: Rows, width: int, *names: str) -> Iterator[Line]:
+def _show_rows(rows: Rows, width: int, *names: str) -> Iterator[Line]:
     """Show those rows of these names that there are."""
     for row in (rows[name] for name in names if name in rows):
-        yield from _folded(f"{row['name']} {row['words']}", row["tone"], width)
+        yield from _fold(f"{row['name']} {row['words']}", row["tone"], width)
 
 
-def _changed(rows: Rows, width: int) -> Iterator[Line]:
+def _describe_loading(rows: Rows, width: int) -> Iterator[Line]:
     """Say on one line how the live weights were made, and what changed."""
     if row := rows.get("loaded"):
         yield [(cut(f"loaded {row['words']}", width), row["tone"])]
 
 
-def _compared(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
+def _comparison_line(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
     """Say on one line what the last comparison found, and how answers agreed before it."""
     found = [each for each in attempts if each.get("behaviour")][: 1 + COMPARED_BEFORE]
     if found:
@@ -154,14 +154,14 @@ def _compared(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
 
 def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     if (attempt := status["attempt"]) is not None:
-        yield [("attempt in progress: ", None), (named(attempt), "bold")]
+        yield [("attempt in progress: ", None), (name_revision(attempt), "bold")]
         names = [*attempt["phases"], *attempt.get("expected", ())]
         yield from _phases(attempt["phases"], names, status["phase"], width)
     elif last := rows.get("last attempt"):
         first, *others = last["words"].split("\n")
-        yield from _folded(f"last attempt: {first}", last["tone"], width)
+        yield from _fold(f"last attempt: {first}", last["tone"], width)
         for line in (each for each in others if each not in _said_by_judges(status)):
-            yield from _folded(cut(line, 3 * width), None, width)
+            yield from _fold(cut(line, 3 * width), None, width)
     elif "wanted" in rows:
         yield [("no attempt yet", "dim")]
     for row in rows.values():
@@ -186,7 +186,7 @@ def _phases(
         shown = [">" + plain(name) if name == current else plain(name) for name in row]
         took = [duration(spent[name]) if name in spent else "-" for name in row]
         for cells in (shown, took):
-            fitted = [padded(cell.replace("rolling_", ""), PHASE_COLUMNS - 1) for cell in cells]
+            fitted = [pad(cell.replace("rolling_", ""), PHASE_COLUMNS - 1) for cell in cells]
             yield [(f"{cell} ", hue) for cell, hue in zip(fitted, hues, strict=True)]
 
 
@@ -203,9 +203,9 @@ def _history(
     most = max(LEAST_ROOM, width // 4)
     rooms = [min(most, max(map(columns, column))) for column in zip(head, *rows, strict=True)]
     if rows:
-        yield [("  ".join([*_fitted(head, rooms), "REASON"]), "dim")]
+        yield [("  ".join([*_fit(head, rooms), "REASON"]), "dim")]
     for attempt, row in zip(attempts, rows, strict=True):
-        when, what, outcome, *rest = _fitted(row, rooms)
+        when, what, outcome, *rest = _fit(row, rooms)
         first: Line = [(f"{when}  {what}  ", None), (outcome, words_of(attempt)["tone"])]
         why = _here(str(attempt["code"] or "") if attempt is told else _why(attempt), now)
         beside = "  ".join(["", *rest, why])
@@ -215,7 +215,7 @@ def _history(
         else:
             yield [*first, ("  ".join(["", *rest]), None)]
             room = width - len(BELOW)
-            for line in folded(cut(why, 2 * room), room)[:2]:
+            for line in fold(cut(why, 2 * room), room)[:2]:
                 yield [(BELOW + line, None)]
 
 
@@ -227,8 +227,8 @@ def _why(attempt: Fields) -> str:
     return "; ".join(filter(None, [attempt["reason"], words["by"], *notes]))
 
 
-def _fitted(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
-    return [padded(cell, room) for cell, room in zip(cells, rooms, strict=True)]
+def _fit(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
+    return [pad(cell, room) for cell, room in zip(cells, rooms, strict=True)]
 
 
 def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
     answers, and EngineLost that this one will answer no request any more.
     """
     until = None if within is None else time.monotonic() + within
-    with _telling() as tell:
+    with _open_line() as tell:
         while True:
             status, fault = _look(daemon, until)
             if status is not None and not status["reasons"]:
@@ -56,8 +56,10 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
                 words = f"nobody is answered: {_reasons(status)}"
                 raise EngineLost(f"{words}; `hotreload explain EngineLost` says more")
             if until is not None and time.monotonic() >= until:
-                raise fault or NotReady(f"after {within:g} s it is not ready: {doing(status)}")
-            tell(str(fault).partition("\n")[0] if fault else doing(status))
+                raise fault or NotReady(
+                    f"after {within:g} s it is not ready: {describe_work(status)}"
+                )
+            tell(str(fault).partition("\n")[0] if fault else describe_work(status))
             time.sleep(ASK_AGAIN_SECONDS)
 
 
@@ -65,10 +67,10 @@ def check_ready(daemon: Any) -> None:
     """Raise NotReady when the daemon boots; that it is lost or stops, its answer will say."""
     status = daemon.get("/status")
     if status["state"] == "booting":
-        raise NotReady(doing(status))
+        raise NotReady(describe_work(status))
 
 
-def doing(status: Fields | None) -> str:
+def describe_work(status: Fields | None) -> str:
     """Say what a daemon that does not answer requests is at."""
     if status is None:
         return "the daemon starts or hangs"
@@ -93,7 +95,7 @@ def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadErr
 
 
 @contextmanager
-def _telling() -> Iterator[Any]:
+def _open_line() -> Iterator[Any]:
     """Yield a function that says a line: over the one before on a terminal, elsewhere if new."""
     is_seen, last = sys.stderr.isatty(), ""
 

@@ -91,6 +91,6 @@ def _size(files: Iterable[Path]) -> int:
     return total
 
 
-def existing(path: Path) -> Path:
+def find_existing(path: Path) -> Path:
     """Return the path, or the nearest folder above it that is there."""
     return next(each for each in (path, *path.absolute().parents) if each.exists())

@@ -157,10 +157,10 @@ def check_jax(facts: Facts) -> Advice:
         todo = "free the device, or fix JAX_PLATFORMS"
         return Advice("fail", f"JAX cannot start: {_last_words(told)}", todo)
     platform, count, found = told.stdout.splitlines()[-3:]
-    return _found(facts, platform, int(count), found)
+    return _advise_device(facts, platform, int(count), found)
 
 
-def _found(facts: Facts, platform: str, count: int, found: str) -> Advice:
+def _advise_device(facts: Facts, platform: str, count: int, found: str) -> Advice:
     engine = facts.settings.engine
     wanted, needed = engine.device, engine.tp * engine.replicas // engine.nnodes
     if wanted not in {"auto", platform}:
@@ -277,10 +277,10 @@ CHECKS: dict[str, Check] = {
 
 def examine(facts: Facts) -> dict[str, Advice]:
     """Run every check; a check that raises becomes advice, too."""
-    return {name: _made(check, facts) for name, check in CHECKS.items()}
+    return {name: _make_folder(check, facts) for name, check in CHECKS.items()}
 
 
-def _made(check: Check, facts: Facts) -> Advice:
+def _make_folder(check: Check, facts: Facts) -> Advice:
     try:
         return check(facts)
     except PermissionError as error:

@@ -16,8 +16,8 @@ from hotreload.cli.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.facts import holders
 from hotreload.hosts.life.agreement import differences, to_agree_on
-from hotreload.hosts.life.meeting import ranks_of
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.life.rank_group import ranks_of
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.kinds import ports_of_a_meeting
 
 REACH_SECONDS = 3.0
@@ -141,7 +141,7 @@ class _Host:
                 open_ports.callback(server.close)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_are_here.wait(), within)
-            found = list(compared(self._ranks, self._own, self._came))
+            found = list(compare_ranks(self._ranks, self._own, self._came))
             await asyncio.gather(*(self._tell(found, writer) for writer in self._writers))
         return found
 
@@ -160,7 +160,7 @@ class _Host:
             self._all_are_here.set()
 
 
-def compared(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[str]:
+def compare_ranks(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[str]:
     """Say what is wrong with those who came to rank 0, or did not."""
     numbers = [rank for rank, *_ in came]
     for rank in ranks.others:
@@ -181,7 +181,7 @@ async def _follow(ranks: Ranks, own: Words, within: float) -> list[str]:
     (host, port), *others = ports_of_a_meeting(ranks.address)
     try:
         async with asyncio.timeout(within):
-            reader, writer = await _reached(host, port)
+            reader, writer = await _connect(host, port)
             closed = [port for host, port in others if not await _can_reach(host, port)]
     except TimeoutError:
         return [f"rank 0 was not met at {ranks.address} within {within:g} s"]
@@ -195,7 +195,7 @@ async def _follow(ranks: Ranks, own: Words, within: float) -> list[str]:
         writer.close()
 
 
-async def _reached(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
+async def _connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
     """Connect, as soon as a process listens there."""
     while True:
         with suppress(OSError):

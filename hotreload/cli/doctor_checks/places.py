@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hotreload.checkpoint.fit import served_by
-from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
+from hotreload.cli.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops import machine
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
@@ -93,7 +93,7 @@ def check_source_file_system(facts: Facts) -> Advice:
 def check_state_file_system(facts: Facts) -> Advice:
     """Does the state survive a reboot?"""
     state = facts.settings.state.directory
-    kind = mount_of(existing(state), facts.mounts).kind
+    kind = mount_of(find_existing(state), facts.mounts).kind
     if kind in FORGETFUL:
         todo = "set [state] directory to a folder on a disk"
         return Advice("warn", f"{state} is on {kind}: a reboot forgets what was live", todo)

@@ -5,7 +5,7 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
-from hotreload.cli.doctor_checks.advice import Advice, Facts, existing, not_configured
+from hotreload.cli.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
@@ -70,7 +70,7 @@ def _for_good(name: str, value: int) -> str:
 def check_disk(facts: Facts) -> Advice:
     """Is there room for the private copy that is made of each checkpoint?"""
     state, need = facts.settings.state.directory, facts.weights_bytes
-    free = shutil.disk_usage(existing(state)).free
+    free = shutil.disk_usage(find_existing(state)).free
     if need is None:
         return _unknown(f"{_bytes(free)} free in {state}, where a copy of each checkpoint is made")
     says = f"{_bytes(free)} free in {state}, a copy of a checkpoint takes {_bytes(need)}"
@@ -86,7 +86,7 @@ def check_cache(facts: Facts) -> Advice:
     cache, user, need = facts.hub_cache, facts.user, facts.weights_bytes
     if cache is None:
         return not_configured("nothing is downloaded")
-    there = existing(cache)
+    there = find_existing(cache)
     if not user.may(there, os.W_OK | os.X_OK) and not _systemd_makes(cache):
         todo = f"install -d -o {user.name} {cache}"
         return Advice("fail", f"{user.name} may not write to {there}", todo)

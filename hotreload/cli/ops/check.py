@@ -87,14 +87,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.path = _on_this_disk(args, digests)
     except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
-        return _tell(_refused(refused), args)
+        return _tell(_report_refusal(refused), args)
     except HotReloadError as error:
         return _usage(str(error))
     for folder in filter(None, (args.path, args.against)):
         if not folder.is_dir():
             return _usage(f"{folder}: {_instead_of_a_folder(folder)}")
     try:
-        served = _served(args.against)
+        served = _read_served(args.against)
     except CheckpointCorrupt as error:
         return _usage(f"--against {args.against}: no engine can serve this model: {error}")
     if served is not None and not served.tensors:
@@ -133,7 +133,7 @@ def _tell(report: "Report", args: argparse.Namespace) -> int:
     return 0 if report.fit else FAILED
 
 
-def _refused(refused: "CheckpointRejected") -> "Report":
+def _report_refusal(refused: "CheckpointRejected") -> "Report":
     """Return the report on a checkpoint that was refused before there were files to look at."""
     from hotreload.checkpoint.check import Report
     from hotreload.checkpoint.findings import Finding
@@ -173,7 +173,7 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
     import asyncio
     from contextlib import closing
 
-    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.bar import Bar, make_observer
     from hotreload.cli.ops.repo import cache_of, token_of
     from hotreload.facts.hub_names import names_a_repo
     from hotreload.sources.hub.once import download
@@ -186,13 +186,13 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
             str(path),
             cache=cache_of(args),
             digests=digests,
-            publish=drawing(bar),
+            publish=make_observer(bar),
             token=token_of(args),
         )
         return asyncio.run(fetching)
 
 
-def _served(folder: Path | None) -> "Served | None":
+def _read_served(folder: Path | None) -> "Served | None":
     from hotreload.checkpoint.fit import served_by
 
     return served_by(folder) if folder is not None else None
@@ -223,24 +223,24 @@ def _as_json(report: "Report") -> str:
 
 def _as_text(report: "Report") -> str:
     from hotreload.checkpoint.findings import total
-    from hotreload.cli.client.show import painted
+    from hotreload.cli.client.show import paint
     from hotreload.figures import size as size_words
-    from hotreload.picture.words import counted
+    from hotreload.picture.words import count_of
 
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [
-        f"{painted(finding.code.ljust(width), 'bad')}  {finding.message}"
+        f"{paint(finding.code.ljust(width), 'bad')}  {finding.message}"
         for finding in report.findings
     ]
     lines += [f"note: {note}" for note in report.notes]
     if report.fit:
-        counts = f"{counted(len(report.tensors), 'tensor')}, {counted(len(report.files), 'file')}"
-        lines.append(f"{painted('fit', 'good')}: {counts}, {size_words(report.bytes)}")
+        counts = f"{count_of(len(report.tensors), 'tensor')}, {count_of(len(report.files), 'file')}"
+        lines.append(f"{paint('fit', 'good')}: {counts}, {size_words(report.bytes)}")
         if report.fingerprint is not None:
             lines.append(f"fingerprint {report.fingerprint}")
     else:
-        many = counted(total(report.findings), "finding")
-        lines.append(f"{painted('NOT FIT', 'bad')}: {many}")
+        many = count_of(total(report.findings), "finding")
+        lines.append(f"{paint('NOT FIT', 'bad')}: {many}")
     return "\n".join(lines)
 
 

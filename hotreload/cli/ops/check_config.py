@@ -104,9 +104,9 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
 
 
 def _print_settings(loaded: "Loaded", as_json: bool) -> None:
-    from hotreload.settings.faults import masked
+    from hotreload.settings.faults import mask
 
-    settings = masked("", loaded.settings.model_dump(mode="json"))
+    settings = mask("", loaded.settings.model_dump(mode="json"))
     if as_json:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps(answer, indent=2))

@@ -22,7 +22,7 @@ WANTED = {
 """A hint for each shell that needs more to find it."""
 
 
-def _installing(shell: str, before: str) -> str:
+def _install_commands(shell: str, before: str) -> str:
     """Return the commands that install a shell's script, each on a line that begins so."""
     folder, name = PLACES[shell]
     lines = [f"mkdir -p {folder}", f"hotreload completion {shell} >{folder}/{name}"]
@@ -34,11 +34,11 @@ EXPLAINED = f"""\
 Prints a script that completes verbs, options and what they take.
 
 to install it for bash:
-{_installing("bash", "  ")}
+{_install_commands("bash", "  ")}
 for zsh:
-{_installing("zsh", "  ")}
+{_install_commands("zsh", "  ")}
 for fish:
-{_installing("fish", "  ")}
+{_install_commands("fish", "  ")}
 or for this shell alone:
   bash   eval "$(hotreload completion bash)"
   zsh    eval "$(hotreload completion zsh)"      (after compinit)
@@ -82,7 +82,9 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
             for name, verb in action.choices.items():
                 verb.description = about[name]  # one line; the whole one is for --help
                 _mark_files(verb)
-    remarks = f"# Written by hotreload and shtab. To install it:\n{_installing(shell, '#   ')}\n"
+    remarks = (
+        f"# Written by hotreload and shtab. To install it:\n{_install_commands(shell, '#   ')}\n"
+    )
     return REMARKS.sub(lambda _: remarks, str(shtab.complete(parser, shell=shell)), count=1)
 
 

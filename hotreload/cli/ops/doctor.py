@@ -121,9 +121,9 @@ def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
 
 
 def _line(name: str, advice: "Advice") -> str:
-    from hotreload.cli.client.show import painted
+    from hotreload.cli.client.show import paint
     from hotreload.picture.words import plain
 
-    verdict = painted(f"{advice.verdict:<5}", TONE_OF_VERDICT[advice.verdict])
+    verdict = paint(f"{advice.verdict:<5}", TONE_OF_VERDICT[advice.verdict])
     todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""
     return f"{verdict} {name:<12} {plain(advice.says)}{todo}"

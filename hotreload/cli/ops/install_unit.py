@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     for path in stale:
         _remove(path)
         print(f"removed {path}, which does not apply any more")
-    for complaint in (*_complaints(installation), *_left(installation, args.prefix)):
+    for complaint in (*_complaints(installation), *_list_left(installation, args.prefix)):
         print(f"hotreload: {complaint}", file=sys.stderr)
     return _go_on(_next_steps(installation), enable=args.enable)
 
@@ -173,7 +173,7 @@ def _complaints(installation: "Installation") -> Iterator[str]:
         yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
 
 
-def _left(installation: "Installation", prefix: Path) -> Iterator[str]:
+def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
     """A socket from when this host did not follow another; it may be in use still."""
     from hotreload.cli.ops.units import UNITS_FOLDER, units_of
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import hotreload
 
 
-def shipped(folder: str) -> Path:
+def find_shipped(folder: str) -> Path:
     """Return the folder of this name: in the package as installed, or beside it in a checkout."""
     package = Path(hotreload.__file__).parent
     inside = package / folder

@@ -19,7 +19,7 @@ KINDS_OF_UNITS = ("socket", "service")
 
 def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
     """Stop the units, then remove the files; settings, keys, state and the user stay."""
-    files = [path for path in _written(instance, prefix) if path.exists()]
+    files = [path for path in _list_written(instance, prefix) if path.exists()]
     if dry_run:
         print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
         return 0
@@ -40,7 +40,7 @@ def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
     return 0
 
 
-def _written(instance: str | None, prefix: Path) -> Iterator[Path]:
+def _list_written(instance: str | None, prefix: Path) -> Iterator[Path]:
     """Yield what it has alone, and of what it has in common with others what none of them needs."""
     yield from (_drop_ins(instance, prefix) / name for name in OUR_DROP_INS)
     if instance and any(_other_instances(instance, prefix)):

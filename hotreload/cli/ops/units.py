@@ -13,7 +13,7 @@ from typing import Any
 
 from hotreload.cli.client.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.ops import unit_hosts, unit_words
-from hotreload.cli.ops.shipped import shipped
+from hotreload.cli.ops.shipped import find_shipped
 from hotreload.cli.ops.unit_words import INSTANCE
 from hotreload.errors import ConfigError
 from hotreload.facts.socket_names import LOOKING
@@ -123,11 +123,11 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
         _check_instance(installation, settings)
     for kind in _kinds(settings):
         name = f"hotreload{'@' if installation.instance else ''}.{kind}"
-        text = _fitted(_text(name), installation, settings)
+        text = _fit(_text(name), installation, settings)
         follows = unit_hosts.follows(settings)
         yield UNITS_FOLDER / name, unit_hosts.without_socket(text) if follows else text
     for kind in ("sysusers", "tmpfiles"):
-        text = _fitted(_text(f"hotreload.{kind}"), installation, settings)
+        text = _fit(_text(f"hotreload.{kind}"), installation, settings)
         if kind == "tmpfiles" and installation.config.parent != DEFAULT_CONFIG.parent:
             text += f"z {unit_words.pattern(installation.config)} 0644 root root\n"
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
@@ -150,7 +150,7 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
         yield FOR_DEVICES, NO_ACCELERATOR
     elif installation.devices:
         yield FOR_DEVICES, _devices(installation.devices)
-    if used := _used(installation.config, settings):
+    if used := _list_used(installation.config, settings):
         yield (
             FOR_MOUNTS,
             f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n",
@@ -161,7 +161,7 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
     if _setting(settings, "source", "kind") == "huggingface":
         yield FOR_HUB, _hub(credentials.values())
     if keys:
-        yield FOR_KEYS, KEYS_BEGIN + "".join(map(_loaded, keys))
+        yield FOR_KEYS, KEYS_BEGIN + "".join(map(_credential_line, keys))
     if lines := list(_paths(installation, settings)):
         yield FOR_PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:
@@ -188,9 +188,9 @@ def _check_instance(installation: Installation, settings: dict[str, Any]) -> Non
         why = "the template of all instances has a socket, and a follower must have none"
         raise ConfigError(f"{config}: no instance can follow another host: {why}")
     socket, state = (f"/run/hotreload/{instance}.sock", STATE / str(instance))
-    if _placed(config, settings, "server", "socket") != Path(socket):
+    if _place(config, settings, "server", "socket") != Path(socket):
         raise ConfigError(f"{config}: [server] socket must be {socket!r} for this instance")
-    if _placed(config, settings, "state", "directory") in (None, STATE):
+    if _place(config, settings, "state", "directory") in (None, STATE):
         raise ConfigError(
             f"{config}: [state] directory must be one of its own for this instance, such as "
             f"{str(state)!r}"
@@ -224,28 +224,28 @@ def has_metrics_address(installation: Installation) -> bool:
 
 def _own_folders(installation: Installation, settings: dict[str, Any]) -> list[Path]:
     named = (("state", "directory"), ("source", "cache"))
-    found = (_placed(installation.config, settings, *name) for name in named)
+    found = (_place(installation.config, settings, *name) for name in named)
     made = installation.made_for_it
     return [path for path in found if path and not _any_in([path / "x"], made)]
 
 
 def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
-    return _placed(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
+    return _place(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
 
 
-def _used(config: Path, settings: dict[str, Any]) -> list[Path]:
+def _list_used(config: Path, settings: dict[str, Any]) -> list[Path]:
     """Return the folders that the settings name, each once: those to read and those to write."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
-    found = (_placed(config, settings, *name) for name in named)
-    roots = (_at(config, root) for root in _listed(settings, "server", "update_roots"))
+    found = (_place(config, settings, *name) for name in named)
+    roots = (_at(config, root) for root in _list_texts(settings, "server", "update_roots"))
     return list(dict.fromkeys(path for path in (*found, *roots) if path))
 
 
 def _text(name: str) -> str:
-    return (shipped("systemd") / name).read_text(encoding="utf-8")
+    return (find_shipped("systemd") / name).read_text(encoding="utf-8")
 
 
-def _fitted(text: str, installation: Installation, settings: dict[str, Any]) -> str:
+def _fit(text: str, installation: Installation, settings: dict[str, Any]) -> str:
     user, command = unit_words.user(installation.user), unit_words.command(installation.command)
     socket = _socket(installation, settings)
     config = unit_words.argument(installation.config)
@@ -279,7 +279,7 @@ def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
     """Return each secret's file by its setting; a credential of the file's name is looked for."""
     found: dict[str, Path] = {}
     for section, key in SECRETS:
-        path = _placed(config, settings, section, key)
+        path = _place(config, settings, section, key)
         if path is None:
             continue
         other = next((each for each in found.values() if each.name == path.name), path)
@@ -289,7 +289,7 @@ def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
     return found
 
 
-def _loaded(path: Path) -> str:
+def _credential_line(path: Path) -> str:
     """Return the line that passes a file on."""
     name = unit_words.credential(path.name)
     return f"LoadCredential={name}:{unit_words.rest_of_line(path)}\n"
@@ -298,7 +298,7 @@ def _loaded(path: Path) -> str:
 def _hub(secrets: Iterable[Path]) -> str:
     """Return the shipped drop-in for following a hub, with the secrets that are set."""
     _, _, text = _text("hotreload.service.d/20-hub.conf").partition("[Unit]")
-    lines = "".join(map(_loaded, dict.fromkeys(secrets)))
+    lines = "".join(map(_credential_line, dict.fromkeys(secrets)))
     if not lines:  # a public repo without a webhook
         return "[Unit]" + text.replace(f"\n[Service]\n{SHIPPED_CREDENTIAL}", "")
     return SECRETS_BEGIN + "[Unit]" + text.replace(SHIPPED_CREDENTIAL, lines)
@@ -307,7 +307,7 @@ def _hub(secrets: Iterable[Path]) -> str:
 def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
     """Yield the lines that open folders which the sandbox would hide or protect."""
     config = installation.config
-    used = [installation.command, config, *installation.code, *_used(config, settings)]
+    used = [installation.command, config, *installation.code, *_list_used(config, settings)]
     if _any_in(used, HOMES):
         yield "ProtectHome=read-only"
     if _any_in(used, TEMPORARY):
@@ -320,7 +320,7 @@ def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:
     return any(folder in path.parents for path in paths for folder in folders)
 
 
-def _placed(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
+def _place(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
     """Return a path in the settings; a relative one starts at their file's folder."""
     value = _setting(settings, section, key)
     return _at(config, value) if value else None
@@ -330,7 +330,7 @@ def _at(config: Path, value: str) -> Path:
     return config.absolute().parent / Path(value).expanduser()
 
 
-def _listed(settings: dict[str, Any], section: str, key: str) -> list[str]:
+def _list_texts(settings: dict[str, Any], section: str, key: str) -> list[str]:
     table = settings.get(section)
     values = table.get(key) if isinstance(table, dict) else None
     return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     is_over_well = False
     try:
         port = free_port() if args.keep else None
-        with ended_by_any_signal(), Stage(folder, port).serving() as stage:
+        with ended_by_any_signal(), Stage(folder, port).serve() as stage:
             told = tell(stage)
             is_over_well = print_closing(told)
             if args.keep:

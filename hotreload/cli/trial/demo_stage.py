@@ -54,7 +54,7 @@ class Stage:
         write_tiny(self.checkpoints / f"step_{number}", sentence_of(number), damage=damage)
 
     @contextmanager
-    def serving(self) -> Iterator["Stage"]:
+    def serve(self) -> Iterator["Stage"]:
         """Run `hotreload serve` until the end of the block."""
         self.drop(1)
         say("starting the real sglang-jax engine on this CPU (10 to 40 s) …")
@@ -168,7 +168,7 @@ class ClientAnswer:
 
     def is_exactly(self, says: str) -> bool:
         """True if weights that say this sentence answer so, word for word."""
-        return self.text == (says if self.tokens is None else repeated(says, self.tokens))
+        return self.text == (says if self.tokens is None else repeat(says, self.tokens))
 
 
 @dataclass
@@ -182,7 +182,7 @@ class Clients:
     _enough: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
-    def asking(self) -> Iterator["Clients"]:
+    def ask(self) -> Iterator["Clients"]:
         """Ask until the end of the block."""
         threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(self.count)]
         for thread in threads:
@@ -225,7 +225,7 @@ def sentence_of(number: int) -> str:
     return f"served by step {number}"
 
 
-def repeated(says: str, tokens: int) -> str:
+def repeat(says: str, tokens: int) -> str:
     """Return what tiny weights say in so many tokens if they may not stop; the end is one, too."""
     first, *others = says.split()
     sentence = [first, *(f" {word}" for word in others), ""]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hotreload.cli.client.show import painted, table
+from hotreload.cli.client.show import paint, table
 from hotreload.cli.trial.demo_stage import (
     LONG_ANSWERS,
     ClientAnswer,
@@ -71,7 +71,7 @@ class DemoResult:
         ]
 
     @property
-    def mixed(self) -> list[ClientAnswer]:
+    def wrong_answers(self) -> list[ClientAnswer]:
         """Answers that are not exactly what the generation named in them says."""
         says = {1: sentence_of(1)}
         for chapter, attempt in self.chapters:
@@ -127,27 +127,27 @@ def tell(stage: Stage) -> DemoResult:
     say(f"{CLIENTS} clients ask from now on, {long}")
     clients = Clients(stage.daemon, CLIENTS)
     chapters: list[tuple[Chapter, Fields]] = []
-    with clients.asking():
+    with clients.ask():
         clients.warm_up()
         for chapter in STORY:
             say(f"dropping {chapter.label}: {chapter.what}")
             failed = len(clients.failures)
             stage.drop(chapter.number, chapter.damage)
             attempt = stage.outcome_of(chapter.label)
-            say(f"  {ending(attempt, len(clients.failures) - failed, stage.still_ending)}")
+            say(f"  {describe_end(attempt, len(clients.failures) - failed, stage.still_ending)}")
             say(f"  {stage.ask()}")
             chapters.append((chapter, attempt))
     return DemoResult(chapters, clients, stage.live_since)
 
 
-def ending(attempt: Fields, failed: int, still: str = "") -> str:
+def describe_end(attempt: Fields, failed: int, still: str = "") -> str:
     """Say how an attempt ended, how many requests failed meanwhile, and which have not ended."""
     if attempt["outcome"] == "live":
         held = attempt["pause_seconds"]
         waited = f"clients waited {duration(held)}" if held else "nobody waited"
         told = f"live: {waited}, {failed or 'none'} failed{f'; {still}' if still else ''}"
-        return painted(told, "bad" if failed or held else "good")
-    return painted(f"{attempt['outcome']}: {attempt['reason']}", "bad")
+        return paint(told, "bad" if failed or held else "good")
+    return paint(f"{attempt['outcome']}: {attempt['reason']}", "bad")
 
 
 def print_closing(told: DemoResult) -> bool:
@@ -158,14 +158,14 @@ def print_closing(told: DemoResult) -> bool:
     print(f"{len(clients.answers)} answers, failed requests: {len(clients.failures)}")
     print(f"longest wait: {duration(told.longest_wait)}")
     print(f"answers that ended under the old weights after a swap: {len(told.ended_by_the_old)}")
-    print(f"answers that were not exactly what their generation says: {len(told.mixed)}")
+    print(f"answers that were not exactly what their generation says: {len(told.wrong_answers)}")
     faults = [
         *told.surprises,
         *clients.failures[:SHOWN_FAULTS],
-        *map(str, told.mixed[:SHOWN_FAULTS]),
+        *map(str, told.wrong_answers[:SHOWN_FAULTS]),
     ]
     for fault in faults:
-        print(painted(f"  {fault}", "bad"))
+        print(paint(f"  {fault}", "bad"))
     return not faults
 
 

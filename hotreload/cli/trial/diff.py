@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotreload.cli.client.show import painted, pairs
+from hotreload.cli.client.show import paint, pairs
 from hotreload.cli.engine_args import add_engine_options, engine_options_of
 from hotreload.cli.exits import exit_code
 from hotreload.cli.ops.repo import add_repo_options, cache_of, token_of
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     found: Compared | None = None
     fault: HotReloadError | None = None
     try:
-        found = _found(args, settings, compare, steps)
+        found = _ask_and_compare(args, settings, compare, steps)
         check_limits(found.behaviour, compare.limits)
     except HotReloadError as error:
         fault = error
@@ -126,14 +126,14 @@ def _compare(settings: "Settings | None") -> "CompareSettings":
     return CompareSettings() if settings is None else settings.of(CompareSettings).with_files()
 
 
-def _found(
+def _ask_and_compare(
     args: argparse.Namespace, settings: "Settings | None", compare: "CompareSettings", steps: Steps
 ) -> "Compared":
     import asyncio
     from contextlib import closing, redirect_stdout
     from dataclasses import replace
 
-    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.bar import Bar, make_observer
     from hotreload.engine.versions import imports_explained
 
     options = engine_options_of(args)
@@ -150,7 +150,7 @@ def _found(
             corpus=compare.questions,
             cache=cache_of(args),
             token=token_of(args),
-            publish=drawing(bar),
+            publish=make_observer(bar),
             begins=steps.begin,
             **options,
         )
@@ -187,9 +187,9 @@ def report_text(
         ("differ most", "\n".join(map(str, found.behaviour.worst))),
     ]
     if fault is not None:
-        rows.append(("limits", painted(f"refused: {fault}", "bad")))
+        rows.append(("limits", paint(f"refused: {fault}", "bad")))
     elif has_limits:
-        rows.append(("limits", painted("kept", "good")))
+        rows.append(("limits", paint("kept", "good")))
     return pairs(rows)
 
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
     from contextlib import closing, redirect_stdout
 
-    from hotreload.cli.bar import Bar, drawing
+    from hotreload.cli.bar import Bar, make_observer
     from hotreload.cli.ops.xla_log import keep_remarks_out
 
     keep_remarks_out(args.device or "auto")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     out, engine_options = sys.stdout, engine_options_of(args)
     fetching = {"cache": cache_of(args), "token": token_of(args)}
     with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for our objects alone
-        given |= {**engine_options, **fetching, "publish": drawing(bar)}
+        given |= {**engine_options, **fetching, "publish": make_observer(bar)}
         return asyncio.run(_swap(given, out))
 
 

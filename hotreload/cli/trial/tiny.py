@@ -37,7 +37,7 @@ UNSOUND_NAMES = (
 )
 
 
-def _listed(names: str) -> str:
+def _fill(names: str) -> str:
     return textwrap.fill(
         names, 96, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
     )
@@ -96,11 +96,11 @@ def run(args: argparse.Namespace) -> int:
         raise Misused(str(error)) from None
     except OSError as error:
         raise Misused(f"{args.directory}: cannot be written: {error.strerror}") from error
-    print(_told(args, say))
+    print(_describe(args, say))
     return 0
 
 
-def _told(args: argparse.Namespace, say: str) -> str:
+def _describe(args: argparse.Namespace, say: str) -> str:
     from hotreload.figures import size as size_words
 
     directory = args.directory

@@ -11,7 +11,7 @@ from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, Objection
 from hotreload.picture.rows import row
-from hotreload.picture.words import counted, plain
+from hotreload.picture.words import count_of, plain
 from hotreload.types import Attempt, Revision
 
 ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, BakeOutcome.HELD))
@@ -110,7 +110,7 @@ def _signs(bake: Bake | None) -> Iterator[tuple[tuple[str, str], float]]:
 def _words(bake: Fields) -> Iterator[str]:
     """Say whose answers are compared, until when, and which signs were seen."""
     beside = f"{bake['old_answers']} of generation {bake['against']}"
-    yield f"{counted(bake['answers'], 'answer')} beside {beside}"
+    yield f"{count_of(bake['answers'], 'answer')} beside {beside}"
     yield f"until {bake['until']}"
     for each in bake["signals"]:
         old = f"before {each['old_answers']} of {bake['old_answers']}"

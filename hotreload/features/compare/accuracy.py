@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from hotreload.behaviour.asked import AnswerCheck, quoted
+from hotreload.behaviour.asked import AnswerCheck, quote
 from hotreload.features.compare.behaviour import RightAnswers
 
 ALPHA = 0.05
@@ -73,6 +73,6 @@ def smallest_drop(expected: int, live_right: int, better: int) -> float | None:
 
 
 def _words(lost: CheckedAnswers) -> str:
-    wanted = f"{lost.check.kind} {quoted(lost.check.text)}"
-    new = f"new {quoted(lost.new)}{', not marked in time' if lost.is_right is None else ''}"
-    return f"{quoted(lost.prompt)}: {wanted}; live {quoted(lost.live)}, {new}"
+    wanted = f"{lost.check.kind} {quote(lost.check.text)}"
+    new = f"new {quote(lost.new)}{', not marked in time' if lost.is_right is None else ''}"
+    return f"{quote(lost.prompt)}: {wanted}; live {quote(lost.live)}, {new}"

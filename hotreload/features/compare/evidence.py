@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.json_fields import Fields, round_numbers
-from hotreload.picture.words import AttemptWords, counted, plain
+from hotreload.picture.words import AttemptWords, count_of, plain
 from hotreload.types import Evidence
 
 ALL_PAIRS = 3
@@ -71,7 +71,7 @@ def behaviour_text(found: Fields) -> str:
     if right := found.get("right_answers"):
         words += f", {_right_answers(right)}"
     if found.get("heard") and found["heard_same_top"] is not None:
-        requests = counted(found["heard"], "heard request")
+        requests = count_of(found["heard"], "heard request")
         words += f", {found['heard_same_top']:.0%} along {requests}"
     bad = {name: found[name] for name in ("empty", "endless", "repeating")}
     more = [f"{n} {name}" for name, n in bad.items() if is_whole and n > found[f"live_{name}"]]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import batched
 
-from hotreload.behaviour.asked import Answered, Question, quoted
+from hotreload.behaviour.asked import Answered, Question, quote
 from hotreload.errors import NotJudged
 from hotreload.features.compare import answer_checks
 from hotreload.features.compare.accuracy import CheckedAnswers
@@ -56,7 +56,7 @@ def _expecting(
     """Each whose answer is expected, not marked yet, with its name."""
     for question, one, other in zip(asked, live, new, strict=True):
         if question.check is not None:
-            name = question.place or quoted(question.prompt)
+            name = question.place or quote(question.prompt)
             yield name, CheckedAnswers(question.prompt, question.check, one.text, other.text)
 
 

@@ -11,7 +11,7 @@ from hotreload.features.compare.hearing import HearingNow
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
-from hotreload.picture.words import counted
+from hotreload.picture.words import count_of
 from hotreload.types import Attempt
 
 COMPARED_FIGURES = {
@@ -120,7 +120,7 @@ def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Fam
 def _words(heard: Fields) -> Iterator[str]:
     """Say which requests are kept, or heard, to compare new weights by."""
     if heard["replay"]:
-        kept = f"{heard['kept']} of the last {counted(heard['replay'], 'request')}"
+        kept = f"{heard['kept']} of the last {count_of(heard['replay'], 'request')}"
         yield f"{kept} kept in memory ([compare] replay)"
     if heard["mirror"]:
         share = f"{heard['mirror'] * 100:.3g} % of those that end while a checkpoint waits"

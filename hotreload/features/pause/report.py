@@ -9,7 +9,7 @@ from hotreload.figures import duration
 from hotreload.json_fields import Fields, by_fields, iso
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
-from hotreload.picture.words import counted, who
+from hotreload.picture.words import count_of, who
 
 
 class PauseReport(FeatureReport):
@@ -56,7 +56,7 @@ class PauseReport(FeatureReport):
     def holds(self, status: Fields) -> str | None:
         """Say how many requests wait for its end."""
         pause = status.get("pause")
-        held = pause and counted(pause["held"], "request")
+        held = pause and count_of(pause["held"], "request")
         return f"holds {held} while somebody has it paused" if held else None
 
     def rows(self, status: Fields) -> Iterable[Fields]:
@@ -89,5 +89,5 @@ class PauseReport(FeatureReport):
 
 def _words(pause: Fields) -> Iterator[str]:
     """Say who paused and how many wait, and when it ends by itself."""
-    yield f"by {who(pause['by'])}: {counted(pause['held'], 'request')} held"
+    yield f"by {who(pause['by'])}: {count_of(pause['held'], 'request')} held"
     yield f"since {pause['since']}, for {duration(pause['limit'])} at most"

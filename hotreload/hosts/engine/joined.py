@@ -17,9 +17,9 @@ from collections.abc import Iterable
 
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts.bounds import NotBelieved, words
-from hotreload.hosts.engine.together import Meeting
-from hotreload.hosts.hearing import Doubts, Ear
-from hotreload.hosts.upstream.joining import Ranks, join, leave
+from hotreload.hosts.engine.together import MeetingPlace
+from hotreload.hosts.signed_reader import Doubts, Ear
+from hotreload.hosts.upstream.ranks import Ranks, join, leave
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
@@ -108,7 +108,7 @@ class Joined:
     def __init__(self, ranks: Ranks, store: Store) -> None:
         self.ranks = ranks
         self.store = store
-        self.meeting = Meeting(store, ranks)
+        self.meeting = MeetingPlace(store, ranks)
         self._builds = 0
 
     @classmethod

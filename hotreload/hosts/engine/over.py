@@ -75,18 +75,18 @@ class OverRanks:
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights the canary prompts; every rank computes the answers."""
-        async with self._ranks.step(PROVE, self._called(staged)) as step:
+        async with self._ranks.step(PROVE, self._set_name(staged)) as step:
             await step.all_did(partial(self._own.prove, staged))
 
     async def flip(self, staged: Staged) -> Staged:
         """Have `staged` answer new requests from one turn of all ranks on."""
-        async with self._ranks.step(FLIP, self._called(staged)) as step:
+        async with self._ranks.step(FLIP, self._set_name(staged)) as step:
             before, _ = await step.all_did(partial(self._own.flip, staged), staged)
             return before
 
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live on all ranks in one turn, and return what was live."""
-        async with self._ranks.step(EXCHANGE, self._called(staged)) as step:
+        async with self._ranks.step(EXCHANGE, self._set_name(staged)) as step:
             before, _ = await step.all_did(partial(self._own.exchange, staged), staged)
             return before
 
@@ -97,7 +97,7 @@ class OverRanks:
 
     async def retire(self, staged: Staged) -> None:
         """Wait until nothing is under way under weights that nobody holds a lease on any more."""
-        async with self._ranks.step(RETIRE, self._called(staged)) as step:
+        async with self._ranks.step(RETIRE, self._set_name(staged)) as step:
             await step.others_did()
             # Others may take their steps meanwhile.
             ending = asyncio.create_task(self._own.retire(staged))
@@ -108,7 +108,7 @@ class OverRanks:
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights on every rank."""
-        async with self._ranks.step(RELEASE, self._called(staged)) as step:
+        async with self._ranks.step(RELEASE, self._set_name(staged)) as step:
             self._names.pop(staged.weights)
             await step.all_did(partial(self._own.release, staged))
 
@@ -129,7 +129,7 @@ class OverRanks:
         async with self._ranks.step(LIVE, about) as step:
             await step.others_did()
 
-    def _called(self, staged: Staged) -> Mapping[str, str]:
+    def _set_name(self, staged: Staged) -> Mapping[str, str]:
         return {"set": self._names[staged.weights]}
 
     # --- what an engine over several hosts cannot -------------------------------------------------

@@ -27,9 +27,9 @@ from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, No
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements, turns_of
 from hotreload.hosts.steps import in_step, next_job
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.upstream.turns import Turns
-from hotreload.hosts.upstream.wire import guarded
+from hotreload.hosts.upstream.wire import guard_sockets
 from hotreload.threads import in_thread, list_left_behind
 from hotreload.types import Checkpoint, Revision, Staged
 
@@ -94,7 +94,7 @@ class RankEngine(SglangEngine):
         A cancel does not wait for a build that waits for another rank's, and leaves it behind:
         EngineLost for each later one, since this process can build no more.
         """
-        terms = _checked(terms)
+        terms = _check_options(terms)
         if ENGINE_START in list_left_behind():
             raise EngineLost(
                 "an earlier start waits for another rank's for ever; only a new process helps"
@@ -178,10 +178,10 @@ class RankEngine(SglangEngine):
 
 def distributed_by(ranks: Ranks) -> Distributed:
     """Return the hooks for an engine of these ranks, which have met."""
-    return Distributed(ranks.arguments, partial(guarded, ranks.secret), Turns)
+    return Distributed(ranks.arguments, partial(guard_sockets, ranks.secret), Turns)
 
 
-def _checked(terms: StagingOptions) -> StagingOptions:
+def _check_options(terms: StagingOptions) -> StagingOptions:
     """Two sets on the device: by `auto` each rank would decide for itself."""
     if terms.memory == "host":
         words = "new weights wait beside the live ones where [engine] nnodes > 1: set 'double'"

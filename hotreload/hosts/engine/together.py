@@ -14,10 +14,10 @@ from hotreload.engine.upstream.thread.scheduler import SchedulerThread, Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.leaf.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
-from hotreload.hosts.bounds import NotBelieved, number, parsed
-from hotreload.hosts.hearing import Ear
+from hotreload.hosts.bounds import NotBelieved, number, parse_bounded
+from hotreload.hosts.signed_reader import Ear
 from hotreload.hosts.steps import next_job
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
@@ -37,7 +37,7 @@ def turns_of(scheduler: SchedulerThread) -> Turns:
     return scheduler.turns
 
 
-class Meeting:
+class MeetingPlace:
     """Place where ranks tell each other things, each one under a name."""
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
@@ -75,7 +75,7 @@ class BetweenStepsOfAll(BetweenSteps):
     """
 
     def __init__(
-        self, scheduler: SchedulerThread, front: Front, watch: EngineWatch, meeting: Meeting
+        self, scheduler: SchedulerThread, front: Front, watch: EngineWatch, meeting: MeetingPlace
     ) -> None:
         super().__init__(scheduler, front, watch)
         self._meeting = meeting
@@ -130,22 +130,22 @@ class BetweenStepsOfAll(BetweenSteps):
 
 
 async def gather(
-    meeting: Meeting, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
+    meeting: MeetingPlace, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
 ) -> list[Any]:
     """Gather what each rank says of the same, as JSON has it, this one's first; every rank asks."""
     text = json.dumps(own)
     await in_thread(lambda cancel: meeting.tell(name, text))
-    said = await meeting.heard(name, lambda text: read(parsed(text, MOST_TOLD)))
+    said = await meeting.heard(name, lambda text: read(parse_bounded(text, MOST_TOLD)))
     return [read(json.loads(text)), *said]
 
 
-async def merge_measurements(meeting: Meeting, name: str, own: Measured) -> Measured:
+async def merge_measurements(meeting: MeetingPlace, name: str, own: Measured) -> Measured:
     """Add up what is known of a set, of which each rank measured its own; every rank asks."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
-    return added_up(await gather(meeting, name, [sums, dict(own.rms)], _measured))
+    return added_up(await gather(meeting, name, [sums, dict(own.rms)], _read_measured))
 
 
-def _measured(told: Any) -> Measured:
+def _read_measured(told: Any) -> Measured:
     try:
         sums, rms = told
         return Measured(

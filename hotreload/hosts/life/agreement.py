@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hotreload import __version__
 from hotreload.life.start.model_files import digests_of_side_files
-from hotreload.observe.metrics import installed
+from hotreload.observe.metrics import version_of
 from hotreload.settings.credentials import read_join_secret
-from hotreload.settings.faults import masked
+from hotreload.settings.faults import mask
 from hotreload.settings.live_changes import ALIKE
 from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
@@ -35,7 +35,7 @@ def to_agree_on(settings: Settings) -> dict[str, str]:
     """List what every other host must have the same; reads the model's small files."""
     return {
         "hotreload": __version__,
-        **{package: installed(package) for package in PACKAGES},
+        **{package: version_of(package) for package in PACKAGES},
         **{name: str(getattr(settings.engine, name)) for name in ALIKE_IN_ENGINE},
         **{f"[reload] {name}": str(getattr(settings.reload, name)) for name in ALIKE_IN_RELOAD},
         **{f"[engine.args] {name}": text for name, text in _args(settings)},
@@ -70,7 +70,7 @@ def _sentence(name: str, here: str | None, there: str | None) -> str:
 def _args(settings: Settings) -> Iterator[tuple[str, str]]:
     """No secret leaves the host: the ranks' store asks nobody for a password."""
     for name, value in sorted(settings.engine.args.items()):
-        yield name, json.dumps(masked(name, value), sort_keys=True)
+        yield name, json.dumps(mask(name, value), sort_keys=True)
 
 
 def _secret(file: Path | None) -> Iterator[tuple[str, str]]:

@@ -25,9 +25,9 @@ from hotreload.hosts.bounds import live_of, revision_of
 from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_to_agree_on
-from hotreload.hosts.life.meeting import Lose, met
-from hotreload.hosts.steps import About, Following, take_part
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.life.rank_group import Lose, meet
+from hotreload.hosts.steps import About, StepFollower, take_part
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Follower
 from hotreload.life.checkpoint_checks import CheckpointChecks
 from hotreload.life.running_engine import RunningEngine
@@ -45,7 +45,7 @@ from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
 NOT_RANK_0 = "not_rank_0"
 
 
-class Follow(Following[RankEngine]):
+class Follow(StepFollower[RankEngine]):
     """One life of such a rank."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Follow(Following[RankEngine]):
     async def run(self) -> NoReturn:
         """Follow until rank 0 goes or the engine is lost: EngineLost says which."""
         within = self._settings.engine.join_timeout
-        async with met(self._ranks, within, self._lose) as (joined, _):
+        async with meet(self._ranks, within, self._lose) as (joined, _):
             self._joined: Joined = joined
             following = Follower(joined.store, self._ranks.own).follow(partial(take_part, self))
             try:
@@ -92,7 +92,7 @@ class Follow(Following[RankEngine]):
                     tasks.create_task(self._until_dead(), name="watch the engine")
             finally:
                 self._slot.clear()
-                await run_to_end(self._closed())
+                await run_to_end(self._close())
         raise AssertionError("nothing else ends it")
 
     def lose(self, why: EngineLost) -> None:
@@ -108,7 +108,7 @@ class Follow(Following[RankEngine]):
             self._lose(lost)
             raise
 
-    async def _closed(self) -> None:
+    async def _close(self) -> None:
         try:
             await self._copies.aclose()
         finally:
@@ -132,7 +132,7 @@ class Follow(Following[RankEngine]):
             raise EngineLost("rank 0 begins anew, and here an engine is built")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
         revision = revision_of(about)
-        checkpoint = await self._prepared(revision, pass_no_failpoint)
+        checkpoint = await self._prepare(revision, pass_no_failpoint)
         model = self._settings.engine.model or checkpoint.path
         progress = self._attempts.progress_of(revision, pass_no_failpoint)
         copied = to_start_from(self._settings, model, checkpoint, progress)
@@ -158,19 +158,19 @@ class Follow(Following[RankEngine]):
 
     async def prepare(self, revision: Revision) -> Checkpoint:
         """Fetch a revision from this host's own source and check it, as an attempt does."""
-        checkpoint = await self._prepared(revision, failpoints.reach)
+        checkpoint = await self._prepare(revision, failpoints.reach)
         await failpoints.reach("staging")
         return checkpoint
 
-    async def _prepared(self, revision: Revision, reach: Reach) -> Checkpoint:
+    async def _prepare(self, revision: Revision, reach: Reach) -> Checkpoint:
         """Fetch a revision from this host's own source, and check it."""
         progress = self._attempts.progress_of(revision, reach)
         try:
             checkpoint = await prepare(
                 progress,
                 WantedCheck(progress, asyncio.Event()),
-                fetch=self._fetched,
-                validate=self._checked,
+                fetch=self._fetch,
+                validate=self._check,
                 rules=self._rules,
             )
         finally:
@@ -178,7 +178,7 @@ class Follow(Following[RankEngine]):
         self._last = checkpoint
         return checkpoint
 
-    async def _fetched(self, revision: Revision) -> Path:
+    async def _fetch(self, revision: Revision) -> Path:
         """The folder of the model is none that a source knows."""
         model = self._settings.engine.model
         if model is not None and model.name == revision.label:
@@ -202,7 +202,7 @@ class Follow(Following[RankEngine]):
             return otherwise
         return f"{revision}: other bytes have that name on this host ({here.id[:12]})"
 
-    async def _checked(self, revision: Revision, path: Path) -> Checkpoint:
+    async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         if self._own is None:
             self._checking.serve(await served_from(self._settings.engine.model or path))
         return await self._checking(revision, path)

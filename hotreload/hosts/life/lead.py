@@ -20,9 +20,9 @@ from hotreload.hosts.engine.joined import Joined
 from hotreload.hosts.engine.over import OverRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.life.agreement import NUMBERS_GIVEN, differences, read_to_agree_on
-from hotreload.hosts.life.meeting import Lose, met
+from hotreload.hosts.life.rank_group import Lose, meet
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Ballot, Chair
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import stage_seconds
@@ -70,14 +70,14 @@ class Lead:
             prove=settings.reload.probe_timeout / settings.reload.shadow_share,
         )
 
-    def heard(self) -> Mapping[int, float]:
+    def silences(self) -> Mapping[int, float]:
         """Seconds since each other rank gave a sign of life; empty before they meet."""
-        return self._beats.heard if self._beats else {}
+        return self._beats.silences if self._beats else {}
 
     @asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
         """Meet the other ranks and be with them; ConfigError names one that cannot take part."""
-        async with met(self._ranks, self._seconds.meet, self._lose) as (joined, self._beats):
+        async with meet(self._ranks, self._seconds.meet, self._lose) as (joined, self._beats):
             self._joined: Joined = joined
             self._chair = Chair(joined.store, list(self._ranks.others))
             await self._agree()
@@ -96,7 +96,7 @@ class Lead:
 
     async def _said_hello(self) -> list[Ballot]:
         try:
-            return await self._asked(HELLO)
+            return await self._ask_all(HELLO)
         except TryAgain as fault:
             is_setting = fault.code == ConfigError.code
             raise (ConfigError if is_setting else DeviceUnavailable)(str(fault)) from fault
@@ -105,13 +105,13 @@ class Lead:
 
     async def make(self, *, revision: Revision, **asked: Any) -> OverRanks:
         """Start the engine on all ranks, from a checkpoint that this one has prepared."""
-        await self._asked(PREPARE, words_of(revision))
+        await self._ask_all(PREPARE, words_of(revision))
         start = partial(RankEngine.start_rank, self._joined, revision=revision, **asked)
-        own = await self._built(start)
+        own = await self._build(start)
         self._engine = OverRanks(own, self._chair, self._seconds)
         return self._engine
 
-    async def _built(self, build: Callable[[], Coroutine[Any, Any, RankEngine]]) -> RankEngine:
+    async def _build(self, build: Callable[[], Coroutine[Any, Any, RankEngine]]) -> RankEngine:
         """Build this rank's part while the others build theirs: each waits for all.
 
         Once one has failed, only failing can end the others' builds: they hang. Where all failed
@@ -137,7 +137,9 @@ class Lead:
             await run_to_end(_undone(own, others))
             raise
 
-    async def _asked(self, kind: StepKind, about: Mapping[str, str] | None = None) -> list[Ballot]:
+    async def _ask_all(
+        self, kind: StepKind, about: Mapping[str, str] | None = None
+    ) -> list[Ballot]:
         """Have all others do this before there is an engine; the gravest of what they say."""
         step = await self._chair.call(kind.name, about)
         return await self._chair.all_did(step, kind.within(self._seconds))

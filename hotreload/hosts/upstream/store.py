@@ -27,7 +27,7 @@ class Store:
         try:
             self._client.key_value_set(key, value, allow_overwrite=True)
         except self._fault as fault:
-            raise _lost(fault) from fault
+            raise _engine_lost(fault) from fault
 
     def get(self, key: str, within: float) -> str | None:
         """The value of the key, waited for so many seconds; None when it has none by then."""
@@ -37,7 +37,7 @@ class Store:
         except self._fault as fault:
             if str(fault).startswith(NOTHING_THERE):
                 return None
-            raise _lost(fault) from fault
+            raise _engine_lost(fault) from fault
         return value.decode(errors="replace")
 
     def forget(self, key: str) -> None:
@@ -45,9 +45,9 @@ class Store:
         try:
             self._client.key_value_delete(key)
         except self._fault as fault:
-            raise _lost(fault) from fault
+            raise _engine_lost(fault) from fault
 
 
-def _lost(fault: Exception) -> EngineLost:
+def _engine_lost(fault: Exception) -> EngineLost:
     why = str(fault).partition("\n")[0]
     return EngineLost(f"rank 0 has ended, or is out of reach: the ranks' store says {why}")

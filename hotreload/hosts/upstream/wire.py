@@ -25,7 +25,7 @@ class _Keys:
 
 
 @contextmanager
-def guarded(join_secret: str | None) -> Iterator[None]:
+def guard_sockets(join_secret: str | None) -> Iterator[None]:
     """Construct a scheduler in here: its sockets between hosts want the secret."""
     from sgl_jax.srt.managers import scheduler
 
@@ -36,7 +36,7 @@ def guarded(join_secret: str | None) -> Iterator[None]:
 
     def make_guarded(context: Any, kind: Any, endpoint: str, bind: bool) -> Any:
         is_between_hosts = endpoint.startswith("tcp://")
-        made_by = _Guarding(context, keys, bind) if is_between_hosts else context
+        made_by = _GuardedContext(context, keys, bind) if is_between_hosts else context
         return make(made_by, kind, endpoint, bind)
 
     scheduler.get_zmq_socket = make_guarded
@@ -46,7 +46,7 @@ def guarded(join_secret: str | None) -> Iterator[None]:
         scheduler.get_zmq_socket = make
 
 
-class _Guarding:
+class _GuardedContext:
     """Stands where upstream makes a socket of a context, just before it binds or connects."""
 
     def __init__(self, context: Any, keys: _Keys, binds: bool) -> None:

@@ -16,7 +16,7 @@ from hotreload.core.ledger import ServedBy
 from hotreload.errors import CheckpointRejected, ConfigError
 from hotreload.life.start.model_files import closed_at, digests_of_side_files
 from hotreload.life.start.whereabouts import read_from_disk, reject_on_fault
-from hotreload.observe.metrics import installed
+from hotreload.observe.metrics import version_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 from hotreload.types import Served
@@ -60,8 +60,8 @@ async def served_by_now(settings: Settings, model: Path) -> ServedBy:
 def _served_by(settings: Settings, model: Path) -> ServedBy:
     engine = settings.engine
     return ServedBy(
-        sglang_jax=installed("sglang-jax"),
-        jax=installed("jax"),
+        sglang_jax=version_of("sglang-jax"),
+        jax=version_of("jax"),
         dtype=engine.dtype,
         tp=engine.tp,
         args=_digest(sorted(engine.args.items())),

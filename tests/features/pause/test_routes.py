@@ -16,7 +16,7 @@ from hotreload.errors import NotServing
 from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.routes import OF_PAUSES, pause_routes
 from hotreload.hosts.life.follow import FollowerRefusal
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture
 from hotreload.types import By, Lease

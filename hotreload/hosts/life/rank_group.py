@@ -9,7 +9,7 @@ from dataclasses import replace
 from hotreload.errors import EngineLost, RankLeft, first_of
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.engine.joined import Joined
-from hotreload.hosts.upstream.joining import Ranks
+from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.load import Settings
 from hotreload.threads import run_to_end
@@ -39,7 +39,7 @@ def trusting_ranks_of(settings: Settings) -> Ranks | None:
 
 
 @asynccontextmanager
-async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
+async def meet(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
     """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
 
     A rank that goes by itself tells the others why: none of them can go on without it. They go
@@ -58,7 +58,7 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(watched(beats, hear), name="beats")
+            beating = tasks.create_task(watch(beats, hear), name="beats")
             yield joined, beats
             beating.cancel()
     except BaseException as end:
@@ -66,7 +66,7 @@ async def met(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Jo
         raise
 
 
-async def watched(beats: Beats, lose: Lose) -> None:
+async def watch(beats: Beats, lose: Lose) -> None:
     """Look after the others until EngineLost names one that is gone."""
     try:
         await beats.run()
