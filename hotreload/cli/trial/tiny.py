@@ -43,7 +43,7 @@ def _fill(names: str) -> str:
     )
 
 
-_KINDS = f"damages, each of which the checks or the probe refuse:\n{_listed(UNSOUND_NAMES)}"
+_KINDS = f"damages, each of which the checks or the probe refuse:\n{_fill(UNSOUND_NAMES)}"
 ARCH_NAMES = "qwen3, qwen2, llama"
 DEFAULT_ARCH = "qwen3"
 QUICK_SETTINGS = {
