@@ -125,8 +125,8 @@ class Checkpoint:
     is_part: bool = False
     """True if it lacks tensors that the model needs: these stay as they are live."""
     first_read: Any = field(default=None, repr=False, compare=False)
-    """The `FirstRead` that judges the bytes of the files while somebody loads them; None where
-    they were judged before."""
+    """The `FirstRead` that checks the files' bytes while they are loaded; None if they were checked
+    before."""
 
     @property
     def as_read(self) -> "Checkpoint":

@@ -15,10 +15,10 @@ ProgressFields = Mapping[str, Any] | None
 
 REDRAW_SECONDS = 0.3
 LINE_SECONDS = 3.0
-"""Seconds between two lines; what is over sooner has none."""
+"""Seconds between two lines; a shorter piece of work has none."""
 BAR_WIDTH = 24
 PHASE_WIDTH = 12
-"""So much narrower is a bar with a phase before it: 80 columns hold it to its last word."""
+"""Columns by which a bar is narrower with a phase before it: it fits 80 columns in full."""
 
 
 class Bar:

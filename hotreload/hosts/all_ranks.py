@@ -1,7 +1,7 @@
-"""Rank 0's side of the steps: what it does to its own part of the engine, all ranks do.
+"""Rank 0's side of the steps: each change of its part of the engine is made on all ranks.
 
-A step is done everywhere or nowhere: a rank that is against it is named. One that was done here and
-nobody knows whether elsewhere, too, loses the engine.
+A step is done everywhere or nowhere: a rank that objects is named. A step that was done here, and
+of which it is unknown whether the others did it, loses the engine.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ class AllRanks:
                 yield BegunStep(self, self._own, kind, step)
 
     async def _begin(self, kind: StepKind, about: Mapping[str, str]) -> Step:
-        """Others may have begun it though this was cancelled: they are told that it is given up."""
+        """Begin a step; after a cancel, the others are sent that it is given up: they may have
+        begun it."""
         calling = asyncio.ensure_future(self._chair.call(kind.name, about))
         try:
             return await asyncio.shield(calling)
@@ -51,7 +52,8 @@ class AllRanks:
         await self.give_up(await calling)
 
     async def others_did(self, kind: StepKind, step: Step) -> list[Ballot]:
-        """Hear the others; EngineLost as soon as the part here is lost: they say no more."""
+        """Receive the others' votes; EngineLost as soon as this rank's part is lost: none come
+        then."""
         within = kind.within(self.seconds)
         hearing = asyncio.create_task(self._chair.all_did(step, within))
         lost = asyncio.create_task(self._own.wait_until_dead())
@@ -82,7 +84,7 @@ class BegunStep:
         self._step = step
 
     async def others_did(self) -> list[Ballot]:
-        """Hear the others, once all have done it; raises the gravest of what is against it."""
+        """Receive the votes of all ranks that have done the step; raise the gravest objection."""
         return await self._ranks.others_did(self._kind, self._step)
 
     async def all_did[T](

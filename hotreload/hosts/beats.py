@@ -59,11 +59,11 @@ class Beats:
         raise EngineLost(f"{named} has not been heard of for {silent:g} s")
 
     async def leave(self, why: str) -> None:
-        """Tell the others that this rank goes, after `run` has ended: the engine ends with it."""
+        """Send the others that this rank leaves, after `run` has ended: the engine ends with it."""
         await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LEAVES + why))
 
     async def lose(self, why: str) -> None:
-        """Tell the others that this rank's part is lost, and the engine with it."""
+        """Send the others that this rank's part, and with it the engine, is lost."""
         await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LOST + why))
 
     def _say_and_look(self, news: str, cancel: threading.Event) -> None:

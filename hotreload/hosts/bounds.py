@@ -1,7 +1,4 @@
-"""Words in which ranks tell each other things, and bounds of what one believes of another.
-
-They are of form and size, whoever wrote it.
-"""
+"""The form of messages between ranks, and bounds on their size and depth, whoever wrote them."""
 
 import json
 import math

@@ -1,6 +1,6 @@
-"""Hears what another rank says; what no rank would say like this is not there.
+"""Reads messages of other ranks; a message that no rank would write counts as missing.
 
-That it is not believed is told once for each key.
+The first such message for each key is logged.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = logging.getLogger("hotreload.ranks")
 HEARING_SECONDS = 0.5
 """Time that a thread waits in the store without a break: a cancel waits for its end."""
 MOST_DOUBTS = 100
-"""The most keys it is told of: it may be written under ever new ones."""
+"""The most keys that are logged: an attacker may write ever new ones."""
 DOUBT_TODO = (
     "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
     "[engine] join_secret_file: `hotreload doctor --meet` compares them"
@@ -26,7 +26,7 @@ DOUBT_TODO = (
 
 
 class Doubts:
-    """Tells that a rank does not believe what stands in the store."""
+    """Logs that a rank does not believe a value in the store."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

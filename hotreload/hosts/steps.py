@@ -33,7 +33,7 @@ class StepSeconds:
     """Seconds that rank 0 waits for the slowest of the others."""
 
     meet: float
-    """To say who it is."""
+    """Seconds for a rank to introduce itself."""
     stage: float
     """To fetch, check and load a checkpoint."""
     prove: float
@@ -52,8 +52,8 @@ class InVain(Enum):
     DROPPED = auto()
     """All others give it up, and free what they made in it."""
     DROPPED_OR_LOST = auto()
-    """As `DROPPED`, but the engine is lost once it is done on rank 0: it cannot be undone, and
-    nobody knows what the others did."""
+    """As `DROPPED`, but once rank 0 has done the step the engine is lost: the step cannot be
+    undone, and it is unknown which ranks did it."""
 
 
 type Does = Callable[[StepFollower[Any], Step], Awaitable[Any]]
@@ -210,7 +210,7 @@ class StepFollower[Own: OwnPart](ABC):
         self._ending[step.about["set"]] = asyncio.create_task(retiring)
 
     async def free(self, step: Step) -> None:
-        """Free the set, once nobody is answered by it any more."""
+        """Free the set, once no request is answered by it any more."""
         name = step.about["set"]
         if name in self._ending:
             # The next step may end this one: what ends goes on, and can be waited for again.
@@ -250,14 +250,14 @@ class StepFollower[Own: OwnPart](ABC):
 
     @abstractmethod
     async def record(self, about: About) -> None:
-        """Write down what is live on all ranks now."""
+        """Record the generation that is live on all ranks now."""
 
 
 # --- the step that a task works for: so each rank names the same jobs alike -----------------------
 
 
 class StepNames:
-    """Names what is done for one step, in the order in which it is done."""
+    """Gives names to the sets made for one step, in their order."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -273,7 +273,7 @@ _CURRENT: ContextVar[StepNames] = ContextVar("step")
 
 @contextmanager
 def in_step(step: object) -> Iterator[None]:
-    """Count what is done in here to this step, and the tasks that begin in here."""
+    """Count work in this block, and the tasks that begin in it, to this step."""
     token = _CURRENT.set(StepNames(str(step)))
     try:
         yield
@@ -287,7 +287,7 @@ def next_job() -> str:
 
 
 async def take_part(rank: StepFollower[Any], step: Step) -> About:
-    """Do what a follower does at this step; what it made is told with its vote."""
+    """Do a follower's part of this step; the result goes with its vote."""
     kind = STEPS[step.name]
     with in_step(step.number):
         if kind.before is not None:

@@ -164,7 +164,7 @@ class Chair:
         return step
 
     async def hear(self, step: Step, within: float) -> list[Ballot]:
-        """Hear what the others say until then; the first that speaks against it ends the wait."""
+        """Receive the others' votes until then; the first objection ends the wait."""
         heard: list[Ballot] = []
         waiting = {asyncio.create_task(self._hear_one(step, r, within)) for r in self.others}
         try:
@@ -178,13 +178,13 @@ class Chair:
         return sorted(heard, key=lambda each: each.rank)
 
     async def all_did(self, step: Step, within: float) -> list[Ballot]:
-        """Hear the others, once all have done it; raises the gravest of what is against it."""
+        """Receive the votes of all ranks that have done the step; raise the gravest objection."""
         ballots = await self.hear(step, within)
         check_all_did(step, ballots, self.others)
         return ballots
 
     def _forget_before(self, number: int) -> None:
-        """Every rank has come that far: nobody looks for an earlier step."""
+        """Every rank has come so far: none reads an earlier step."""
         for old in range(self._oldest, number):
             self._store.forget(_key(old))
         self._oldest = number

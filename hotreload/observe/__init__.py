@@ -1,1 +1,1 @@
-"""The ways in which other programs are told the picture: log, metrics, systemd. None decides."""
+"""Renders the picture for other programs: log, metrics, systemd. None decides anything."""

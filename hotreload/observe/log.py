@@ -40,7 +40,7 @@ SHOWN_OF_ATTEMPT = (
     *("event", "level", "timestamp", "logger", "todo"),
     *("label", "generation", "code", "message"),
 )
-"""All that a line on a terminal has of an attempt that ended, beside who asked and its time."""
+"""Fields of a terminal's line on an ended attempt, beside its caller and its time."""
 LONGEST_IN_TERMINAL = 80
 PROGRESS_LINE_SECONDS = 10.0
 """Seconds between two lines about one download, or one loading."""
@@ -77,7 +77,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
 
 
 def is_read_in_terminal(format: str, stream: TextIO | None = None) -> bool:
-    """True if the log of this format goes to a person who looks at a terminal."""
+    """Return True if a person reads the log of this format in a terminal."""
     return format != "json" and _is_terminal(sys.stderr if stream is None else stream)
 
 
@@ -249,7 +249,7 @@ class LogObserver:
                 yield event.name, event.fields()
 
     def _is_time_for(self, progress: Progress) -> bool:
-        """Tell if a line is due; none is at the beginning: a short download only tells its end."""
+        """Return True if a line is due; none is at first: a short download logs its end alone."""
         now = self._clock()
         last = max(self._progress_at, self._pace.began)
         is_due = self._pace.last == progress and now - last >= PROGRESS_LINE_SECONDS

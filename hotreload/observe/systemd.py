@@ -1,4 +1,4 @@
-"""Tells systemd how things are: READY, RELOADING, STOPPING, a line of STATUS, and signs of life.
+"""Sends systemd the state: READY, RELOADING, STOPPING, a line of STATUS, and signs of life.
 
 Nothing here raises or decides: requests are answered even when systemd does not listen.
 """
@@ -175,7 +175,7 @@ class Systemd:
             self._tell(self._describe_serving(), "READY=1")
 
     def _did_a_step(self) -> None:
-        """On a rank that follows: only rank 0 hears how an attempt ends."""
+        """True on a rank that follows: only rank 0 knows how an attempt ends."""
         self._reloading, self._doing = False, ""
         if not self._is_ready:
             self._ready_once()

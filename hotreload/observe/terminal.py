@@ -1,4 +1,4 @@
-"""Says when it is ready, and where it is reached, to a person who started it in a terminal."""
+"""Prints in a terminal when the daemon is ready, and at which address."""
 
 import logging
 import sys
@@ -22,7 +22,7 @@ class ReadyLine:
         self._is_said = False
 
     def observe(self, event: Event) -> None:
-        """Look whether the first weights answer: an attempt tells that last."""
+        """Print once the first weights answer, which is an attempt's last event."""
         match event:
             case AttemptFinished(_, live) if live is not None:
                 self._say_once()

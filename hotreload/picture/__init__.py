@@ -1,1 +1,1 @@
-"""The state of things: made of the events once, and put into words for all who tell of it."""
+"""The state of the daemon, built from the events once, and put into words for every reader."""

@@ -1,4 +1,4 @@
-"""The one picture of how things are: every event changes it, and all who tell of it read it."""
+"""The one picture of the daemon's state: every event changes it, and every reader reads it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -104,7 +104,7 @@ class State(StrEnum):
 
 
 class Picture:
-    """Sees every event before the log, the metrics and systemd do; decides and tells nothing."""
+    """Sees every event before the log, the metrics and systemd do; decides and sends nothing."""
 
     def __init__(
         self,

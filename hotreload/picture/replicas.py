@@ -1,7 +1,7 @@
-"""Each of the daemon's engines as events tell of it, and what follows for the daemon as a whole.
+"""Each of the daemon's engines as events describe it, and the state of the daemon as a whole.
 
-A daemon answers while one of them does. Live in it is the generation that all of them hold: while a
-reload goes from one to the next, that is still the one from before.
+A daemon answers while one engine does. Its live generation is the one that all engines hold: during
+a reload from one to the next, that is the old one.
 """
 
 import time
@@ -60,7 +60,7 @@ class ReplicaNow:
             self.warming = None
 
     def went_live(self, generation: Generation, mode: Mode | None) -> None:
-        """Note what answers; by overlap the one before does too, until its end is told."""
+        """Note the live generation; by overlap the one before answers, too, until it ends."""
         before, self.live = self.live, generation
         if before is not None and before != generation and mode is Mode.OVERLAP:
             weights = (generation.revision, generation.fingerprint)
@@ -71,7 +71,7 @@ class ReplicaNow:
             self.older_generations = [g for g in older if (g.revision, g.fingerprint) != weights]
 
     def fields(self, now: float) -> Fields:
-        """Return its state, as the status shows it; of weights and gate other fields tell."""
+        """Return the engine's state, as the status shows it; other fields show weights and gate."""
         left = None if self.again_at is None else round(max(0.0, self.again_at - now), 1)
         return {
             "state": self.state.value,
@@ -167,7 +167,7 @@ class ReplicasNow:
 
     @property
     def lost_because(self) -> str | None:
-        """The reason why the last one was lost, as far as it was told."""
+        """The reason why the last engine was lost, if it was published."""
         lost = [each for each in self.all if each.state is ReplicaState.LOST and each.reason]
         return max(lost, key=lambda each: each.since).reason if lost else None
 

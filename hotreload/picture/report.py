@@ -1,4 +1,4 @@
-"""One fact, told everywhere alike: in `/status` and its rows, in `/gate`, and by metrics."""
+"""One feature's facts, the same in `/status` and its rows, in `/gate`, and in metrics."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """The reason why what is live does not count as live for good."""
+    """The reason why the live generation is not final yet."""
 
     word: str
     """The verdict of `/gate`."""
@@ -31,10 +31,9 @@ class Objection:
 
 
 class FeatureReport:
-    """All that one feature tells; what it leaves out it does not tell.
+    """All facts of one feature; each method is optional.
 
-    What a scrape or `/status` reads must be ready: it may come from any thread, and waits for
-    nothing.
+    A scrape or `/status` reads them from any thread: they must be ready, and wait for nothing.
     """
 
     troubles: Sequence[str] = ()
@@ -56,9 +55,9 @@ class FeatureReport:
         return None
 
     def holds(self, status: Fields) -> str | None:
-        """Say how it holds the requests that come, of the fields of a status; None if it does not.
+        """Return how the feature holds requests, from the fields of a status; None if it does not.
 
-        Such as "holds 2 requests while somebody has it paused".
+        For example "holds 2 requests while somebody has it paused".
         """
         return None
 
@@ -71,7 +70,7 @@ class FeatureReport:
         return ()
 
     def objection_to(self, live: Revision) -> Objection | None:
-        """Say what it has against what is live; None for nothing."""
+        """Return the feature's objection to the live generation; None without."""
         return None
 
     def gate_fields(self, last: Attempt | None) -> Fields:

@@ -92,7 +92,7 @@ def _now(status: Fields) -> Iterator[Fields]:
 
 
 def _trouble(trouble: Fields) -> Iterator[str]:
-    """Say of a trouble what is wrong, since when, and what to do about it."""
+    """Describe a trouble: the fault, since when, and what to do about it."""
     yield f"{plain(trouble['code'])}: {plain(trouble['message'])}"
     yield f"since {trouble['since']}"
     if trouble["todo"]:

@@ -46,7 +46,7 @@ SHOWN_SECONDS = 24 * 3600.0
 
 
 class Status:
-    """Tells the picture as JSON fields."""
+    """Renders the picture as JSON fields."""
 
     def __init__(self, picture: Picture, *, named: Callable[[], Sequence[str]] = tuple) -> None:
         """`named` lists the ids of revisions that the source has now, the newest first."""
@@ -169,7 +169,7 @@ class Status:
         return next(iter(list_newer_refusals(self._picture.ledger, self._named())), None)
 
     def _refused_newer(self) -> Fields | None:
-        """Return the newest refusal of what is newer than all that went live, and its row."""
+        """Return the newest refusal of a revision newer than all that went live, and its row."""
         newer = list_newer_refusals(self._picture.ledger, self._named())
         if not newer or self._picture.live is None:
             return None
@@ -193,7 +193,7 @@ class Status:
         }
 
     def event(self, event: Event) -> Fields:
-        """Return an event as /events tells it, now; a download's progress comes with its pace."""
+        """Return an event as /events sends it; the progress of a download comes with its pace."""
         pace = self._picture.pace.pace() if isinstance(event, Progress) else {}
         return {"at": iso(self._picture.wall()), **event_fields(event), **pace}
 
@@ -264,7 +264,7 @@ def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[Fields]:
 
 
 def _overruled_fields(overruled: Overrule) -> Fields:
-    """Return the user who overrules the source, and the wish that is overruled."""
+    """Return the operator who overrules the source, and the overruled wish."""
     return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 

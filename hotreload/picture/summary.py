@@ -1,7 +1,7 @@
-"""The state of things in one sentence: what answers, if it is what is wanted, what to do next.
+"""The state of the daemon in one sentence: which weights answer, if they are wanted, what to do.
 
 A pure function of /status, which serves it as `summary`, so that command, `top` and page say the
-same. Each finding has a code that `hotreload explain` knows: a reason, a trouble or an alert.
+same. Each finding has a code that `hotreload explain` knows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -90,7 +90,7 @@ def _who(status: Fields, held: str | None) -> str:
 
 
 def _held_up(held: str | None) -> list[Fields]:
-    """Say that those who come wait, which is nothing wrong."""
+    """Say that new requests wait, which is no fault."""
     return [_part("", "wait")] if held else []
 
 
@@ -131,7 +131,7 @@ def _works_at(status: Fields, at_work: str | None) -> str:
 
 
 def _wish(status: Fields, at_work: str | None) -> tuple[Fields, list[Fields]]:
-    """Say if the wanted revision answers, if not, what is wrong with it, and if a newer one is."""
+    """Say if the wanted revision answers, and else its fault, and if a newer one is refused."""
     if follows(status) or status["reasons"]:
         return _part("", "good"), []
     wish, findings = _of_the_wanted(status, at_work)

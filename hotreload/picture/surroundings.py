@@ -26,7 +26,7 @@ TOLD_SECONDS = 3600.0
 
 
 class Wishes:
-    """Knows which revision is wanted, and what is waited for."""
+    """Knows the wanted revision, and the present waits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Wishes:
         self._since = 0.0
 
     def observe(self, event: Event) -> None:
-        """Take in a wish, or what is waited for."""
+        """Take in a wish, or a wait."""
         match event:
             case RevisionWanted(revision):
                 self.wanted = revision

@@ -1,4 +1,4 @@
-"""The verdict on what was wanted last: whether it is live, and nobody has anything against it.
+"""The verdict on the last wanted revision: whether it is live, and nothing objects to it.
 
 Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 """
@@ -15,29 +15,28 @@ PASS = "pass"
 
 @dataclass(frozen=True, slots=True)
 class WishVerdict:
-    """The one word for it, and why."""
+    """The verdict in one word, and the reason."""
 
     word: str
-    """`pass`, or what is in the way: `not_serving`, `waiting`, an attempt's end, a feature's word.
+    """`pass`, or the obstacle: `not_serving`, `waiting`, an attempt's end, a feature's word.
 
-    Of one that is named also `replaced`: another one went live after it.
+    With a named revision also `replaced`: another one went live after it.
     """
     why: str
 
     @property
     def passes(self) -> bool:
-        """True if what was wanted last is live for good."""
+        """True if the last wanted revision is live for good."""
         return self.word == PASS
 
 
 def verdict_of(
     picture: Picture, asked: str | None = None, newest: Refusal | None = None
 ) -> WishVerdict:
-    """Judge by what is live, what is wanted, the last attempt, and what features object.
+    """Judge by the live generation, the wish, the last attempt, and features' objections.
 
-    `newest` is the refusal of something newer than what is live.
-
-    Where the revision is named that is `asked` about, by its id or label, others do not matter.
+    `newest` is the refusal of a revision newer than the live one. With `asked`, the id or label of
+    one revision, the others do not matter.
     """
     live, wanted, last = picture.live, picture.wishes.wanted, picture.history.last
     is_ready, reasons = picture.ready()
@@ -106,7 +105,7 @@ def _as_refused(refusal: Refusal) -> WishVerdict:
 
 
 def _as_it_lives(picture: Picture, live: Revision) -> WishVerdict:
-    """Judge what is live, and what was wanted."""
+    """Judge the live generation, which is the wanted one."""
     objections = (report.objection_to(live) for report in picture.reports)
     if (first := next(filter(None, objections), None)) is not None:
         return WishVerdict(first.word, first.why)
@@ -119,7 +118,7 @@ def _as_ended(last: Attempt) -> WishVerdict:
 
 
 def _went_back(picture: Picture) -> By | None:
-    """The one who left other weights for those that are live, if that is why they are."""
+    """Return the caller of the rollback to the live weights, if one brought them back."""
     last, overruled = picture.history.last, picture.ledger.overruled
     both = (last.by if last else None, overruled.by if overruled else None)
     return next((by for by in both if by is not None and goes_back(by.verb)), None)

@@ -32,7 +32,7 @@ NOT_SEEN = "not seen since the start"
 WAITS_FOR_DATA = "waiting for data"
 BY_ANSWERS = "by clients' answers"
 ORDERED = ("dry_run", "perturb", "pin", "reload", "rollback", "unpin", "version")
-"""The verbs of those who order something; beside these and a start, one is a feature's name."""
+"""Verbs of orders; any other verb, beside a start's, is a feature's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class OfFeatures:
     """The words of features for a status; a command knows none."""
 
     held: str | None = None
-    """The way in which one of them holds those who come."""
+    """The words for a feature that holds requests."""
     at_work: str | None = None
     """The doing of one of them in the attempt under way."""
     rows: Sequence[Fields] = ()
@@ -92,7 +92,7 @@ def short_name(fields: Mapping[str, Any], revision: str = "revision", label: str
 
 
 def who(by: Mapping[str, Any]) -> str:
-    """Name the one who asked: a user of this machine and their process, or who showed a key."""
+    """Name the caller: a user of this machine and the process, or the address of an admin key."""
     requester = f"uid {by['uid']} (pid {by['pid']})"
     if "address" in by:
         requester = f"{plain(by['address'])} (admin key)"
@@ -128,7 +128,7 @@ def older_text(older: Sequence[Fields]) -> str:
 
 
 def outcome_word(attempt: Mapping[str, Any]) -> str:
-    """Name an attempt's end; one that an operator asked for to go back is told as what it is."""
+    """Name an attempt's end; that of a rollback has a name of its own."""
     verb = (attempt.get("by") or {}).get("verb")
     is_rollback = attempt["outcome"] == "live" and goes_back(verb)
     word = "rolled back" if is_rollback else plain(attempt["outcome"])
@@ -136,9 +136,9 @@ def outcome_word(attempt: Mapping[str, Any]) -> str:
 
 
 def attempt_words(attempt: Fields, judged: Sequence[AttemptWords] = ()) -> Fields:
-    """Return the words for an attempt in a table; where there is nothing to say it is null.
+    """Return the words for an attempt in a table; null where there are none.
 
-    `judged` are the words of those who judged its weights.
+    `judged` are the words of the judges of its weights.
     """
     by, held = attempt.get("by"), attempt["pause_seconds"]
     change = drift_text(attempt) if attempt.get("loader") else None
@@ -178,9 +178,9 @@ def boot_text(boot: Fields) -> str:
 
 
 def working_text(attempt: Fields, at_work: str | None) -> str:
-    """Say for how long the phase of an attempt has run, and what a feature does meanwhile.
+    """Say for how long an attempt's phase has run, and what a feature does meanwhile.
 
-    Nothing, of a daemon that does not tell it.
+    Empty for an older daemon, which does not send that.
     """
     if "phase_seconds" not in attempt:
         return ""
@@ -189,7 +189,7 @@ def working_text(attempt: Fields, at_work: str | None) -> str:
 
 
 def waiting_text(status: Fields) -> str:
-    """Say what is waited for, and for how long."""
+    """Say which wait goes on, and for how long."""
     since = status.get("waiting_seconds")
     words = plain(status["waiting_for"])
     return words if since is None else f"{words} ({duration(since)} so far)"
@@ -251,12 +251,12 @@ def follows(status: Fields) -> bool:
 
 
 def is_held_by_rollback(status: Fields) -> bool:
-    """True if a rollback, and no pin, holds what is live against the source."""
+    """Return True if a rollback, and no pin, holds the live generation against the source."""
     return bool(status["pinned"] and (status.get("pin") or {}).get("verb") == "rollback")
 
 
 def rank_text(rank: Fields) -> str:
-    """Say which rank this is, and who decides."""
+    """Say which rank this is, and that rank 0 decides."""
     which = f"{rank['own']} of {rank['of']}"
     if not rank["own"]:
         return f"{which}, decides and answers"

@@ -31,7 +31,7 @@ class HasSettings(Protocol):
 
 
 def fields_of(table: type[Any]) -> Mapping[str, FieldInfo]:
-    """Return what is known of each setting in a table."""
+    """Return the facts of each setting in a table."""
     if issubclass(table, BaseModel):
         return table.model_fields
     kinds = get_type_hints(table, include_extras=True)

@@ -1,1 +1,1 @@
-"""Verbs that ask a daemon, and tell it."""
+"""Verbs that ask a daemon, and order changes."""

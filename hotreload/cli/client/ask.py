@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _once_ready(daemon: Any, args: argparse.Namespace, ask: Callable[[], Fields]) -> Fields:
-    """Ask, and while the daemon boots wait for it, unless told not to."""
+    """Send the request; while the daemon boots wait for it, unless an option forbids that."""
     try:
         if daemon.looks_apart:  # else who asks waits in the socket, and nobody says for what
             check_ready(daemon)

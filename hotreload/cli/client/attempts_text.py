@@ -38,7 +38,7 @@ ENDED_SO = {
     "lost": "cost the engine",
 }
 LONGEST_NOTE = 160
-"""So many columns has the line below a sentence at most; all words stand in the history."""
+"""The most columns of the line below a sentence; the history has all words."""
 HeadAndRows = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The head and the rows."""
 HISTORY_HEAD = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON, CHANGE")
@@ -119,7 +119,7 @@ def _probes(attempt: Fields) -> str:
 
 
 def _comparison_lines(attempt: Fields) -> Iterator[str]:
-    """Say how it differs from what is live, and which limits are broken by that."""
+    """Say how the new weights differ from the live ones, and which limits they break."""
     is_refused = attempt["outcome"] == "rejected"  # the findings have the answers, too
     found = words_of_judges(attempt, at_length=True)
     if any(compared := [words for each in found for words in each.told.values()]):
@@ -145,7 +145,7 @@ def log_text(past: Fields) -> str:
 
 
 def _sentence(attempt: Fields, words: Fields) -> str:
-    """Say how an attempt ended, how long it took, and who asked for it if a user did."""
+    """Say how an attempt ended, how long it took, and its caller, if it was a user."""
     name, by = short_name(attempt), attempt.get("by")
     number = attempt["generation"]
     end = ENDED_SO.get(attempt["outcome"], attempt["outcome"])
@@ -207,7 +207,7 @@ def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:
 
 
 def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
-    """Write fewer columns: the user who asked, if one did, stands among the words."""
+    """Write fewer columns: the caller, if it was a user, stands among the words."""
     rows = []
     for each in past:
         requester = _asker(each)
@@ -232,7 +232,7 @@ def _figures(past: Fields) -> tuple[str, ...]:
 
 
 def _asker(past: Fields) -> str | None:
-    """Name the user who asked for it; None where the source wished it."""
+    """Name the user who ordered the attempt; None where the source wished it."""
     return who(past) if "verb" in past else words_of(past)["by"]
 
 

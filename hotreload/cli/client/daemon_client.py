@@ -188,7 +188,7 @@ class DaemonClient:
 
 
 def _why_silent(connected: socket.socket) -> str:
-    """Say what is known of the process that took the connection, and what to do about it."""
+    """Name the process that took the connection, as far as it is known, and what to do about it."""
     pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     name, state = _process(pid)
     if name == "systemd":
@@ -220,7 +220,7 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Fields]:
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield lines as they come; `readline` would not tell a broken-off stream from a whole one."""
+    """Yield lines as they come; `readline` cannot distinguish a broken stream from a whole one."""
     rest = b""
     while piece := response.read1(65536):
         *lines, rest = (rest + piece).split(b"\n")

@@ -17,7 +17,7 @@ Row = Sequence[str]
 
 GAP, BELOW = "  ", "    "
 LEAST_WORDS = 30
-"""So wide is a column of words at least."""
+"""The fewest columns of a column of words."""
 LEAST_COLUMN = 6
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

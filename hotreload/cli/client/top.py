@@ -58,7 +58,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show frames until told to quit; one frame where there is no terminal."""
+    """Show frames until the user quits; one frame without a terminal."""
     from hotreload.cli.client.daemon_client import STATUS_SECONDS
 
     watch = TopScreen(daemon_of(args))

@@ -38,7 +38,7 @@ PHASE_COLUMNS = 11
 TOP_HEAD = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
 COMPARED_BEFORE = 5
-"""So many comparisons before the last are shown by their agreement alone."""
+"""Count of comparisons before the last that are shown by their agreement alone."""
 NARROW = 100
 """Below this many columns the history shows only when, of what and how an attempt ended."""
 
@@ -77,7 +77,7 @@ def write_line(line: Line, colour: bool) -> str:
 
 
 def may_colour() -> bool:
-    """Tell if the environment allows colours."""
+    """Return True if the environment allows colours."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -220,7 +220,8 @@ def _history(
 
 
 def _why(attempt: Fields) -> str:
-    """Say why it failed, who asked for it and why; what changed stands above, of what is live."""
+    """Say why an attempt failed, and its caller and reason; changes of the live weights stand
+    above."""
     words = words_of(attempt)
     change = drift_text(attempt) if attempt.get("loader") else None
     notes = (note for note in words["notes"] if note != change)

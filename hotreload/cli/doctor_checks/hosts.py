@@ -124,7 +124,7 @@ async def meet(ranks: Ranks, own: Words, within: float) -> list[str]:
 
 
 class _Host:
-    """Rank 0 lets the others in, compares, and tells all of them what it found."""
+    """Admit the other ranks on rank 0, compare, and send all of them the findings."""
 
     def __init__(self, ranks: Ranks, own: Words) -> None:
         self._ranks = ranks
@@ -134,7 +134,7 @@ class _Host:
         self._all_are_here = asyncio.Event()
 
     async def receive(self, within: float) -> list[str]:
-        """Wait until all are here, and tell them what is wrong."""
+        """Wait until all ranks are here, and send them the faults."""
         with ExitStack() as open_ports:
             for host, port in ports_of_a_meeting(self._ranks.address):
                 server = await asyncio.start_server(self._let_in, host, port, limit=LONGEST_LINE)
@@ -161,7 +161,7 @@ class _Host:
 
 
 def compare_ranks(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[str]:
-    """Say what is wrong with those who came to rank 0, or did not."""
+    """List the faults of the ranks that reached rank 0, and the ranks that did not."""
     numbers = [rank for rank, *_ in came]
     for rank in ranks.others:
         if rank not in numbers:

@@ -78,7 +78,7 @@ def _tokenizer(facts: Facts) -> Path | None:
 
 
 def check_source_file_system(facts: Facts) -> Advice:
-    """Does inotify tell this machine what others write to the watched folder?"""
+    """Check whether inotify shows this machine the writes of others to the watched folder."""
     folder = facts.settings.source.path
     if folder is None or not folder.exists():
         return not_configured("no folder is watched")

@@ -113,7 +113,7 @@ def _user(name: str | None) -> Any:
 
 
 def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
-    """Yield a line for each check, without those of what is not configured unless all is asked."""
+    """Yield a line for each check; checks of unused parts only with `all`."""
     shown = {name: each for name, each in found.items() if whole or each.configured}
     yield from (_line(name, each) for name, each in shown.items())
     if left := len(found) - len(shown):

@@ -26,11 +26,11 @@ BESIDE_A_DEVICE = {"vfio", "nvidiactl", "nvidia-uvm"}
 """The names of nodes that are used beside each device of their kind."""
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 GOOGLE = "0x1ae0"
-"""The PCI vendor number of Google, who makes TPUs."""
+"""The PCI vendor number of Google, for TPUs."""
 CREDENTIAL = re.compile(r"^(?:Load|Set)Credential(?:Encrypted)?=([^:\n]+)", re.MULTILINE)
 NO_USER = 65534
 SERVICE_USER = "hotreload"
-"""The user as whom the service runs, unless `install-unit --user` names another."""
+"""The user of the service, unless `install-unit --user` names another."""
 
 
 def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[Path]:

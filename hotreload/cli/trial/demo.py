@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell the story; 0 only if all of it happened."""
+    """Run the demo; return 0 only if every step succeeded."""
     import tempfile
 
     from hotreload.cli.trial.demo_stage import Stage, free_port

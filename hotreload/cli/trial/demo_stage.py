@@ -34,7 +34,7 @@ They differ, so that at any moment one of them is in the middle of an answer.
 
 
 class Stage:
-    """A daemon, its folder of checkpoints, and the events heard from it."""
+    """A daemon, its folder of checkpoints, and the events received from it."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -125,7 +125,7 @@ class Stage:
             return  # the daemon is stopping
 
     def outcome_of(self, label: str) -> Fields:
-        """Wait for the end of the attempt at a checkpoint, and tell when it waits for room."""
+        """Wait for the end of the attempt at a checkpoint, and print when it waits for room."""
         deadline = time.monotonic() + CHAPTER_SECONDS
         while True:
             try:
@@ -140,7 +140,7 @@ class Stage:
 
 
 def free_port() -> int:
-    """Find a port that nobody listens on now."""
+    """Find a port on which no process listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
@@ -158,7 +158,7 @@ def say(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientAnswer:
-    """An answer as a client heard it: by which generation, and when the last word had come."""
+    """An answer that a client received: its generation, and the time of its last word."""
 
     generation: int
     text: str

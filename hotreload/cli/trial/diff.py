@@ -76,7 +76,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, and print what was found or what is wrong."""
+    """Compare, and print the findings or the fault."""
     from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features.compare.comparing import check_limits
 
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Steps:
-    """The steps of a comparison, told on stderr as each begins."""
+    """The steps of a comparison, printed to stderr as each begins."""
 
     def __init__(self) -> None:
         self.current = ""
@@ -194,7 +194,7 @@ def report_text(
 
 
 def fault_text(step: str, fault: HotReloadError) -> str:
-    """Write what is wrong and when it was found, each finding on a line of its own."""
+    """Write each fault and the time of its finding on a line of its own."""
     more = [f"  {plain(each)}" for each in fault.findings if each not in str(fault)]
     when = f"{step}: " if step else ""
     return "\n".join([f"hotreload: {when}{fault}", *more])

@@ -24,7 +24,7 @@ from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 UNSIGNED_SECONDS = 0.05
-"""Time until what is not signed is looked at again: it may be written over."""
+"""Seconds until a value without a valid signature is read again: it may be overwritten."""
 NONCE_BYTES = 16
 BEFORE_LIFE = "joining"
 

@@ -1,6 +1,6 @@
 """`RunningEngine` on rank 0: a change of its own part of the engine is made on all ranks.
 
-Changes go over all ranks; requests, and what is told of the engine, are rank 0's own.
+Changes go over all ranks; requests, and the facts of the engine, are rank 0's own.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class OverRanks:
             await step.all_did(self._own.scrub)
 
     async def retire(self, staged: Staged) -> None:
-        """Wait until nothing is under way under weights that nobody holds a lease on any more."""
+        """Wait until nothing is under way under weights on which no request holds a lease."""
         async with self._ranks.step(RETIRE, self._set_name(staged)) as step:
             await step.others_did()
             # Others may take their steps meanwhile.
@@ -113,7 +113,7 @@ class OverRanks:
             await step.all_did(partial(self._own.release, staged))
 
     async def checksums(self) -> dict[str, int]:
-        """Each leaf's checksum, computed on what is live now on every rank."""
+        """Compute each live leaf's checksum over every rank."""
         async with self._ranks.step(MEASURE) as step:
             found, _ = await step.all_did(self._own.checksums)
             return found
@@ -125,7 +125,7 @@ class OverRanks:
             return tokens
 
     async def tell_live(self, about: Mapping[str, str]) -> None:
-        """Have every other rank write down what is live, as this one has done by itself."""
+        """Have every other rank record the live generation, as this one has done by itself."""
         async with self._ranks.step(LIVE, about) as step:
             await step.others_did()
 
@@ -169,7 +169,7 @@ class OverRanks:
         """Return: none is ever asked."""
 
     def askable(self, prepared: Parsed) -> Mapping[int, Sequence[int]]:
-        """None: what is not compared asks nothing again."""
+        """None: without a comparison no prompt is asked again."""
         return {}
 
     def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
@@ -227,7 +227,7 @@ class OverRanks:
         self._own.lose(why)
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
-        """Check a request and encode its prompts; BadRequest names what is wrong."""
+        """Check a request and encode its prompts; BadRequest names the fault."""
         return await self._own.prepare(request)
 
     @property
@@ -240,7 +240,7 @@ class OverRanks:
         return await self._own.encoder_copy()
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
-        """Encode texts, or a chat by the model's template; BadRequest names what is wrong."""
+        """Encode texts, or a chat by the model's template; BadRequest names the fault."""
         return await self._own.tokenize(asked)
 
     async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
@@ -281,11 +281,11 @@ class OverRanks:
         self._own.keep_to_compiled(is_kept)
 
     def count_anew(self) -> None:
-        """Forget what the start asked by itself: from now on it is clients who are counted."""
+        """Reset the counters: requests of the start do not count."""
         self._own.count_anew()
 
     def facts(self) -> Mapping[str, Any]:
-        """Tell what runs, and on what, for people and logs."""
+        """Return the engine's versions and devices, for people and logs."""
         return self._own.facts()
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:

@@ -35,7 +35,7 @@ from hotreload.types import Checkpoint, Revision, Staged
 
 
 class NoFront(Answers):
-    """Stands where rank 0 has its front: nobody asks another rank."""
+    """Stands in for rank 0's front: no client asks another rank."""
 
     def __init__(self) -> None:
         """Nothing is received, so nothing begins."""
@@ -119,7 +119,7 @@ class RankEngine(SglangEngine):
         return await super().stage(checkpoint)
 
     async def checksums(self) -> dict[str, int]:
-        """Each leaf's checksum, computed on what is live now on all ranks, each of which asks."""
+        """Compute each live leaf's checksum over all ranks; every rank must call this."""
         async with self.unchanged:
             live, measure = self.live, self.loaders.measure
             own = await in_thread(lambda cancel: measure(live.weights.leaves))

@@ -28,7 +28,7 @@ MOST_TOLD = 64 << 20
 """Characters of what a rank measured; a leaf takes a hundred."""
 MOST_SUM = 2**64 - 1
 KEPT_TELLINGS = 64
-"""Number of the things a rank told last that the store keeps: all have heard those before."""
+"""Count of a rank's last messages that the store keeps: all ranks have read earlier ones."""
 
 
 def turns_of(scheduler: SchedulerThread) -> Turns:
@@ -38,7 +38,7 @@ def turns_of(scheduler: SchedulerThread) -> Turns:
 
 
 class MeetingPlace:
-    """Place where ranks tell each other things, each one under a name."""
+    """A place where ranks exchange messages, each under a name."""
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self._store = store
@@ -46,10 +46,10 @@ class MeetingPlace:
         self._ranks = ranks
         self._told: deque[str] = deque()
         self.within = MEET_SECONDS
-        """Time until the slowest rank tells."""
+        """Seconds until the slowest rank sends its message."""
 
     def tell(self, name: str, text: str = "") -> None:
-        """Tell the others; blocks for a moment."""
+        """Send a message to the others; blocks for a moment."""
         key = _key(name, self._ranks.own)
         self._store.put(key, text)
         self._told.append(key)
@@ -57,7 +57,7 @@ class MeetingPlace:
             self._store.forget(self._told.popleft())
 
     async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
-        """Hear what all others told, in the order of their numbers; TryAgain names who did not."""
+        """Receive the messages of all others, by rank; TryAgain names the ranks without one."""
         until = time.monotonic() + self.within
         return [await self._of(rank, name, read, until) for rank in self._ranks.others]
 
@@ -140,7 +140,7 @@ async def gather(
 
 
 async def merge_measurements(meeting: MeetingPlace, name: str, own: Measured) -> Measured:
-    """Add up what is known of a set, of which each rank measured its own; every rank asks."""
+    """Add up the measurements of a set over all ranks; every rank must call this."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
     return added_up(await gather(meeting, name, [sums, dict(own.rms)], _read_measured))
 

@@ -26,7 +26,7 @@ ALIKE_IN_RELOAD = ("shadow_share", "fading_share")
 """Settings that say which weights compute in a turn."""
 COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"
-"""Two of these can be compared, but tell nobody in what they differ."""
+"""Digests of two of these can be compared, and do not show how they differ."""
 NUMBERS_GIVEN = "numbers"
 """Beside these a rank says the last number that it knows to be given to a generation."""
 
@@ -68,13 +68,13 @@ def _sentence(name: str, here: str | None, there: str | None) -> str:
 
 
 def _args(settings: Settings) -> Iterator[tuple[str, str]]:
-    """No secret leaves the host: the ranks' store asks nobody for a password."""
+    """No secret leaves the host: the ranks' store has no password."""
     for name, value in sorted(settings.engine.args.items()):
         yield name, json.dumps(mask(name, value), sort_keys=True)
 
 
 def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
-    """A number that tells two secrets apart, and nobody what they are."""
+    """Return a number that differs for different secrets, and does not reveal them."""
     if file is not None:
         key = read_join_secret(file).encode()
         yield "[engine] join_secret_file", DIGEST + hmac.new(key, COMPARED, "sha256").hexdigest()

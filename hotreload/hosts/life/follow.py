@@ -1,7 +1,7 @@
-"""A rank that follows: holds its part of the engine, and does what rank 0 asks, step by step.
+"""A rank that follows: holds its part of the engine, and does each step that rank 0 sends.
 
-It decides nothing. It has its own source, checks, ledger, status and metrics; a step that fails
-here is told to rank 0 with the reason, and then nobody takes it.
+It decides nothing. It has its own source, checks, ledger, status and metrics; if a step fails here,
+rank 0 gets the reason, and no rank does the step.
 """
 
 import asyncio
@@ -127,7 +127,8 @@ class Follow(StepFollower[RankEngine]):
         return {**await read_to_agree_on(self._settings), NUMBERS_GIVEN: numbers}
 
     async def prepare_start(self, about: About) -> None:
-        """Fetch and check what rank 0 would start with, and copy it where nobody writes."""
+        """Fetch and check the checkpoint that rank 0 would start with, and copy it to a private
+        folder."""
         if self._own is not None:
             raise EngineLost("rank 0 begins anew, and here an engine is built")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
@@ -208,7 +209,7 @@ class Follow(StepFollower[RankEngine]):
         return await self._checking(revision, path)
 
     async def record(self, about: About) -> None:
-        """Write down what is live on all ranks now, under the number that rank 0 gave it."""
+        """Record the generation that is live on all ranks, under the number that rank 0 gave it."""
         ledger, own = self._attempts.ledger, self.own.live
         live = live_of(about, own)
         if own.fingerprint != live.fingerprint:
@@ -227,7 +228,7 @@ class Follow(StepFollower[RankEngine]):
 
 
 class FollowerStatus:
-    """Opens the gate, which nobody comes to, and tells of what is live behind it."""
+    """Open the gate, to which no request comes, and publish the live generation behind it."""
 
     def __init__(self, slot: ServingSlot, wished: Mode, publish: Publish) -> None:
         self._slot = slot
@@ -289,7 +290,7 @@ class FollowerRefusal:
         self._refuse()
 
     async def wait_until_empty(self, within: float) -> None:
-        """Return at once: nobody is inside."""
+        """Return at once: no request is inside."""
 
     def engines(self) -> NoReturn:
         """Refuse it: nobody is answered here."""

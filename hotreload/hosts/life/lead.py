@@ -147,7 +147,7 @@ class Lead:
     # --- the ledgers -----------------------------------------------------------------------------
 
     async def save(self, ledger: Ledger) -> str | None:
-        """Write what is live into every rank's ledger; say why one of them has not got it."""
+        """Record the live generation in every rank's ledger; return why one of them failed."""
         why = await self._save(ledger)
         live = ledger.live
         if self._engine is None or live is None or (said := live_words(live)) == self._told:

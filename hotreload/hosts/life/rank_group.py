@@ -18,7 +18,7 @@ log = logging.getLogger("hotreload.ranks")
 
 
 Lose = Callable[[EngineLost], None]
-"""Told of another rank that is gone, before anything ends for it."""
+"""Called when another rank is gone, before anything ends for it."""
 
 
 def ranks_of(settings: Settings) -> Ranks | None:

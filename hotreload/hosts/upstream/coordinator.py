@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 HOLD_SECONDS = 20.0
 """Time for the others to end; only an end of their hosts takes longer to show."""
 TOLD_WITHIN = 0.5
-"""Until it has told all who are connected that it ends."""
+"""Seconds until the service has told all connected ranks that it ends."""
 MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
 """systemd sends them to every process of a unit; the last is its watchdog's."""
 
@@ -66,7 +66,7 @@ def _service(setup: dict[str, Any]) -> Any:
 
 
 def _check_free(place: tuple[str, int]) -> None:
-    """OSError when somebody listens there: the service itself would share the port with it."""
+    """Raise OSError when a process listens there: the service would share the port with it."""
     with socket.socket() as asking:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         asking.bind(place)
@@ -81,10 +81,10 @@ def _let_nobody_else_in() -> None:
 
 
 def _leave_behind(service: Any) -> None:
-    """Have the service answer nobody, and its connections stay open with nobody behind them.
+    """Have the service answer no more, with its connections kept open by a fork.
 
-    Its own end would break them five seconds after it has begun. The fork has them too, and none
-    of its threads.
+    Its own end would break them five seconds after it began. The fork has the connections, and no
+    threads.
     """
     threading.Thread(target=service.shutdown, daemon=True).start()
     time.sleep(TOLD_WITHIN)

@@ -143,7 +143,7 @@ class Coordinator:
         self._say("all have come")
 
     def shutdown(self) -> None:
-        """Let it stay until all have gone: they leave, and one may not have heard that it may."""
+        """Leave the service running until all ranks have gone: one may not know yet that it may."""
         self._say("all leave")
 
     def kill(self) -> None:

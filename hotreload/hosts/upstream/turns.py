@@ -101,7 +101,7 @@ class Turns:
 
     @property
     def has_orders(self) -> bool:
-        """True while the others are still to be told something, so that the loop must turn."""
+        """True while a message to the others is still due, so that the loop must turn."""
         return bool(self._ordered or self._to_withdraw)
 
     # --- on the scheduler thread ------------------------------------------------------------------
