@@ -182,7 +182,7 @@ def test_a_model_that_cannot_be_read_is_a_fault_of_this_host(tmp_path: Path) -> 
 def test_hosts_say_which_package_is_another_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     own = to_agree_on(two_hosts())
     older = {"jax": "0.1", "sglang-jax": ""}
-    monkeypatch.setattr(agreement, "installed", lambda name: older.get(name, own.get(name)))
+    monkeypatch.setattr(agreement, "version_of", lambda name: older.get(name, own.get(name)))
     assert differences(own, to_agree_on(two_hosts())) == [
         f"sglang-jax is not installed there and {own['sglang-jax']} here",
         f"jax is 0.1 there and {own['jax']} here",
