@@ -41,7 +41,7 @@ class RevisionWanted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Wait(Event):
-    """What the source, the reconciler or the start waits for, in words; None for nothing."""
+    """The present wait of the source, the reconciler or the start, in words; None without."""
 
     waiting_for: str | None
     who: Literal["source", "reconciler", "start"] = "source"
@@ -158,7 +158,7 @@ class GenerationEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class ModeChosen(Event):
-    """How this life swaps weights; `why` says why it drains though the settings say overlap."""
+    """The mode of swaps in this life; `why` says why it drains though overlap was asked."""
 
     mode: Mode
     why: str | None = None
