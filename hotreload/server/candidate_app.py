@@ -29,7 +29,7 @@ from hotreload.server.http.server_sockets import bind_tcp
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
-from hotreload.server.ports import AnsweringEngine, Preparer, WayIn
+from hotreload.server.ports import Admitter, AnsweringEngine, Preparer
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import EventFeeds
 from hotreload.server_limits import Limits
@@ -109,14 +109,14 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 def create_candidate_app[P](
-    candidate: Lease[AnsweringEngine[P]], live: WayIn[P], *, limits: Limits, token: str
+    candidate: Lease[AnsweringEngine[P]], live: Admitter[P], *, limits: Limits, token: str
 ) -> FastAPI:
     """Build the app; it answers 401 to a request without the token."""
     app = FastAPI(title="hotreload, for a command", openapi_url=None, redirect_slashes=False)
     app.state.feeds = EventFeeds(Events(), lambda event: {}, limits)
     app.state.live = lambda: None
     app.state.bodies = Bodies(limits)
-    ways: dict[str, WayIn[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
+    ways: dict[str, Admitter[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
     metrics = NoMetrics()
     models = {name: LocalModel(way, metrics, limits) for name, way in ways.items()}
     answerers = {
@@ -139,7 +139,7 @@ def create_candidate_app[P](
     return app
 
 
-def _models[P](candidate: Generation, live: WayIn[P]) -> APIRouter:
+def _models[P](candidate: Generation, live: Admitter[P]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/models")

@@ -22,7 +22,7 @@ from hotreload.core.way_in.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.request_body import is_integer
-from hotreload.server.ports import Metrics, WayIn
+from hotreload.server.ports import Admitter, Metrics
 from hotreload.server_limits import Limits
 from hotreload.types import FOR_A_SWAP, Generation
 
@@ -40,14 +40,14 @@ class EncoderMismatch(HotReloadError):
 class EncodedBy:
     """The encoder that a worker used for a request's prompts, and its refusal, if any."""
 
-    by: str
+    encoder: str
     """The name of the encoder, as in `Preparer.encodes_as`."""
     refusal: HotReloadError | None = None
     """The reason for which the encoder refused the request; the fields are not sent then."""
 
     def check(self, encodes_as: str) -> None:
         """Raise the refusal; EncoderMismatch if the engine's encoder is another one by now."""
-        if self.by != encodes_as:
+        if self.encoder != encodes_as:
             raise EncoderMismatch("encoded by a tokenizer, or limits, of another engine")
         if self.refusal is not None:
             raise self.refusal
@@ -107,7 +107,7 @@ class _EndedUnread(Exception):
 class LocalModel[P]:
     """The model behind this process's gate; each answer begins and ends inside the gate."""
 
-    gate: WayIn[P]
+    gate: Admitter[P]
     metrics: Metrics
     limits: Limits
     listeners: Sequence[Listener] = ()

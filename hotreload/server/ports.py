@@ -123,7 +123,7 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         ...
 
 
-class WayIn[P](Protocol):
+class Admitter[P](Protocol):
     """Admits requests to the model and chooses the engine that answers each."""
 
     def lend_preparer(self) -> AbstractContextManager[Preparer[P]]:
@@ -150,7 +150,7 @@ class WayIn[P](Protocol):
         ...
 
 
-class Gate[P](WayIn[P], Protocol):
+class Gate[P](Admitter[P], Protocol):
     """The gate that every request passes."""
 
     def engines(self) -> Sequence[AnsweringEngine[P]]:

@@ -65,16 +65,16 @@ class ConnectionSlots:
     def __init__(
         self,
         most: int,
-        there: SharedCounter | None = None,
+        total: SharedCounter | None = None,
         make_room_in_other: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`there` counts the connections of all processes that answer on such sockets."""
+        """`total` counts the connections of all processes that answer on such sockets."""
         _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # the soft limit may be raised
         is_bound = descriptors != resource.RLIM_INFINITY
         self._most = min(most, descriptors // 4) if is_bound else most
-        self._there: dict[SlotHolder, None] = {}
+        self._connections: dict[SlotHolder, None] = {}
         """The connections of this process, the oldest first."""
-        self._count = there or SharedCounter()
+        self._count = total or SharedCounter()
         self._make_room_in_other = make_room_in_other
         self._has_warned = False
 
@@ -92,12 +92,12 @@ class ConnectionSlots:
 
     def add(self, newcomer: SlotHolder) -> None:
         """Take a slot for a connection that another process had accepted."""
-        self._there[newcomer] = None
+        self._connections[newcomer] = None
         self._count.add(1)
 
     def make_room(self) -> bool:
         """Close the oldest idle connection, here or in the other process; False if none is idle."""
-        spare = next((each for each in self._there if each.is_closable), None)
+        spare = next((each for each in self._connections if each.is_closable), None)
         if spare is None:
             return self._make_room_in_other()
         self.free_slot(spare)
@@ -118,6 +118,6 @@ class ConnectionSlots:
 
     def free_slot(self, connection: SlotHolder) -> None:
         """Free the connection's slot, unless `make_room` has freed it already."""
-        if connection in self._there:
-            del self._there[connection]
+        if connection in self._connections:
+            del self._connections[connection]
             self._count.add(-1)

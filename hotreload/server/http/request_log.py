@@ -119,37 +119,39 @@ class RequestLogMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _ResponseSender(scope, receive, send, self._live, self._write_seconds)
+        response = _ResponseSender(scope, receive, send, self._live, self._write_seconds)
         began = time.perf_counter()
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         except (ClientGone, ClientDisconnect):
             count_as(scope, _disconnect_code(scope))
         except asyncio.CancelledError:
             count_as(scope, CUT_SHORT)
             raise
         except Exception as error:
-            await self._fail(error, answer, scope, receive)
+            await self._fail(error, response, scope, receive)
         finally:
-            code, seconds = scope.get(_CODE, answer.code), time.perf_counter() - began
+            code, seconds = scope.get(_CODE, response.code), time.perf_counter() - began
             self._metrics.request_finished(_route_label(scope), code, seconds)
             if self._access_log:
-                add_to_access_log(scope, generation=answer.generation, request_id=answer.name)
+                add_to_access_log(
+                    scope, generation=response.generation, request_id=response.request_id
+                )
                 write_access_log(scope, code, seconds)
 
     async def _fail(
-        self, error: Exception, answer: "_ResponseSender", scope: Scope, receive: Receive
+        self, error: Exception, response: "_ResponseSender", scope: Scope, receive: Receive
     ) -> None:
         if not isinstance(error, HotReloadError):
-            where = {"path": scope["path"], "request_id": answer.name}
+            where = {"path": scope["path"], "request_id": response.request_id}
             log.error("request.failed", exc_info=error, extra=where)
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
         count_as(scope, status_of(error))
-        if answer.is_started:  # an answer cut off must not look like a whole one
+        if response.is_started:  # an answer cut off must not look like a whole one
             await hang_up(scope, receive)
             return
         try:
-            await problem_of(error, scope["path"])(scope, receive, answer.send)
+            await problem_of(error, scope["path"])(scope, receive, response.send)
         except ClientGone:
             count_as(scope, _disconnect_code(scope))
 
@@ -170,7 +172,7 @@ class _ResponseSender:
         self._send = send
         self._live = live
         self._write_seconds = write_seconds
-        self.name = request_id(scope)
+        self.request_id = request_id(scope)
         self.code = CLIENT_GONE
         self.is_started = False
         self.generation: int | None = None
@@ -194,14 +196,14 @@ class _ResponseSender:
 
     def _watch_reader(self) -> None:
         """Hang up later unless the client reads the unsent rest of the response."""
-        expect = self._scope.get("extensions", {}).get("watch_reader")
-        if expect is not None:
-            expect(self._write_seconds)
+        watch = self._scope.get("extensions", {}).get("watch_reader")
+        if watch is not None:
+            watch(self._write_seconds)
 
     def _add_headers(self, message: Message) -> None:
         """Add the request id, and the live generation unless the route has named one."""
         headers: list[tuple[bytes, bytes]] = message["headers"]
-        more = [(REQUEST_ID_HEADER.lower().encode(), self.name.encode())]
+        more = [(REQUEST_ID_HEADER.lower().encode(), self.request_id.encode())]
         live, name = self._live(), GENERATION_HEADER.lower().encode()
         if live is not None and all(key != name for key, _ in headers):
             more.append((name, str(live.number).encode()))

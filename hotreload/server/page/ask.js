@@ -1,4 +1,4 @@
-// The box to try a prompt: one question at a time, its answer as it comes, and who made it.
+// The box to try a prompt: one at a time, with the answer as it comes and its generation.
 
 import { at, say } from "./dom.js";
 import * as words from "./words.js";
@@ -6,7 +6,7 @@ import * as words from "./words.js";
 let underWay = null;  // the AbortController of the question that is asked
 let nameOf;
 
-// `nameOf` tells what people call a generation.
+// `nameOf` returns a generation's name for people.
 export function wireAsk(name) {
   nameOf = name;
   at("ask").addEventListener("submit", (event) => {

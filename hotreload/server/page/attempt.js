@@ -1,7 +1,7 @@
 // The attempt in progress, phase by phase; between attempts the one that ended last.
 
 import { at, element, say } from "./dom.js";
-import { timed } from "./now.js";
+import { timeElement } from "./now.js";
 import * as words from "./words.js";
 
 let drawn = "";
@@ -26,7 +26,7 @@ function said(attempt, last) {
   const { by, notes, behaviour } = last.told;
   const without = last.not_compared && `comparison ${last.not_compared}`;
   const lines = [last.reason, by && words.people(by), ...notes, behaviour, without].filter(Boolean);
-  return [element("strong", {}, words.named(last)), " ", outcome, ", ", timed(last.finished_at),
+  return [element("strong", {}, words.named(last)), " ", outcome, ", ", timeElement(last.finished_at),
     ...lines.map((line) => element("span", { class: "reason" }, line))];
 }
 

@@ -1,7 +1,7 @@
 // Phase times as stacked bars, pauses (where there were any) as dots on a log scale, and how far
 // answers agreed: one column an attempt, the newest at the right. The table of the history says the same in numbers.
 
-import { at, drawn, element } from "./dom.js";
+import { at, element, svgElement } from "./dom.js";
 import * as words from "./words.js";
 
 const COLUMNS = 30;
@@ -23,7 +23,7 @@ export function showCharts(history) {
   showAgreement(attempts);
 }
 
-function framed(svg, label, children) {
+function frame(svg, label, children) {
   svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
   svg.setAttribute("aria-label", label);
   svg.replaceChildren(...children);
@@ -34,7 +34,7 @@ function showPhases(attempts) {
   const scale = (seconds) => (seconds / most) * (HEIGHT - TOP - BOTTOM);
   const lines = [0, most / 2, most].map((seconds) =>
     line(HEIGHT - BOTTOM - scale(seconds), seconds ? words.duration(seconds) : "0"));
-  framed(at("phase-chart"), phaseLabel(attempts),
+  frame(at("phase-chart"), phaseLabel(attempts),
     [...lines, ...attempts.map((one, column) => bar(one, column, attempts.length, scale))]);
   const seen = words.PHASES.filter((name) => attempts.some((one) => one.phases[name]));
   at("legend").replaceChildren(...seen.map((name) =>
@@ -48,10 +48,10 @@ function bar(attempt, column, columns, scale) {
   const parts = words.PHASES.filter((name) => attempt.phases[name]).map((name) => {
     const height = scale(attempt.phases[name]);
     top -= height;
-    return drawn("rect", { x: left(column, columns) + 2, y: top, width: STEP - 4, height,
+    return svgElement("rect", { x: left(column, columns) + 2, y: top, width: STEP - 4, height,
       "data-phase": name });
   });
-  return drawn("g", {}, drawn("title", {}, phaseWords(attempt)), ...parts);
+  return svgElement("g", {}, svgElement("title", {}, phaseWords(attempt)), ...parts);
 }
 
 function phaseWords(attempt) {
@@ -67,14 +67,14 @@ function phaseLabel(attempts) {
 
 function showPauses(attempts) {
   const paused = attempts.filter((one) => one.pause_seconds > 0);
-  at("pauses").hidden = !paused.length;  // generations that overlap hold nobody
+  at("pauses").hidden = !paused.length;  // overlapping generations hold no request
   if (!paused.length) return;
   const logs = paused.map((one) => Math.log10(one.pause_seconds));
   const low = Math.min(-3, Math.floor(Math.min(...logs)));
   const high = Math.max(0, Math.ceil(Math.max(...logs)));
   const y = (log) => HEIGHT - BOTTOM - ((log - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
   const decades = Array.from({ length: high - low + 1 }, (_, up) => low + up);
-  framed(at("pause-chart"), pauseLabel(paused), [
+  frame(at("pause-chart"), pauseLabel(paused), [
     ...decades.map((log) => line(y(log), words.duration(10 ** log))),
     ...marks(attempts, (one) => one.pause_seconds > 0, pauseWords,
       (one) => y(Math.log10(one.pause_seconds))),
@@ -84,17 +84,17 @@ function showPauses(attempts) {
 // Those of which there is something to say, each at its height, with the words for it.
 function marks(attempts, isSeen, said, height) {
   return attempts.map((one, column) => (isSeen(one)
-    ? drawn("g", {}, drawn("title", {}, said(one)),
+    ? svgElement("g", {}, svgElement("title", {}, said(one)),
       dot(one, left(column, attempts.length) + STEP / 2, height(one)))
-    : drawn("g")));
+    : svgElement("g")));
 }
 
-// One that did not go live is a cross: colour alone would not tell it from the others.
+// An attempt that did not go live is a cross: colour alone would not distinguish it.
 function dot(attempt, x, y) {
   const tone = attempt.told.tone;
   return attempt.outcome === "live"
-    ? drawn("circle", { cx: x, cy: y, r: 3.5, "data-tone": tone })
-    : drawn("path", { d: `M${x - 3.5} ${y - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });
+    ? svgElement("circle", { cx: x, cy: y, r: 3.5, "data-tone": tone })
+    : svgElement("path", { d: `M${x - 3.5} ${y - 3.5}l7 7m0 -7l-7 7`, "data-tone": tone });
 }
 
 function pauseWords(attempt) {
@@ -114,7 +114,7 @@ function showAgreement(attempts) {
   at("agreement").hidden = !compared.length;
   if (!compared.length) return;
   const y = (share) => HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
-  framed(at("agreement-chart"), agreementLabel(compared), [
+  frame(at("agreement-chart"), agreementLabel(compared), [
     ...[0, 0.5, 1].map((share) => line(y(share), words.percent(share))),
     ...marks(attempts, (one) => one.behaviour, agreementWords, (one) => y(one.behaviour.agreement)),
   ]);
@@ -134,7 +134,7 @@ function agreementLabel(compared) {
 }
 
 function line(y, text) {
-  return drawn("g", {},
-    drawn("line", { x1: LEFT - 4, x2: WIDTH, y1: y, y2: y }),
-    drawn("text", { x: LEFT - 8, y: y + 3.5, "text-anchor": "end" }, text));
+  return svgElement("g", {},
+    svgElement("line", { x1: LEFT - 4, x2: WIDTH, y1: y, y2: y }),
+    svgElement("text", { x: LEFT - 8, y: y + 3.5, "text-anchor": "end" }, text));
 }

@@ -5,14 +5,14 @@ const SVG = "http://www.w3.org/2000/svg";
 export const at = (id) => document.getElementById(id);
 
 export function element(name, attributes = {}, ...children) {
-  return filled(document.createElement(name), attributes, children);
+  return fill(document.createElement(name), attributes, children);
 }
 
-export function drawn(name, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, name), attributes, children);
+export function svgElement(name, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, name), attributes, children);
 }
 
-function filled(node, attributes, children) {
+function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
@@ -30,7 +30,7 @@ export function keep(parent, nodes) {
 }
 
 // Words that open to more, with a mouse, a finger or the keyboard.
-export function opening(words, ...more) {
+export function details(words, ...more) {
   return element("details", {}, element("summary", {}, words), ...more);
 }
 

@@ -1,19 +1,19 @@
-// Keeps asking the daemon how things are. Events wake it and are never believed: whatever is
+// Polls the daemon. An event only causes a poll at once and is not shown itself: all that is
 // shown comes from /status, /history, /leaves and /metrics, so a missed event costs a moment at most.
 
 const RETRY_MS = 1000;
 const QUIET_MS = 5000;  // with events: counts at the gate and a pin change without one
 const BLIND_MS = 1000;  // without
-const HIDDEN_MS = 30000;  // in a tab that nobody sees; its title goes on saying how things are
+const HIDDEN_MS = 30000;  // in a hidden tab, whose title still shows the state
 const GIVE_UP_MS = 8000;
 const QUIET_EVENTS = new Set(["source.scanned"]);
 
 export class Feed {
-  // `show` is called with {status, history, leaves, metrics}, `tell` with "connected", "polling" or
+  // `show` is called with {status, history, leaves, metrics}, `report` with "connected", "polling" or
   // "lost".
-  constructor(show, tell) {
+  constructor(show, report) {
     this.show = show;
-    this.tell = tell;
+    this.report = report;
     this.known = { status: null, history: [], leaves: null, metrics: null };
     this.seen = "";
     this.measuredAt = -QUIET_MS;
@@ -42,7 +42,7 @@ export class Feed {
       this.isListening = true;
       this.refresh();
     };
-    source.onmessage = (message) => this.hear(JSON.parse(message.data));
+    source.onmessage = (message) => this.receive(JSON.parse(message.data));
     source.onerror = () => {
       // A new one each time: the browser gives up for good when the answer was 503.
       source.close();
@@ -52,7 +52,7 @@ export class Feed {
     };
   }
 
-  hear(event) {
+  receive(event) {
     if (!QUIET_EVENTS.has(event.event)) this.refresh();
   }
 
@@ -82,9 +82,9 @@ export class Feed {
       await this.askForMetrics();
       this.known.status = status;
       this.show(this.known);
-      this.tell(this.isListening ? "connected" : "polling");
+      this.report(this.isListening ? "connected" : "polling");
     } catch {
-      this.tell("lost");
+      this.report("lost");
     }
   }
 

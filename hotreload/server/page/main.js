@@ -35,7 +35,7 @@ function show({ status, history, leaves, metrics }) {
   showTables(history, leaves);
 }
 
-function tell(link) {
+function report(link) {
   const isLost = link === "lost";
   if (isLost && lostAt === null) showUnreachable();
   lostAt = isLost ? lostAt ?? Date.now() : null;
@@ -43,22 +43,22 @@ function tell(link) {
   const [said, tone] = LINKS[link];
   say(at("link-said"), said);
   at("link").dataset.tone = tone;
-  tellSince();
+  showSince();
 }
 
-// For the eye alone: read out, the seconds would be all that is heard.
-function tellSince() {
+// Not read out: a screen reader would read the seconds again and again.
+function showSince() {
   const seconds = lostAt === null ? 0 : Math.floor((Date.now() - lostAt) / 1000);
   say(at("link-since"), seconds < 1 ? "" : ` (for ${words.duration(seconds)})`);
 }
 
 wireAsk((meta) => words.named(made.get(meta.generation) ?? meta));
 wireTables();
-new Feed(show, tell).start();
+new Feed(show, report).start();
 setInterval(() => {
   if (lostAt === null) tickAttempt();
 }, 100);
 setInterval(() => {
   tick();
-  tellSince();
+  showSince();
 }, 1000);

@@ -1,6 +1,6 @@
 // What is live, whether it is healthy, what it is doing.
 
-import { at, badge, element, keep, opening, say } from "./dom.js";
+import { at, badge, element, keep, details, say } from "./dom.js";
 import * as words from "./words.js";
 
 // The rows of /status that have a place of their own on the page.
@@ -28,14 +28,14 @@ export function showUnreachable() {
   document.title = "unreachable · hotreload";
 }
 
-// Read out when it says something else, and not at each second that it counts.
+// Read out when its words change, and not at each second that it counts.
 function showHealth(said) {
   say(at("health"), said);
-  const heard = at("health-heard");
-  if (words.timeless(heard.textContent) !== words.timeless(said)) say(heard, said);
+  const readOut = at("health-heard");
+  if (words.timeless(readOut.textContent) !== words.timeless(said)) say(readOut, said);
 }
 
-// How things are in one sentence, as `hotreload status` begins, and what to type next.
+// The state in one sentence, as in `hotreload status`, and the next command to type.
 function showHeadline({ words: said, next, tone }) {
   say(at("headline"), words.capitalized(said));
   at("headline").dataset.tone = tone;
@@ -48,9 +48,9 @@ function title(status) {
   return `${status.state}${generation}`;
 }
 
-let shown = new Map();  // what stands beside each name, and in which element
+let shown = new Map();  // the words beside each name, and their element
 
-// A fact that stays as it is keeps its element: somebody may just be selecting it.
+// An unchanged fact keeps its element: the user may be selecting its text.
 function showFacts(rows) {
   shown = new Map(rows.map((row) => {
     const key = row.tone === "bad" ? `${row.name} ${row.words}` : row.name;  // troubles share their name
@@ -60,7 +60,7 @@ function showFacts(rows) {
   keep(at("facts"), [...shown.values()].map(({ node }) => node));
 }
 
-// What somebody must mend stands first, and across.
+// Faults that the operator must mend come first, at full width.
 function facts(rows) {
   const here = rows.filter((row) => !ELSEWHERE.has(row.name) && !("share" in row));
   const [wrong, others] = [[], []];
@@ -69,23 +69,23 @@ function facts(rows) {
 }
 
 function fact({ name, words: said, tone, whole }) {
-  const value = whole === undefined ? told(said) : [folded(said, whole)];
+  const value = whole === undefined ? wordsOf(said) : [abbreviation(said, whole)];
   return element("div", { "data-tone": tone, class: said.length > LONG ? "long" : null },
     element("dt", {}, words.capitalized(name)), element("dd", {}, ...value));
 }
 
-// The daemon's words, with how long ago where a moment stands.
-function told(said) {
-  return words.pieces(words.people(said)).map((piece, place) => (place % 2 ? timed(piece) : piece));
+// The daemon's words; each time stamp becomes how long ago it was.
+function wordsOf(said) {
+  return words.pieces(words.people(said)).map((piece, place) => (place % 2 ? timeElement(piece) : piece));
 }
 
-function folded(said, whole) {
+function abbreviation(said, whole) {
   const code = element("code", {}, said);
-  return said.includes(whole) ? code : opening(code, element("code", {}, whole));
+  return said.includes(whole) ? code : details(code, element("code", {}, whole));
 }
 
-// A moment: how long ago it was, and exactly when under the mouse. `tick` keeps it true.
-export function timed(stamp) {
+// An element with how long ago a moment was, and its exact time as a title; `tick` updates it.
+export function timeElement(stamp) {
   const title = words.exact(stamp);
   return element("time", { datetime: stamp, title }, words.ago(stamp));
 }

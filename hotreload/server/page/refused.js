@@ -1,7 +1,7 @@
 // The checkpoints that were refused last, a line each, which opens to all that was found.
 
-import { at, element, opening, say } from "./dom.js";
-import { timed } from "./now.js";
+import { at, element, details, say } from "./dom.js";
+import { timeElement } from "./now.js";
 import * as words from "./words.js";
 
 const NEWEST = 3;
@@ -19,9 +19,9 @@ export function showRefused(refused) {
 }
 
 function line({ at: moment, reason, findings, ...refusal }) {
-  const said = element("span", {}, timed(moment), " ",
+  const said = element("span", {}, timeElement(moment), " ",
     element("strong", {}, words.named(refusal)), " ", reason);
   const more = findings.filter((finding) => !reason.includes(finding));
   const list = element("ul", {}, ...more.map((finding) => element("li", {}, finding)));
-  return element("li", {}, opening(said, element("code", {}, refusal.revision), list));
+  return element("li", {}, details(said, element("code", {}, refusal.revision), list));
 }

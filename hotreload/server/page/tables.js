@@ -1,7 +1,7 @@
 // The history and the leaves, as tables.
 
-import { at, element, opening, say } from "./dom.js";
-import { timed } from "./now.js";
+import { at, element, details, say } from "./dom.js";
+import { timeElement } from "./now.js";
 import * as words from "./words.js";
 
 const FIRST_ROWS = 10;
@@ -42,8 +42,8 @@ function historyRow(attempt) {
   const { told } = attempt;
   const outcome = element("span", { class: "word", "data-tone": told.tone }, told.outcome);
   return row(
-    cell("when", timed(attempt.finished_at)),
-    cell("label", opening(words.named(attempt), element("code", {}, attempt.revision))),
+    cell("when", timeElement(attempt.finished_at)),
+    cell("label", details(words.named(attempt), element("code", {}, attempt.revision))),
     cell("outcome", outcome),
     attempt.generation === null ? none("number") : cell("number gen", String(attempt.generation)),
     cell("number took", told.took),
@@ -63,7 +63,7 @@ function reason(attempt) {
   const more = attempt.findings.filter((finding) => !attempt.reason.includes(finding));
   if (!more.length) return [attempt.reason];
   const list = element("ul", {}, ...more.map((finding) => element("li", {}, finding)));
-  return [attempt.reason, opening(words.count(more.length, "more finding"), list)];
+  return [attempt.reason, details(words.count(more.length, "more finding"), list)];
 }
 
 function showLeaves() {

@@ -47,13 +47,13 @@ export function total(attempt) {
 
 const STAMP = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)/;
 
-// The daemon's words in pieces: every second one is a moment, to be told as its reader knows it.
+// The daemon's words in pieces: every second piece is a time stamp, to be shown in the reader's way.
 export const pieces = (said) => said.split(STAMP);
 
-// Root has that name on every machine; who the others are, the command on theirs says.
+// Only root has the same name on every machine; the CLI shows the names of other users.
 export const people = (said) => said.replace(/\buid 0(?= \(pid \d)/g, "root");
 
-// What is said, whatever the time and however far: for who must not hear each second of it.
+// The words without times and amounts, so that a screen reader need not repeat each change.
 export const timeless = (said) =>
   said.replace(/[\d.]+ (ms|s|min|h|[kMGT]?B)\b|\d+ of \d+/g, "");
 

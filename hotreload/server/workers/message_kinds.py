@@ -83,16 +83,16 @@ def request_from(fields: Fields, now: float) -> ModelRequest:
 
 
 def _encoded_by_parts(encoded: EncodedBy) -> list[Any]:
-    return [encoded.by, encoded.refusal and error_fields(encoded.refusal)]
+    return [encoded.encoder, encoded.refusal and error_fields(encoded.refusal)]
 
 
 def _encoded_by_from(parts: list[Any] | None) -> EncodedBy | None:
     if parts is None:
         return None
-    by, refused = parts
+    encoder, refused = parts
     refusal = error_from(refused) if refused is not None else None
     assert not isinstance(refusal, EngineProcessFault), "an encoder refuses with an error of ours"
-    return EncodedBy(by, refusal)
+    return EncodedBy(encoder, refusal)
 
 
 def generation_parts(generation: Generation | None) -> list[Any] | None:

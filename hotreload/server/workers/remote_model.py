@@ -72,11 +72,11 @@ class RemoteModel:
             return replace(request, fields={}, encoded=EncodedBy(encoder.name, refusal)), None
         if encoded_fields is None:
             return request, None
-        fields, by = dict(encoded_fields), EncodedBy(encoder.name)
+        fields, encoded = dict(encoded_fields), EncodedBy(encoder.name)
         if not fields.get("stream"):
-            return replace(request, fields=fields, encoded=by), None
+            return replace(request, fields=fields, encoded=encoded), None
         fields["text_at_end"] = True
-        return replace(request, fields=fields, encoded=by), encoder.make_texts(fields)
+        return replace(request, fields=fields, encoded=encoded), encoder.make_texts(fields)
 
     @asynccontextmanager
     async def _ask(
@@ -102,9 +102,9 @@ class RemoteModel:
 
     def receive(self, message: Message) -> None:
         """Pass a message to the answer it names; drop it if that request has ended here."""
-        word, name, *parts = message
+        kind, name, *parts = message
         if (answer := self._pending.get(name)) is not None:
-            answer.receive(word, parts)
+            answer.receive(kind, parts)
 
     def fail_all(self) -> None:
         """Fail every answer with EngineLost, because the engine's process has ended."""
@@ -127,14 +127,14 @@ class _PendingAnswer:
         self._fault: Exception | None = None
         self._message_came = asyncio.Event()
 
-    def receive(self, word: str, parts: Message) -> None:
-        match word:
+    def receive(self, kind: str, parts: Message) -> None:
+        match kind:
             case MessageKind.STEP | MessageKind.WHOLE:
-                self._unread.append((word, *parts))
+                self._unread.append((kind, *parts))
                 if len(self._unread) > MOST_UNREAD:
                     self._keep_newest_only()
             case MessageKind.BATCH:
-                self._unread.append((word, None, parts[0]))
+                self._unread.append((kind, None, parts[0]))
             case MessageKind.BEGUN:
                 self._generation = message_kinds.generation_from(parts[0])
             case MessageKind.OVER:
@@ -173,18 +173,18 @@ class _PendingAnswer:
         self._message_came.clear()
         await self._message_came.wait()
 
-    def _take(self, word: str, index: Any, content: Any) -> EngineAnswer:
-        if word == MessageKind.BATCH:
+    def _take(self, kind: str, index: Any, content: Any) -> EngineAnswer:
+        if kind == MessageKind.BATCH:
             batch: EngineAnswer = content
             return batch
-        piece = content if word == MessageKind.WHOLE else apply_step(self._last[index], content)
+        piece = content if kind == MessageKind.WHOLE else apply_step(self._last[index], content)
         self._last[index] = piece
         # A copy: the reader adds fields to it, and the next step applies to the original piece.
         return dict(piece)
 
     def _keep_newest_only(self) -> None:
         """Drop all but each answer's newest piece: a piece contains all earlier ones."""
-        newest = {index: self._take(word, index, content) for word, index, content in self._unread}
+        newest = {index: self._take(kind, index, content) for kind, index, content in self._unread}
         self._unread.clear()
         self._unread.extend((MessageKind.WHOLE, index, piece) for index, piece in newest.items())
 
