@@ -1,9 +1,8 @@
 """`hotreload generate`."""
 
 import asyncio
-import json
 
-from hotreload.errors import BadRequest, EngineLost
+from hotreload.errors import BadRequest
 from tests.cli.conftest import Command
 from tests.server.world import World
 from tests.waiting import PATIENCE
@@ -17,11 +16,6 @@ async def test_the_answer_is_printed(world: World, hotreload: Command) -> None:
     ]
 
 
-async def test_json_is_the_whole_answer(world: World, hotreload: Command) -> None:
-    said = await hotreload("generate", "hi", "--json")
-    assert json.loads(said.out)["meta_info"]["generation"] == 1
-
-
 async def test_a_stream_is_printed_as_it_comes(world: World, hotreload: Command) -> None:
     world.engine.may_answer.clear()
     process = await hotreload.start("generate", "hi", "--stream")
@@ -32,24 +26,11 @@ async def test_a_stream_is_printed_as_it_comes(world: World, hotreload: Command)
     assert (process.returncode, rest, err) == (0, b" by step 1\n", b"")
 
 
-async def test_a_stream_as_json_is_a_line_a_chunk(world: World, hotreload: Command) -> None:
-    said = await hotreload("generate", "hi", "--stream", "--json")
-    texts = [json.loads(line)["text"] for line in said.out.splitlines()]
-    assert texts == ["served", "served by", "served by step", "served by step 1"]
-
-
 async def test_a_refused_request_exits_1(world: World, hotreload: Command) -> None:
     world.engine.steps.faults["generate"] = BadRequest("max_new_tokens must be at least 0")
     for flags in ([], ["--stream"]):
         said = await hotreload("generate", "hi", *flags)
         assert (said.code, said.err) == (1, "hotreload: max_new_tokens must be at least 0\n")
-
-
-async def test_an_engine_lost_in_mid_stream_exits_70(world: World, hotreload: Command) -> None:
-    world.engine.breaks_after = (2, EngineLost("the scheduler thread died"))
-    said = await hotreload("generate", "hi", "--stream")
-    assert (said.code, said.out) == (70, "served by\n")
-    assert "the scheduler thread died" in said.err
 
 
 async def test_a_stream_that_breaks_off_exits_3(world: World, hotreload: Command) -> None:

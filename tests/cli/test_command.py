@@ -67,13 +67,6 @@ def test_the_overview_lists_every_verb_with_what_it_does() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_no_verb_is_a_usage_error_that_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert all(f"\n{title}:\n" in said.err for title, _ in GROUPS)
-
-
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])

@@ -12,7 +12,6 @@ from hotreload.json_fields import attempt_fields, loading_fields
 from hotreload.picture.words import damage_text, drift_text, loader_text
 from hotreload.types import Outcome, Reason
 from tests.cli.conftest import Command
-from tests.cli.test_look import row
 from tests.cli.test_top_frame import shown
 from tests.observe.test_status import BOOTED, Pages
 from tests.observe.things import OWN, STEP_7, UPSTREAM, went_live
@@ -51,25 +50,6 @@ def test_the_loader_is_named_with_why_it_is_not_our_own() -> None:
 def test_of_many_damaged_leaves_the_others_are_counted() -> None:
     assert damage_text({"leaves": ["a", "b"], "leaves_total": 2}) == "a, b"
     assert damage_text({"leaves": ["a", "b"], "leaves_total": 9}) == "a, b, and 7 more"
-
-
-async def test_status_tells_how_the_live_weights_were_loaded_and_what_is_wrong(
-    world: World, hotreload: Command
-) -> None:
-    loaded = replace(attempt(), loading=OWN)
-    world.go_live(SECOND)
-    world.view.ledger.history.appendleft(loaded)
-    world.events.publish(AttemptFinished(loaded, SECOND))
-    said = (await hotreload("status")).out
-    assert row(said, "loaded") == f"by our own loader: {CHANGE}"
-    assert said.count(CHANGE) == 1
-    assert "drifted" not in said
-    assert "own loader  " not in said
-    world.events.publish(LiveDrifted(SECOND, ("lm_head",)))
-    world.events.publish(LoaderDistrusted("leaf b differs"))
-    said = (await hotreload("status")).out
-    assert row(said, "drifted").endswith("no longer what went live: lm_head")
-    assert "switched off: leaf b differs" in row(said, "own loader")
 
 
 async def test_what_changed_in_a_refused_checkpoint_is_told_with_the_attempt(

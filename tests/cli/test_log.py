@@ -14,25 +14,6 @@ NAN = Reason("nonfinite", "tensor 'lm_head' holds NaN, " + "and more " * 40)
 PINNED = OperatorAsked(By("pin", 0, 77, 1.7e9 + 9, "evaluation"))
 
 
-async def test_the_newest_comes_last_in_short_lines(world: World, hotreload: Command) -> None:
-    for event in (
-        AttemptFinished(replace(attempt(), finished_at=1.7e9), SECOND),
-        AttemptFinished(replace(attempt(Outcome.REJECTED, NAN), finished_at=1.7e9 + 5), SECOND),
-        PINNED,
-    ):
-        world.events.publish(event)
-    said = await hotreload("log", "-n", "2")
-    assert (said.code, said.err) == (0, "")
-    refused, why, pinned, reason = said.out.splitlines()
-    assert refused[21:] == "step-2 was refused after 1.2 s, requests were held 5 ms: nonfinite"
-    assert why.startswith("    tensor 'lm_head' holds NaN, and more")
-    assert (len(why) < 170, why[-1]) == (True, "…")
-    assert (pinned[21:], reason) == ("pinned by root (pid 77)", "    evaluation")
-    as_json = [json.loads(line) for line in (await hotreload("log", "--json")).out.splitlines()]
-    history = json.loads((await hotreload("history", "--json")).out)
-    assert as_json == [*reversed(history["attempts"]), *history["pins"]]
-
-
 async def test_it_follows_what_ends_from_then_on_and_tells_each_once(
     world: World, hotreload: Command
 ) -> None:
@@ -75,8 +56,3 @@ async def test_what_it_hears_of_is_what_the_history_has(world: World, hotreload:
     out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
     told = [json.loads(line) for line in out.splitlines()]
     assert told == [*reversed(history["attempts"]), *history["pins"]]
-
-
-async def test_where_nothing_ended_it_says_so(world: World, hotreload: Command) -> None:
-    said = await hotreload("log")
-    assert (said.code, said.out, said.err) == (0, "", "no attempt yet\n")

@@ -7,10 +7,9 @@ import pytest
 
 from hotreload.cli.client.show import ago, for_here
 from hotreload.cli.client.status_text import status_text
-from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
 from hotreload.types import Phase, ReplicaState
-from tests.observe.test_replicas import BOTH, FIRST, OLD, lost, status
+from tests.observe.test_replicas import BOTH, FIRST, OLD, status
 from tests.observe.test_status import BOOTED, after
 from tests.observe.things import STEP_8
 
@@ -29,23 +28,10 @@ def replica_lines(said: dict[str, Any], now: datetime) -> list[tuple[str, str | 
     return [(for_here(f"{row['name']} {row['words']}", now, ago), row["tone"]) for row in rows]
 
 
-def test_each_engine_that_serves_says_what_and_whom() -> None:
-    assert lines(*BOTH) == [
-        ("replica 0 serving, generation 3, 5 inside, 6 held", None),
-        ("replica 1 serving, generation 3, 3 inside, 1 held", None),
-    ]
-
-
 def test_one_engine_alone_has_no_line() -> None:
     alone: dict[str, Any] = after(*BOOTED).snapshot()
     assert replica_lines(alone, NOW) == []
     assert "replica" not in status_text(alone, NOW)
-
-
-def test_one_that_is_lost_says_why_and_when_it_is_started_again() -> None:
-    words, colour = lines(*BOTH, *lost(1, again_in=0.0))[1]
-    assert words == "replica 1 lost 3 min ago, started again in 0 ms: the scheduler thread died"
-    assert colour == "bad"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +60,3 @@ def test_weights_that_drifted_are_told_at_the_engine_that_holds_them() -> None:
         "replica 1 serving, generation 3, 3 inside, 1 held, live weights drifted",
         "bad",
     )
-
-
-def test_the_status_and_top_show_the_lines() -> None:
-    said = status(*BOTH).snapshot()
-    told = [text for text, _ in replica_lines(said, NOW)]
-    top = [write_line(line, False) for line in frame(said, (), width=80, height=24, now=NOW)]
-    assert top[3:5] == told
-    text = status_text(said, NOW)
-    for line in told:
-        assert line in " ".join(text.split())

@@ -10,7 +10,6 @@ from hotreload.cli.client.show import columns, cut, pad
 from hotreload.cli.client.top import AWAY, GLANCE_SECONDS, TopScreen
 from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.cli.exits import TimedOut
-from hotreload.core.ledger import Overrule
 from hotreload.events import (
     AttemptFinished,
     Event,
@@ -20,13 +19,10 @@ from hotreload.events import (
     PhaseEntered,
     Progress,
     RevisionWanted,
-    StateSaved,
-    Wait,
 )
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
 from hotreload.types import (
-    NOISY,
     AnsweringGeneration,
     Attempt,
     By,
@@ -59,13 +55,6 @@ def shown(
     fields = [attempt_fields(attempt) for attempt in attempts]
     lines = frame(status, fields, width=width, height=height, now=LATER, **more)
     return [write_line(line, colour=False) for line in lines]
-
-
-def test_the_first_line_is_what_is_live_and_how_it_is() -> None:
-    first, second, third = shown(*BOOTED)[:3]
-    assert first == "generation 3, step-7, answers; nothing else is wanted"
-    assert second == "serving  step-7 (777777777777)  live since 3 min ago"
-    assert third == "gate open, 5 inside, 6 held   fingerprint print-3"
 
 
 def test_the_mode_and_the_generations_that_fade_out_stand_below_the_first_line() -> None:
@@ -109,19 +98,6 @@ def test_the_last_comparison_has_a_row_with_the_agreement_of_those_before_it() -
     assert row == "compared step-8: answers agree 50%, 1.50 times as long; before it 98%, 100%"
     older = [line for line in shown(*BOOTED, attempts=(went_live(),)) if "compared" in line]
     assert older == []
-
-
-def test_what_is_wrong_stands_below_the_first_line_and_what_was_chosen_beside_the_state() -> None:
-    by = By("reload", 0, 7, NOON)
-    pages = Pages(pinned=True, overruled=Overrule(STEP_8, STEP_8, by))
-    noisy = generation(3, Revision(f"{NOISY}1", "step-7 + noise"))
-    status = after(*BOOTED, GenerationLive(noisy), StateSaved("full"), pages=pages).snapshot()
-    lines = frame(status, (), width=160, height=24, now=LATER)
-    _, noise, unsaved, state, *_ = (write_line(line, colour=False) for line in lines)
-    assert noise.startswith("NoiseAnswers: somebody put noise on the live weights: ")
-    assert unsaved.startswith("StateNotSaved: a restart would forget what changes: full: ")
-    assert state.startswith("serving  pinned  source overruled  step-7 + noise")
-    assert [lines[row][0][1] for row in (0, 1, 2)] == ["bad"] * 3
 
 
 NARROW = [(80, 24), (60, 24)]
@@ -179,18 +155,6 @@ def test_a_download_is_a_bar() -> None:
     )
     bar = "[############            ]  50%  5.0 MB of 10.0 MB"
     assert any(line.startswith(bar) for line in shown(*BOOTED, *down))
-
-
-def test_the_last_attempt_tells_its_reason() -> None:
-    text = "\n".join(shown(*BOOTED, AttemptFinished(rejected(), generation(3))))
-    assert "last attempt: step-8 (888888888888): rejected, 2 min ago" in text
-    assert "truncated: model.safetensors ends early" in text
-
-
-def test_what_answers_nobody_says_why() -> None:
-    starting = shown(GenerationLive(generation()))[0]
-    assert starting.startswith("nobody is answered: booting: the engine is starting, for ")
-    assert "waiting for shard 2 (0 ms so far)" in shown(*BOOTED, Wait("shard 2"))
 
 
 def test_history_fills_what_is_left_of_the_screen_and_no_more() -> None:

@@ -469,9 +469,11 @@ LOOKED_AT = {
     "boots: it builds the engine",
     "reloads: it goes live beside what still answers",
     "refusals: one is taken back",
+    "operators: an operator is refused, and unpins",
     "troubles: troubles begin",
     "drains, with a hub: requests are held",
     "two engines: the second is lost",
     "bakes: few answer",
+    "rank 1 of two: it has weights",
 }
 """The titles of moments whose pictures are kept whole, by each command and by the page."""

@@ -103,14 +103,20 @@ async def test_orders(golden: Golden, tmp_path: Path, world: World) -> None:
     world.control.outcome = attempt()
     for order in ("reload", "pin", "pin --json", "unpin"):
         told[f"hotreload {order}"] = await asked(tmp_path, *order.split())
+    world.control.outcome = ENDS["live"]
     world.events.publish(StateSaved("the disk is full"))
-    told["hotreload reload --wait (not saved)"] = await asked(tmp_path, "reload", "--wait")
+    for order in ("reload --wait", "rollback", "perturb --yes"):
+        told[f"hotreload {order} (not saved)"] = await asked(tmp_path, *order.split())
     for world.control.refusal in REFUSALS:
         for order in ("reload --wait", "pin"):
             why = type(world.control.refusal).__name__
             told[f"hotreload {order} ({why}: {world.control.refusal})"] = await asked(
                 tmp_path, *order.split()
             )
+    orders = dict.fromkeys(
+        f"{verb} {what} force={force}" for verb, what, force in world.control.asked
+    )
+    told["what the daemon was asked"] = "\n".join(orders)
     golden("command-orders.txt", sections(told))
 
 
