@@ -31,7 +31,7 @@ from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import BothWeights, compared
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.hot.asynchronous import AsyncHotEngine
-from hotreload.hot.started import Started, start
+from hotreload.hot.engine_start import StartedEngine, start
 from hotreload.hot.terms import HotTerms
 from hotreload.json_fields import Fields
 from hotreload.sources.hub.client import usual_token
@@ -140,7 +140,7 @@ async def compare_once(
 
 
 async def _compare_answers(
-    started: Started,
+    started: StartedEngine,
     folder: Path,
     names: tuple[str, str],
     corpus: Sequence[Question],

@@ -20,13 +20,17 @@ LISTED = Path(__file__).with_suffix("").with_name("plain_words.txt")
 
 REVIEWED = {
     "Finding": "the field's word for what a check finds",
+    "Saying": "a noun: a short sentence",
     "Setting": "the field's word for a line of the configuration",
     "routing": "the field's word for which process answers a request",
+    "loading": "of the library's contract: the property StagedWeights.loading",
+    "released": "of the library's contract: the property HotEngine.released",
     "setting": "the module of Setting",
     "padding": "the field's word for what fills a batch",
     "sharding": "the engine's word for how an array lies on devices",
+    "staged": "of the library's contract: the property HotEngine.staged",
 }
-"""Names that look bad and are the field's words, each with why."""
+"""Names that look bad and are good: words of the field, or of the contract; each with why."""
 
 PARTICIPLE = re.compile(
     "([a-z]+ed|[a-z]+ing|begun|bound|built|chosen|done|drawn|driven|fallen|found|frozen|given|gone"

@@ -94,7 +94,7 @@ class SglangEngine(ProvingEngine):
         if filling is None:
             parts = await built(lambda cancel: building())
         else:
-            what, loading = f"loading {revision}", partial(filling.loading, terms.quiet)
+            what, loading = f"loading {revision}", partial(filling.hook_loader, terms.quiet)
             async with deadline(filling.within, what, "[reload] stage_timeout"):
                 parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
         first = named(filling or revision) if twin is None else twin._lent()

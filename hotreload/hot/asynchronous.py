@@ -1,7 +1,6 @@
-"""START HERE: an engine in a program of one's own, whose weights change while it answers.
+"""START HERE: an engine in your own program, whose weights change while it answers.
 
-The parts of the daemon without its sockets, settings and state: the same engine, the same gate,
-the same switches, the same checks.
+It has the daemon's engine, gate, switches and checks, and none of its sockets, settings and state.
 """
 
 import asyncio
@@ -23,36 +22,36 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import Events
-from hotreload.hot.answering import AnsweringHalf
-from hotreload.hot.asking import are_asked, check_is_staged, check_whole_number
+from hotreload.hot.answering_engine import AnsweringEngine
+from hotreload.hot.engine_start import BackgroundTasks, Boot, StartedEngine, log_event, start
 from hotreload.hot.given_weights import GivenWeights
-from hotreload.hot.names import Names, renamed
+from hotreload.hot.memory_release import MemoryRelease
+from hotreload.hot.names import Names, rename
 from hotreload.hot.new_weights import NewWeights
-from hotreload.hot.released import Releasing
+from hotreload.hot.program_requests import check_is_staged, check_whole_number, wants_probes
 from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.hot.started import Boot, Started, TasksBeside, start, tell
-from hotreload.hot.switching import Switching
 from hotreload.hot.terms import HotTerms
+from hotreload.hot.weight_changes import WeightChanges
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode
 
 
-class AsyncHotEngine(AnsweringHalf):
-    """Belongs to the loop it was started on; made by `start`."""
+class AsyncHotEngine(AnsweringEngine):
+    """An engine that belongs to the event loop of `start`, which makes it."""
 
     def __new__(cls, *given: object, **_: object) -> Self:
-        """Refuse what `start` takes, which has to be awaited."""
-        if not given or not isinstance(given[0], Started):
+        """TypeError for a program that calls the class: it must await `start`."""
+        if not given or not isinstance(given[0], StartedEngine):
             raise TypeError(f"{cls.__name__} is made by `await {cls.__name__}.start(model, …)`")
         return super().__new__(cls)
 
-    def __init__(self, started: Started, terms: HotTerms) -> None:
+    def __init__(self, started: StartedEngine, terms: HotTerms) -> None:
         events, engine = Events(), started.engine
         publish = events.publish
         super().__init__(Gate[SglangEngine](publish=publish, max_held=sys.maxsize))
         self.subscribe = events.subscribe
-        """Have each event told on the loop; the returned call ends that."""
-        self.subscribe(tell)
+        """Call an observer with each event, on the loop; the returned call ends this."""
+        self.subscribe(log_event)
         self._probe_timeout = terms.probe_timeout
         self._started = started
         attempts = Attempts(
@@ -62,17 +61,21 @@ class AsyncHotEngine(AnsweringHalf):
         attempts.record_live(live, started.path)
         mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
-        check_there = partial(self._released.check_changes, mode)
-        self._switching = Switching(
+        check_there = partial(self._released_parts.check_changes, mode)
+        self._changes = WeightChanges(
             self._replica, attempts, terms.rules, check=self._check, check_there=check_there
         )
-        self._new_weights = NewWeights(self._replica, started.checks, self._switching)
-        self._releasing = Releasing(
-            self._replica, self._released, self._switching, self._new_weights, terms.drain_timeout
+        self._new_weights = NewWeights(self._replica, started.checks, self._changes)
+        self._memory_release = MemoryRelease(
+            self._replica,
+            self._released_parts,
+            self._changes,
+            self._new_weights,
+            terms.drain_timeout,
         )
         self._replica.open()
-        self._beside = TasksBeside(self._replica)
-        self._beside.begin(terms, publish)
+        self._background = BackgroundTasks(self._replica)
+        self._background.begin(terms, publish)
 
     @classmethod
     async def start(
@@ -88,9 +91,9 @@ class AsyncHotEngine(AnsweringHalf):
         terms: HotTerms = HotTerms(),  # noqa: B008 (frozen)
         boot: Boot = "checkpoint",
     ) -> Self:
-        """Start an engine on a model's folder; `args` are what sglang-jax's Engine takes beside.
+        """Start an engine on a model's folder; `args` are further ones of sglang-jax's Engine.
 
-        Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
+        The folder's weights are checked and pass the probes; `boot="random"` loads none.
         """
         make = partial(start, device=device, tp=tp, first_device=first_device, dtype=dtype)
         started = await make(model, args=args, probes=probes, terms=terms, boot=boot)
@@ -112,12 +115,12 @@ class AsyncHotEngine(AnsweringHalf):
     ) -> AsyncStagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
-        Tensors that are left out of a mapping stay as they are live, unless it is to be `complete`.
-        `names` finds the Hugging Face name of each. CheckpointRejected says all that is wrong with
-        them. The caller's arrays are only read, and are the caller's again when this returns.
+        Tensors that a mapping leaves out stay those of the live weights; with `complete` none may
+        be left out. `names` finds the Hugging Face name of each array. CheckpointRejected lists
+        all that is wrong. The caller's arrays are only read, and are free again on return.
         """
         self._check_for_change()
-        since, given = self._switching.rollbacks, renamed(given, names)
+        since, given = self._changes.rollbacks, rename(given, names)
         return await self._new_weights.stage(given, name, since, complete=complete)
 
     async def update(
@@ -129,68 +132,68 @@ class AsyncHotEngine(AnsweringHalf):
         complete: bool = False,
         probes: Sequence[Probe] | None = None,
     ) -> Generation:
-        """Stage new weights, prove them and answer by them from now on: all of it, or nothing.
+        """Stage new weights, prove them by the probes and make them live; an error changes nothing.
 
-        One that comes meanwhile waits for its turn. `probes=()` asks none of these weights; the
-        other arguments are those of `stage`.
+        A second update waits until this one has ended. `probes=()` skips the probes; the other
+        arguments are those of `stage`.
         """
         self._check_for_change()
-        prove, given = are_asked(probes), renamed(given, names)
+        prove, given = wants_probes(probes), rename(given, names)
         return await self._new_weights.update(given, name, complete=complete, prove=prove)
 
     async def flip(self, staged: AsyncStagedWeights) -> Generation:
-        """Answer by staged weights from now on; those inside end under the weights before."""
+        """Answer new requests by staged weights; requests under way end by the weights before."""
         self._check()
         check_is_staged(staged, AsyncStagedWeights)
         return await staged.flip()
 
     async def probe(self, staged: AsyncStagedWeights | None = None) -> None:
-        """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
+        """Send the probes to staged weights, or to the live; ProbeFailed lists bad answers."""
         self._check()
         if staged is not None:
             check_is_staged(staged, AsyncStagedWeights)
             await staged.probe()
             return
-        self._released.check_answers()
+        self._released_parts.check_answers()
         probing = limit_probes(self._probe_timeout, "[reload] probe_timeout")
         async with self._inside() as lease, probing:
             await lease.engine.probe()
 
     async def rollback(self, number: int | None = None) -> Generation:
-        """Answer by the generation before again, or by this one: from memory, else its folder."""
+        """Make an earlier generation (by default the last) live again, from memory or folder."""
         self._check_for_change()
         if number is not None:
             check_whole_number("number", number)
-        place, left = self._switching.place_to_go_back_to(number), self.generation.revision
-        since = self._switching.overrule()
-        live = await self._switching.back(place)
+        place, left = self._changes.place_to_go_back_to(number), self.generation.revision
+        since = self._changes.overrule()
+        live = await self._changes.back(place)
         if live is None:
             live = await self._new_weights.bring_back(place, since)
-            self._switching.leave(left)
+            self._changes.leave(left)
         return live
 
     async def fingerprint_of(
         self, given: GivenWeights, *, names: Names | None = None, complete: bool = False
     ) -> str | None:
-        """The fingerprint these weights will have when they are live; None if they are cast."""
-        given = renamed(given, names)
+        """Return the fingerprint that these weights have once they are live; None if cast."""
+        given = rename(given, names)
         return await self._new_weights.fingerprint_of(given, complete=complete)
 
     def _check_for_change(self) -> None:
-        """Raise as `_check` does, and while memory is released that other weights need."""
+        """Raise as `_check` does; NotServing while memory is released that new weights need."""
         self._check()
-        self._released.check_changes(self._replica.mode)
+        self._released_parts.check_changes(self._replica.mode)
 
     # --- memory for others --------------------------------------------------------------------
 
     async def release(self, *, kv: bool = True, weights: bool = False, abort: bool = False) -> int:
-        """Give the device memory of the KV pool, or of all weights, to others until `resume`.
+        """Free the device memory of the KV pool, or of all weights; return the number of bytes.
 
-        It waits for the answers under way, or has them aborted, and returns how many bytes were
-        freed. Until then `generate` is NotServing; so is all that needs weights that are released.
+        It waits for the answers under way, or aborts them. Until `resume`, `generate` raises
+        NotServing, as does every call that needs the released memory.
         """
         self._check()
-        return await self._releasing.release(kv=kv, weights=weights, abort=abort)
+        return await self._memory_release.release(kv=kv, weights=weights, abort=abort)
 
     async def resume(
         self,
@@ -201,22 +204,22 @@ class AsyncHotEngine(AnsweringHalf):
         number: int | None = None,
         probes: Sequence[Probe] | None = None,
     ) -> Generation:
-        """Take the memory again that was released, and answer; nothing is compiled anew.
+        """Take the released memory back and answer again; nothing is compiled anew.
 
-        Where the weights were released these are proven and answer, or those of the generation of
-        this number, or of the last one, read from its folder again. After an error all is released
-        as before.
+        If the weights were released, the given ones are proven and go live, or those of generation
+        `number`, or of the last one, read again from its folder. After an error the memory is
+        released as before.
         """
         self._check()
         if number is not None:
             check_whole_number("number", number)
-        prove, given = are_asked(probes), given if given is None else renamed(given, names)
-        return await self._releasing.resume(given, name, number=number, prove=prove)
+        prove, given = wants_probes(probes), given if given is None else rename(given, names)
+        return await self._memory_release.resume(given, name, number=number, prove=prove)
 
     @property
     def released(self) -> frozenset[str]:
-        """The parts of its memory that others have: of `kv` and `weights`."""
-        return self._released.parts
+        """The parts of the engine's memory that are released now: of `kv` and `weights`."""
+        return self._released_parts.parts
 
     # --- what answers -------------------------------------------------------------------------
 
@@ -233,27 +236,28 @@ class AsyncHotEngine(AnsweringHalf):
     @property
     def staged(self) -> AsyncStagedWeights | None:
         """The weights that wait beside the live ones, if any."""
-        return self._switching.staged
+        return self._changes.staged
 
     @property
     def mode(self) -> Mode:
-        """The way new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` if the engine cannot overlap."""
         return self._replica.mode
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
+        """sglang-jax's own Engine, only to look at: a request to it would bypass the gate."""
         return self._replica.engine.upstream
 
     # --- the end --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End what is under way, and the engine; free the device. Twice is once.
+        """End the answers and changes under way, then the engine, and free the device.
 
-        Every call returns when that is done, also one that is cancelled meanwhile.
+        Every call returns when the engine has ended, even a cancelled one; a second call changes
+        nothing.
         """
         if not self._home.is_here:
-            return  # it is another process's
+            return  # the engine is another process's
         self._gate.seal("the engine is closed")
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
@@ -262,12 +266,12 @@ class AsyncHotEngine(AnsweringHalf):
 
     async def _end(self) -> None:
         try:
-            await self._switching.end()
+            await self._changes.end()
             await self._streams.end()
             with suppress(DrainTimedOut, EngineLost):
                 await self._replica.engine.abort()
                 await self._gate.wait_until_empty(ABORT_GRACE)
-            await self._beside.end()
+            await self._background.end()
         finally:
             self._replica.drop_spares()
             await self._started.end()
@@ -291,4 +295,4 @@ class AsyncHotEngine(AnsweringHalf):
 
 
 async def _nothing_to_save(ledger: Ledger) -> None:
-    """A program's engine remembers nothing beyond its life."""
+    """Save nothing: a program's engine has no state file."""

@@ -1,10 +1,10 @@
-"""The names and the axes that flax's own models have (bonsai's), in the place of Hugging Face's."""
+"""Maps the names and axes of flax's own models (bonsai) to those of Hugging Face."""
 
 from hotreload.hot.names import Name, by_patterns
 
 _LAYER = r"layers\.(\d+)\."
 _OF_HEADS = "i o -> o i | d n h -> (n h) d"
-"""An `nnx.Linear`'s kernel, or an `nnx.Einsum`'s that has the heads as an axis of its own."""
+"""The axes of an `nnx.Linear`'s kernel, or of an `nnx.Einsum`'s, which has an axis of heads."""
 _NAMES = (
     (r"embedder\.embedding", "model.embed_tokens.weight", None),
     (r"final_norm\.scale", "model.norm.weight", None),
@@ -43,8 +43,8 @@ _NAMES = (
 
 
 def bonsai_names(name: str) -> Name | None:
-    """Give the Hugging Face name of what a qwen3, qwen2 or llama 3 of bonsai calls so.
+    """Return the Hugging Face name for a tensor of bonsai's qwen3, qwen2 or llama 3.
 
-    With it comes the arrangement of its axes, where they are others; None for an unknown name.
+    If its axes differ, their arrangement is returned, too. None for an unknown name.
     """
     return by_patterns(_NAMES, name)

@@ -1,4 +1,4 @@
-"""The daemon's checks on what a program gives: a folder, or a mapping of names to arrays."""
+"""Checks the weights that a program gives, as the daemon does: a folder, or named arrays."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.never_loaded import matches
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.facts.hub_names import how_to_have
-from hotreload.hot.asking import check_text
+from hotreload.hot.program_requests import check_text
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec
 
@@ -24,7 +24,7 @@ GivenWeights = str | Path | Mapping[str, Any]
 
 
 class Renamed(dict[str, Any]):
-    """Arrays by their Hugging Face names, and what the program that gave them calls each."""
+    """Arrays by their Hugging Face names, and in `called` the program's name of each."""
 
     def __init__(self, tensors: Mapping[str, Any], called: Mapping[str, str]) -> None:
         super().__init__(tensors)
@@ -32,19 +32,19 @@ class Renamed(dict[str, Any]):
 
 
 class GivenChecks:
-    """Belongs to one engine: what it serves is what new weights are compared with."""
+    """The checks of one engine: new weights are compared with the model that it serves."""
 
     def __init__(
         self, served: Served, policy: Policy, dtype: str, digests: Digests | None = None
     ) -> None:
-        """`dtype` is the one that the engine was started with; `digests` are known of downloads."""
+        """`dtype` is that of the engine's start; `digests` are those of downloaded files."""
         self._served = served
         self._policy = policy
         self._dtype = dtype
         self._digests = digests
 
     def against(self, tensors: Mapping[str, TensorSpec], digests: Digests) -> "GivenChecks":
-        """The same that compare with these tensors, and know the digests of what was downloaded."""
+        """Return checks against these tensors, with the digests of downloaded files."""
         served = replace(self._served, tensors=tensors)
         return GivenChecks(served, self._policy, self._dtype, digests)
 
@@ -56,10 +56,10 @@ class GivenChecks:
         complete: bool = False,
         is_unread: bool = False,
     ) -> Checkpoint:
-        """The weights as a checkpoint, called by this name; CheckpointRejected says why not.
+        """Return the weights as a checkpoint of this name; CheckpointRejected lists their faults.
 
-        Of a mapping that need not be `complete` it may be a part. Of one that is to stay unread
-        only names, shapes and dtypes are checked.
+        Unless it must be `complete`, a mapping may be a part of the tensors. With `is_unread` only
+        names, shapes and dtypes are checked.
         """
         check_text("name", name)
         held = held_by(given, is_unread=is_unread)
@@ -83,9 +83,9 @@ class GivenChecks:
         *,
         complete: bool = False,
     ) -> str | None:
-        """The fingerprint that these weights would have live; None if they would be cast.
+        """Return the fingerprint that these weights would have live; None if they would be cast.
 
-        What a part of the tensors leaves out counts by the live sums, which only then are asked.
+        For a part of the tensors, `live_sums` is called for the sums of the others.
         """
         held = held_by(given)
         policy = self._policy_for(held, complete)
@@ -102,7 +102,7 @@ class GivenChecks:
         return await in_thread(look, leave_as=f"a look at {held.name}")
 
     def _policy_for(self, held: Path | InMemory, complete: bool) -> Policy:
-        """Let tensors be left out of a mapping, unless it must be complete; a folder always is."""
+        """Return the policy; unless it must be complete, a mapping may leave tensors out."""
         if complete or not isinstance(held, InMemory):
             return self._policy
         served, names = self._served, set(held.names)
@@ -113,7 +113,7 @@ class GivenChecks:
         return replace(self._policy, missing="live") if is_part else self._policy
 
     def _is_taken(self, name: str) -> bool:
-        """Say if a tensor of this name is not simply let pass; an unknown one is yet refused."""
+        """Return whether the checks look at a tensor of this name, if only to refuse it."""
         served = self._served
         if matches(name, served.ignorable):
             return False
@@ -121,7 +121,7 @@ class GivenChecks:
 
 
 def named_upon(part: Checkpoint, live: Revision) -> Checkpoint:
-    """Name a part of the tensors by what stays, too: equal ids mean the same bytes of all."""
+    """Return the part with an id of its bytes and the live ones: equal ids mean equal weights."""
     files = (
         CheckpointFile("the part", part.bytes, part.revision.id),
         CheckpointFile("what stays", 0, live.id),
@@ -130,7 +130,7 @@ def named_upon(part: Checkpoint, live: Revision) -> Checkpoint:
 
 
 def held_by(given: GivenWeights, *, is_unread: bool = False) -> Path | InMemory:
-    """Find what holds the weights; SourceUnavailable for no folder, BadRequest for no path."""
+    """Return the folder or arrays; SourceUnavailable for no folder, BadRequest for no path."""
     if isinstance(given, Mapping):
         called = given.called if isinstance(given, Renamed) else {}
         return InMemory(given, called=called, is_unread=is_unread)

@@ -1,6 +1,6 @@
-"""A loop in a thread of its own, for callers whose own loop runs already, or who have none.
+"""An event loop in a thread of its own, for programs without a loop or with a running one.
 
-It belongs to one process: a fork's child has a copy of its objects, and no engine.
+The thread belongs to one process: the child of a fork has copies of the objects, and no engine.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from hotreload.errors import BadRequest, NotServing
 
 
 class Home:
-    """The process that made this object."""
+    """The process that created this object."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -27,7 +27,7 @@ class Home:
         return os.getpid() == self._process
 
     def check(self) -> None:
-        """BadRequest in a fork's child."""
+        """BadRequest in the child of a fork."""
         if not self.is_here:
             raise BadRequest(
                 f"this engine runs in process {self._process}, of which this one ({os.getpid()}) "
@@ -45,19 +45,19 @@ class LoopThread:
         """Held for a moment while the next two are read or changed."""
         self._is_open = True
         self._calls: set[_Call[Any]] = set()
-        """Calls that have not ended."""
-        # A daemon, since a program may end without having closed what it holds.
+        """The calls that have not ended."""
+        # A daemon thread: a program may end without closing its engine.
         self._thread = threading.Thread(target=self._run, name="hotreload-loop", daemon=True)
         self._thread.start()
         self._loop = self._ready.result()
 
     @property
     def is_open(self) -> bool:
-        """True while it takes work."""
+        """True while the loop takes work."""
         return self._is_open
 
     def check_outside(self) -> None:
-        """BadRequest in a fork's child, and in the loop's own thread: it would wait for itself."""
+        """BadRequest in a fork's child, or in the loop's thread, which would wait for itself."""
         self.home.check()
         if threading.current_thread() is self._thread:
             raise BadRequest(
@@ -66,7 +66,7 @@ class LoopThread:
             )
 
     def run[T](self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the work's result; an interrupt cancels it, and is raised when it has ended."""
+        """Return the work's result; an interrupt cancels the work, and is raised after its end."""
         call = _Call(work)
         try:
             self.check_outside()
@@ -81,14 +81,14 @@ class LoopThread:
                 raise
             raise NotServing("the engine was closed meanwhile") from None
         except BaseException:
-            if not call.result.done() and call in self._calls:  # the caller's, and not the work's
+            if not call.result.done() and call in self._calls:  # an interrupt, no error of the work
                 with suppress(RuntimeError):  # the loop has ended, and the work with it
                     self._loop.call_soon_threadsafe(call.cancel)
                 wait([call.result])
             raise
         finally:
             self._end(call)
-            del call  # an error holds this frame, and what holds the error is held by the call
+            del call  # else a cycle: an error holds this frame, and the call holds the error
 
     def _begin(self, call: "_Call[Any]") -> None:
         with self._guard:
@@ -103,7 +103,7 @@ class LoopThread:
         call.end()
 
     def close(self) -> None:
-        """End the loop and the thread; twice is once."""
+        """End the loop and the thread; a second call changes nothing."""
         with self._guard:
             was_open, self._is_open = self._is_open, False
         if was_open:
@@ -117,7 +117,7 @@ class LoopThread:
         finally:
             with self._guard:
                 self._is_open, left = False, [*self._calls]
-            for call in left:  # they came while the loop ended, which runs them no more
+            for call in left:  # begun while the loop ended: it does not run them
                 call.result.cancel()
 
     async def _until_closed(self) -> None:
@@ -127,7 +127,7 @@ class LoopThread:
 
 
 class _Call[T]:
-    """Work, and the caller's wait for it."""
+    """A coroutine on the loop, and the result that its caller waits for."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self.result: Future[T] = Future()
@@ -143,7 +143,7 @@ class _Call[T]:
             self._task.cancel()
 
     def end(self) -> None:
-        """Let go of the task: an error's frames would keep it, and the task the error."""
+        """Drop the task: else an error's frames hold the task, and the task holds the error."""
         if self._task is None:
             self._work.close()
         self._task = None

@@ -1,4 +1,4 @@
-"""The names and the axes that models of MaxText have, in the place of Hugging Face's."""
+"""Maps the names and axes of MaxText's models to those of Hugging Face."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from hotreload.errors import BadRequest, shown
 from hotreload.hot.names import Name
 
 _Row = tuple[str, str, str]
-"""Hugging Face's name, the axes of an array, and those that they become."""
+"""Hugging Face's name, the axes of MaxText's array, and the axes of Hugging Face's tensor."""
 _ROOT = re.compile(r"(?:base\.|params\.)*")
 _LAYER = re.compile(r"decoder\.layers(?:_(\d+))?\.(.+)")
 _TABLE: Mapping[str, _Row] = MappingProxyType(
@@ -40,14 +40,14 @@ _OF_A_LAYER: Mapping[str, _Row] = MappingProxyType(
 )
 _ROTATED = ("self_attention.query.kernel", "self_attention.key.kernel")
 _PAIRED = ("d n (h 2)", "(n 2 h) d")
-"""The halves of a head that rotate together stand beside each other, two by two."""
+"""Axes of llama 3.1's queries and keys: the two numbers that rotate together are neighbours."""
 _FAMILIES = re.compile(r"llama[23]|llama3\.1|qwen2|qwen2\.5|qwen3")
 
 
 def maxtext_names(model_name: str) -> Callable[[str], Name | None]:
-    """Find the Hugging Face names for a dense model that MaxText's `model_name` is this of.
+    """Return the lookup of Hugging Face names for a dense model of MaxText's `model_name`.
 
-    Scanned layers, whose arrays stack the tensors of all of them, and layers one by one.
+    Layers may be scanned (one array stacks the tensors of all layers) or lie one by one.
     """
     family = re.sub(r"-\d.*", "", model_name) if isinstance(model_name, str) else ""
     if not _FAMILIES.fullmatch(family):
@@ -56,10 +56,10 @@ def maxtext_names(model_name: str) -> Callable[[str], Name | None]:
             "'llama3.1' where rope_type is that or the model is one, 'llama3', 'llama2', 'qwen2', "
             "'qwen2.5' or 'qwen3' for what is built like these, or a table of your own"
         )
-    return partial(_named, family)
+    return partial(_look_up, family)
 
 
-def _named(family: str, name: str) -> Name | None:
+def _look_up(family: str, name: str) -> Name | None:
     own = _ROOT.sub("", name, count=1)
     if own in _TABLE:
         theirs, before, after = _TABLE[own]
@@ -81,5 +81,5 @@ def _named(family: str, name: str) -> Name | None:
 
 
 def _root_of_a_head(shape: tuple[int, ...]) -> float:
-    """The number by which attention divides, which llama's queries of MaxText hold already."""
+    """Return attention's divisor, which the queries of MaxText's llama have folded in."""
     return math.sqrt(shape[-1])

@@ -1,4 +1,4 @@
-"""A program's own names of its tensors, and what they are called on the Hugging Face Hub."""
+"""Maps a program's own names of its tensors to those of the Hugging Face Hub."""
 
 import math
 import re
@@ -10,22 +10,21 @@ from hotreload.errors import BadRequest, shown
 from hotreload.hot.given_weights import GivenWeights, Renamed
 
 Factor = float | Callable[[tuple[int, ...]], float]
-"""A number that an array is multiplied by, or what finds it for an array's shape."""
+"""A number that an array is multiplied by, or a function of the array's shape that returns it."""
 Name = str | tuple[str, str] | tuple[str, str, Factor]
-"""Hugging Face's name; with it how the axes of such an array are arranged: `d n h -> (n h) d`."""
+"""Hugging Face's name, and if needed the arrangement of the axes (`d n h -> (n h) d`)."""
 Names = Mapping[str, Name] | Callable[[str], Name | None]
-"""A table of a program's names and Hugging Face's, or what looks one up; None for an unknown one.
-"""
+"""A table from a program's names to Hugging Face's, or a lookup, which returns None if unknown."""
 NamePatterns = Sequence[tuple[str, str, str | None]]
-"""Patterns of names, what Hugging Face calls such a one, and the arrangement of axes if any."""
+"""Patterns of a program's names, each with Hugging Face's name, and an arrangement or None."""
 UNKNOWN_SHOWN = 10
 
 
-def renamed(given: GivenWeights, names: Names | None) -> GivenWeights:
-    """The same arrays by their Hugging Face names; BadRequest lists those that are unknown.
+def rename(given: GivenWeights, names: Names | None) -> GivenWeights:
+    """Return the arrays by their Hugging Face names; BadRequest lists the unknown names.
 
-    They may lie in a tree of mappings, as in an `nnx.State`, and lists: the keys joined by dots are
-    the name.
+    The arrays may lie in a tree of mappings and lists, as in an `nnx.State`: the keys, joined by
+    dots, are the name.
     """
     if names is None:
         return given
@@ -33,8 +32,8 @@ def renamed(given: GivenWeights, names: Names | None) -> GivenWeights:
         raise BadRequest("names are for a mapping of arrays: what a folder holds has its names")
     if not (isinstance(names, Mapping) or callable(names)):
         raise BadRequest(f"names must be a table or a callable, not {shown(names)}")
-    arrays = {str(name): each for name, each in _flat(given)}
-    found = {name: _looked_up(names, name) for name in arrays}
+    arrays = {str(name): each for name, each in _flatten(given)}
+    found = {name: _look_up(names, name) for name in arrays}
     known = {name: each for name, each in found.items() if _is_name(each)}
     if unknown := [name for name in found if name not in known]:
         raise _unfit("names does not know", unknown)
@@ -49,19 +48,21 @@ def renamed(given: GivenWeights, names: Names | None) -> GivenWeights:
 
 
 def by_patterns(patterns: NamePatterns, name: str) -> Name | None:
-    """The name, and the arrangement if any, by the first pattern that is all of this name."""
+    """Return the name, with its arrangement if any, by the first pattern that matches all of it."""
     for own, theirs, axes in patterns:
         if found := re.fullmatch(own, name):
             return found.expand(theirs) if axes is None else (found.expand(theirs), axes)
     return None
 
 
-def _flat(tree: Mapping[Any, Any] | Sequence[Any], before: str = "") -> Iterator[tuple[Any, Any]]:
-    """The arrays of a tree by their names; of a variable of flax's its value."""
+def _flatten(
+    tree: Mapping[Any, Any] | Sequence[Any], before: str = ""
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each array of a tree by its name; for a variable of flax its value."""
     for key, each in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
         name = f"{before}.{key}" if before else key
         if isinstance(each, Mapping | list | tuple):
-            yield from _flat(each, str(name))
+            yield from _flatten(each, str(name))
         else:
             value = getattr(each, "get_raw_value", None)
             yield name, each if value is None else value()
@@ -79,7 +80,7 @@ def _is_factor(value: Any) -> bool:
 
 
 def _tensors(name: str, array: Any, found: Name) -> Iterator[tuple[str, Any]]:
-    """The tensor that an array is, or the tensors that it stacks, by their names."""
+    """Yield the tensor that an array is, or the tensors that it stacks, by name."""
     if isinstance(found, str):
         yield found, array
         return
@@ -93,8 +94,8 @@ def _tensors(name: str, array: Any, found: Name) -> Iterator[tuple[str, Any]]:
         raise BadRequest(f"{shown(name)} {words}") from None
 
 
-def _looked_up(names: Names, name: Any) -> object:
-    """The name that `names` has for it; None where there is none."""
+def _look_up(names: Names, name: Any) -> object:
+    """Return the Hugging Face name that `names` has for this name, or None."""
     try:
         return names[name] if isinstance(names, Mapping) else names(name)
     except LookupError:

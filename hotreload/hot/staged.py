@@ -1,4 +1,4 @@
-"""Weights that wait beside the live ones, in the hands of a program."""
+"""Weights that a program has staged: they wait beside the live ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,22 +12,22 @@ from hotreload.threads import run_to_end
 from hotreload.types import Generation, LoadFacts, Staged
 
 SwitchStep = Callable[[Staged], Awaitable[None]]
-"""One that a switch takes with staged weights, or raises why not."""
+"""A step of a switch with staged weights; it raises the reason of a failure."""
 LastStep = Callable[[Staged, bool], Awaitable[None]]
-"""The one that makes them live; where they can be proven only then they are, if so wished."""
+"""The step that makes weights live; with True it proves those that only then can be proven."""
 
 
 class Hold:
-    """The room that staged weights take, until they go live or are released."""
+    """The device memory that staged weights take, until they go live or are released."""
 
     def __init__(self, weights: Staged, frees: AsyncExitStack) -> None:
-        """`frees` puts away what is spare at its exit: these weights, unless they went live."""
+        """The exit of `frees` frees the spare set: these weights, unless they went live."""
         self.weights: Staged | None = weights
-        """The weights; None once they are not held any more."""
+        """The weights; None once they are released or live."""
         self._frees = frees
 
     async def discard(self, error: Exception | None = None) -> None:
-        """Have the switch put away what is spare now; of a lost engine it touches nothing."""
+        """Free the set of weights that is spare now; with a lost engine nothing is touched."""
         if self.weights is not None:
             self.weights = None
             trace = error.__traceback__ if error else None
@@ -35,7 +35,10 @@ class Hold:
 
 
 class AsyncStagedWeights:
-    """Held until they go live, their answers are bad, they are released, or nobody has them."""
+    """Weights beside the live ones, until they go live, fail a probe, or are released.
+
+    They are released, too, once the program has dropped its last reference to them.
+    """
 
     def __init__(
         self,
@@ -52,9 +55,9 @@ class AsyncStagedWeights:
         self.name = weights.revision.label
         self.fingerprint = weights.fingerprint
         self.loading: LoadFacts | None = weights.loading
-        """Facts of their loading, and how far they are from those that were live."""
+        """Facts of the load, and the distance from the weights that were live then."""
         self.is_proven = False
-        """True once the probes found their answers good."""
+        """True once these weights passed the probes."""
         self._hold = hold
         self._prove = prove
         self._go_live = go_live
@@ -65,41 +68,41 @@ class AsyncStagedWeights:
 
     @property
     def is_held(self) -> bool:
-        """True while they wait beside the live ones."""
+        """True while these weights wait beside the live ones."""
         return self._hold.weights is not None
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that they went live as; None if they did not."""
+        """The generation that these weights became; None if they did not go live."""
         return self._progress.generation
 
     async def probe(self) -> None:
-        """Ask the probes, where nobody sees the answers; ProbeFailed, and they are released."""
-        async with self._turn(None), self._released_when_bad():
-            weights = self._waiting()
+        """Send the probes to these weights; after ProbeFailed the weights are released."""
+        async with self._turn(None), self._release_if_bad():
+            weights = self._held_weights()
             if self._why_unprovable is not None:
                 raise BadRequest(
                     f"{self.name} can be asked only once it is live, which flip does, and goes "
                     f"back if an answer is bad: {self._why_unprovable}"
                 )
-            await self._make_sure(weights)
+            await self._prove_once(weights)
 
     async def flip(self) -> Generation:
-        """Answer by them from now on; those that are unproven are proven first, or not flipped to.
+        """Answer new requests by these weights; unproven ones must pass the probes first.
 
-        ProbeFailed, and they are released. After any other error they are held as before.
+        After ProbeFailed the weights are released. After any other error they are held as before.
         """
         return await self.flip_since(None)
 
     async def flip_since(self, since: int | None, *, prove: bool = True) -> Generation:
-        """Flip for an update, when so many rollbacks had been asked for; Superseded after more.
+        """Flip for an update; Superseded if the rollbacks are more than `since`.
 
-        They are not proven where the program does not wish it.
+        Without `prove` the probes are skipped.
         """
-        async with self._turn(since), self._released_when_bad():
-            weights = self._waiting()
+        async with self._turn(since), self._release_if_bad():
+            weights = self._held_weights()
             if prove:
-                await self._make_sure(weights)
+                await self._prove_once(weights)
             try:
                 await self._go_live(weights, prove)
             finally:
@@ -110,7 +113,7 @@ class AsyncStagedWeights:
         return self.generation
 
     async def release(self) -> None:
-        """Free them, unless they went live or were released before."""
+        """Free the weights, unless they went live or were released before."""
         async with self._one_at_a_time:
             await self._hold.discard()
 
@@ -132,21 +135,21 @@ class AsyncStagedWeights:
     ) -> None:
         await self.release()
 
-    def _waiting(self) -> Staged:
+    def _held_weights(self) -> Staged:
         if self._hold.weights is not None:
             return self._hold.weights
         live = self.generation
         became = "was released" if live is None else f"went live as generation {live.number}"
         raise BadRequest(f"{self.name} is no longer staged: it {became}")
 
-    async def _make_sure(self, weights: Staged) -> None:
-        """Ask the probes, once, where they can be asked before anything is live."""
+    async def _prove_once(self, weights: Staged) -> None:
+        """Send the probes, unless these weights passed already or can pass only once live."""
         if not self.is_proven:
             await self._prove(weights)
             self.is_proven = self._why_unprovable is None
 
     @asynccontextmanager
-    async def _released_when_bad(self) -> AsyncIterator[None]:
+    async def _release_if_bad(self) -> AsyncIterator[None]:
         try:
             yield
         except (CheckpointRejected, EngineLost) as error:

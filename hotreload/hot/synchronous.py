@@ -1,6 +1,6 @@
-"""The same for programs without a loop, and for notebooks, whose own runs already.
+"""The engine for programs without an event loop, and for notebooks, whose loop runs already.
 
-Each verb is the asynchronous one, which is waited for: what it promises stands there.
+Each method runs the one of `AsyncHotEngine` and waits for its end; the promises stand there.
 """
 
 import threading
@@ -15,19 +15,19 @@ from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Observer
-from hotreload.hot.asking import Prompt, Sampling, SeveralPrompts, check_is_staged
 from hotreload.hot.asynchronous import AsyncHotEngine
+from hotreload.hot.engine_start import Boot
 from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.loop_thread import LoopThread
 from hotreload.hot.names import Names
+from hotreload.hot.program_requests import Prompt, Sampling, SeveralPrompts, check_is_staged
 from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.hot.started import Boot
 from hotreload.hot.terms import HotTerms
 from hotreload.types import Generation, LoadFacts, Mode
 
 
 class _Twin[Own]:
-    """Stands for an asynchronous object, in any thread but its loop's."""
+    """Calls an asynchronous object, from any thread but that of its loop."""
 
     def __init__(self, asynchronous: Own, loop: LoopThread) -> None:
         self.asynchronous = asynchronous
@@ -37,54 +37,54 @@ class _Twin[Own]:
         return repr(self.asynchronous).replace("<Async", "<", 1)
 
 
-def _waited[Own, **P, T](
-    verb: Callable[Concatenate[Own, P], Coroutine[Any, Any, T]],
+def _block_on[Own, **P, T](
+    method: Callable[Concatenate[Own, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[_Twin[Own], P], T]:
-    """The same verb, which returns when it is done."""
+    """Return the method as one that blocks the caller until its work is done."""
 
-    @wraps(verb)
-    def waited(self: _Twin[Own], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._loop.run(verb(self.asynchronous, *args, **kwargs))
+    @wraps(method)
+    def block(self: _Twin[Own], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self.asynchronous, *args, **kwargs))
 
-    return waited
+    return block
 
 
 class StagedWeights(_Twin[AsyncStagedWeights]):
-    """Weights beside the live ones, until they go live, their answers are bad, or `release`."""
+    """Weights beside the live ones, until they go live, fail a probe, or are released."""
 
     @property
     def name(self) -> str:
-        """The name they were given when they were staged."""
+        """The name that the program gave these weights."""
         return self.asynchronous.name
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint that is live once they are."""
+        """The fingerprint of these weights."""
         return self.asynchronous.fingerprint
 
     @property
     def loading(self) -> LoadFacts | None:
-        """Facts of their loading, and how far they are from those that were live."""
+        """Facts of the load, and the distance from the weights that were live then."""
         return self.asynchronous.loading
 
     @property
     def is_held(self) -> bool:
-        """True while they wait beside the live ones."""
+        """True while these weights wait beside the live ones."""
         return self.asynchronous.is_held
 
     @property
     def is_proven(self) -> bool:
-        """True once the probes found their answers good."""
+        """True once these weights passed the probes."""
         return self.asynchronous.is_proven
 
     @property
     def generation(self) -> Generation | None:
-        """The generation that they went live as; None if they did not."""
+        """The generation that these weights became; None if they did not go live."""
         return self.asynchronous.generation
 
-    probe = _waited(AsyncStagedWeights.probe)
-    flip = _waited(AsyncStagedWeights.flip)
-    release = _waited(AsyncStagedWeights.release)
+    probe = _block_on(AsyncStagedWeights.probe)
+    flip = _block_on(AsyncStagedWeights.flip)
+    release = _block_on(AsyncStagedWeights.release)
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +99,7 @@ class StagedWeights(_Twin[AsyncStagedWeights]):
 
 
 class HotEngine(_Twin[AsyncHotEngine]):
-    """An engine whose weights change while it answers; for any thread, and for several at once."""
+    """An engine whose weights change while it answers; any thread may call it, several at once."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class HotEngine(_Twin[AsyncHotEngine]):
         terms: HotTerms = HotTerms(),  # noqa: B008 (frozen)
         boot: Boot = "checkpoint",
     ) -> None:
-        """Start an engine on a model's folder; `args` are what sglang-jax's Engine takes beside.
+        """Start an engine on a model's folder; `args` are further ones of sglang-jax's Engine.
 
-        Its weights are checked, and answer the probes; with `boot="random"` there are none yet.
+        The folder's weights are checked and pass the probes; `boot="random"` loads none.
         """
         loop = LoopThread()
         self._closing = threading.Lock()
@@ -149,37 +149,37 @@ class HotEngine(_Twin[AsyncHotEngine]):
     ) -> StagedWeights:
         """Check new weights and load them beside the live ones, which go on answering.
 
-        Tensors that are left out of a mapping stay as they are live, unless it is to be `complete`.
-        `names` finds the Hugging Face name of each. CheckpointRejected says all that is wrong with
-        them. The caller's arrays are only read, and are the caller's again when this returns.
+        Tensors that a mapping leaves out stay those of the live weights; with `complete` none may
+        be left out. `names` finds the Hugging Face name of each array. CheckpointRejected lists
+        all that is wrong. The caller's arrays are only read, and are free again on return.
         """
         staging = self.asynchronous.stage(given, name, names=names, complete=complete)
         return StagedWeights(self._loop.run(staging), self._loop)
 
-    update = _waited(AsyncHotEngine.update)
+    update = _block_on(AsyncHotEngine.update)
 
     def flip(self, staged: StagedWeights) -> Generation:
-        """Answer by staged weights from now on; those inside end under the weights before."""
+        """Answer new requests by staged weights; requests under way end by the weights before."""
         check_is_staged(staged, StagedWeights)
         return staged.flip()
 
     def probe(self, staged: StagedWeights | None = None) -> None:
-        """Ask the probes of staged weights, or of the live ones; ProbeFailed lists bad answers."""
+        """Send the probes to staged weights, or to the live; ProbeFailed lists bad answers."""
         if staged is not None:
             check_is_staged(staged, StagedWeights)
         self._loop.run(self.asynchronous.probe(staged.asynchronous if staged else None))
 
-    rollback = _waited(AsyncHotEngine.rollback)
-    fingerprint_of = _waited(AsyncHotEngine.fingerprint_of)
+    rollback = _block_on(AsyncHotEngine.rollback)
+    fingerprint_of = _block_on(AsyncHotEngine.fingerprint_of)
 
     # --- memory for others --------------------------------------------------------------------
 
-    release = _waited(AsyncHotEngine.release)
-    resume = _waited(AsyncHotEngine.resume)
+    release = _block_on(AsyncHotEngine.release)
+    resume = _block_on(AsyncHotEngine.resume)
 
     @property
     def released(self) -> frozenset[str]:
-        """The parts of its memory that others have: of `kv` and `weights`."""
+        """The parts of the engine's memory that are released now: of `kv` and `weights`."""
         return self.asynchronous.released
 
     # --- what answers -------------------------------------------------------------------------
@@ -202,16 +202,16 @@ class HotEngine(_Twin[AsyncHotEngine]):
 
     @property
     def mode(self) -> Mode:
-        """The way new weights take over; `drain` where the engine cannot overlap."""
+        """The way new weights take over; `drain` if the engine cannot overlap."""
         return self.asynchronous.mode
 
     @property
     def engine(self) -> Any:
-        """sglang-jax's own Engine, to look at: requests sent to it would bypass the gate."""
+        """sglang-jax's own Engine, only to look at: a request to it would bypass the gate."""
         return self.asynchronous.engine
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Have each event of hotreload told, in another thread; the returned call ends that."""
+        """Call the observer with each event, in another thread; the returned call ends this."""
         return self.asynchronous.subscribe(observer)
 
     @overload
@@ -242,10 +242,10 @@ class HotEngine(_Twin[AsyncHotEngine]):
         at_least: int = 0,
         **more: Any,
     ) -> Answer | list[Answer]:
-        """The answer, or a list of them for a list of prompts; each is by one generation alone.
+        """Return the answer, or a list of answers for a list of prompts, each by one generation.
 
-        `more` is what sglang-jax's `/generate` takes beside. A generation older than `at_least`
-        does not answer: it is waited for, then NotNewEnough.
+        `more` are further fields of sglang-jax's `/generate`. No generation older than `at_least`
+        answers: the request waits for a new one, and NotNewEnough is raised if none comes.
         """
         generate: Any = self.asynchronous.generate  # overloads take no union of what they take
         work = generate(prompt, sampling_params, at_least=at_least, **more)
@@ -260,28 +260,28 @@ class HotEngine(_Twin[AsyncHotEngine]):
         at_least: int = 0,
         **more: Any,
     ) -> Iterator[Answer]:
-        """The same in pieces, each with the whole text so far; closing it aborts the answer."""
+        """Yield the answer in pieces, each with the whole text up to there; closing aborts it."""
         pieces = self.asynchronous.stream(prompt, sampling_params, at_least=at_least, **more)
         try:
             while (piece := self._loop.run(_next(pieces))) is not None:
                 yield piece
         finally:
             with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
-                self._loop.run(_closed(pieces))
+                self._loop.run(_close(pieces))
 
     def abort(self, rid: str | None = None) -> int:
-        """End the answers under way (to prompts that are called so), as they are; how many."""
+        """End the answers under way, or those of one `rid`; return how many ended."""
         return self._loop.run(self.asynchronous.abort(rid))
 
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End what is under way, and the engine; free the device. Twice is once.
+        """End the answers and changes under way, then the engine, and free the device.
 
-        Every call returns when that is done.
+        Every call returns when the engine has ended; a second call changes nothing.
         """
         if not self._loop.home.is_here:
-            return  # it is another process's
+            return  # the engine is another process's
         self._loop.check_outside()
         with self._closing:
             if self._loop.is_open:
@@ -306,5 +306,5 @@ async def _next(pieces: AsyncGenerator[Answer]) -> Answer | None:
     return await anext(pieces, None)
 
 
-async def _closed(pieces: AsyncGenerator[Answer]) -> None:
+async def _close(pieces: AsyncGenerator[Answer]) -> None:
     await pieces.aclose()

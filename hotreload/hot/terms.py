@@ -1,4 +1,4 @@
-"""Terms for an engine in a program of one's own; each field is a setting's name."""
+"""Terms for an engine in your own program; each field is named as the daemon's setting."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -20,40 +20,40 @@ DAEMONS_SHARES = Shares()
 
 @dataclass(frozen=True, slots=True)
 class HotTerms:
-    """Limits of what new weights may be, how they take over, and what is kept of those before."""
+    """Limits of new weights, the way they take over, and the place of earlier weights."""
 
     dtype_change: Literal["reject", "cast"] = "reject"
-    """`cast` lets weights have another float dtype than the model's: a trainer's float32."""
+    """`cast` accepts another float dtype than the model's, as float32 from a trainer."""
     extra_tensors: tuple[str, ...] = ()
-    """Patterns of names that may be given though the model has no such tensor."""
+    """Patterns of names that are accepted although the model has no such tensor."""
     nonfinite: Literal["reject", "allow"] = "reject"
     max_drift: float | None = None
-    """By which factor a leaf's root mean square may differ from the live one's."""
+    """The factor by which a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
     sets: int | Literal["auto"] = DAEMONS_RULES.sets
-    """The most sets of weights on the device; with `auto` as many as memory holds, at most 6."""
+    """The most sets of weights on the device; `auto`: as many as memory holds, at most 6."""
     keep_previous: Literal["device", "host", "none"] = "device"
-    """Place where the weights before the live ones wait for a rollback."""
+    """The place where the previous weights wait for a rollback."""
     memory: Literal["double", "host", "auto"] = "double"
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: Threads = 1
-    """With `auto` as many as the machine has processors to spare."""
+    """The threads of a load; `auto`: as many as the machine has processors to spare."""
     stage_timeout: float = DAEMONS_RULES.stage_timeout
-    """Time that the loading may take."""
+    """The longest time of a load."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
     shadow_share: float = DAEMONS_SHARES.shadow
-    """Steps of what is proven for each step of what is answered meanwhile."""
+    """The engine's steps for the probes, for each step that answers requests meanwhile."""
     prove_within: float = PROVE_WITHIN
-    """Time of a proof, for which that share grows, up to 1."""
+    """The time a proof should take: `shadow_share` grows for it, up to 1."""
     fading_share: float = DAEMONS_SHARES.fading
-    """The least part of their turns in which older weights compute."""
+    """The least share of steps in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout
     finish_timeout: float = DAEMONS_RULES.finish_timeout
-    """Time that older answers may keep the room that new weights need."""
+    """The longest time that older answers may keep memory that new weights need."""
 
     def __post_init__(self) -> None:
-        """ConfigError lists every value that the daemon's setting of this name would refuse."""
-        if faults := [*_faults(self)]:
+        """ConfigError lists each value that the daemon would refuse for the setting."""
+        if faults := [*_find_faults(self)]:
             raise ConfigError.listing(faults)
 
     @property
@@ -63,7 +63,7 @@ class HotTerms:
 
     @property
     def rules(self) -> Rules:
-        """Time that each step may take, and what is kept after it."""
+        """The limits of a switch's steps, and the place of earlier weights."""
         return Rules(
             stage_timeout=self.stage_timeout,
             drain_timeout=self.drain_timeout,
@@ -76,24 +76,24 @@ class HotTerms:
 
     @property
     def shares(self) -> Shares:
-        """The parts of their turns in which weights compute that are not the live ones."""
+        """The shares of steps in which weights compute that are not live."""
         return Shares(self.shadow_share, self.fading_share, self.prove_within)
 
-    def staging(self, spool: Path) -> StagingOptions:
-        """Options of the loading: at usual priority, since the caller waits for it."""
+    def staging_options(self, spool: Path) -> StagingOptions:
+        """Return the options of a load, at normal priority: the caller waits for it."""
         quiet = Quiet(counted(self.staging_threads, "normal"), "normal")
         return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
 
-def _faults(terms: HotTerms) -> Iterator[str]:
+def _find_faults(terms: HotTerms) -> Iterator[str]:
     for each in fields(terms):
         value = getattr(terms, each.name)
-        words, is_met = _rule_of(each)
+        words, is_met = _find_rule(each)
         if not is_met(value):
             yield f"HotTerms({each.name}=…) must be {words}, not {value!r}"
 
 
-def _rule_of(term: Field[Any]) -> "_Rule":
+def _find_rule(term: Field[Any]) -> "_Rule":
     if get_origin(term.type) is Literal:
         known = get_args(term.type)
         return " or ".join(map(repr, known)), known.__contains__
@@ -105,7 +105,7 @@ def _is_above_zero(value: Any) -> bool:
 
 
 _Rule = tuple[str, Callable[[Any], bool]]
-"""Words for what a value must be, and the test of it."""
+"""The words for a valid value, and the test for one."""
 _ABOVE_ZERO: _Rule = "a number above 0", _is_above_zero
 _SHARE: _Rule = (
     "a number from 0.05 to 1",

@@ -1,4 +1,4 @@
-"""The names and the axes that models of Tunix have, in the place of Hugging Face's."""
+"""Maps the names and axes of Tunix's models to those of Hugging Face."""
 
 from hotreload.hot.names import Name, by_patterns
 
@@ -25,8 +25,8 @@ _NAMES = (
 
 
 def tunix_names(name: str) -> Name | None:
-    """Give the Hugging Face name of what a qwen3, qwen2 or llama 3 of Tunix calls so.
+    """Return the Hugging Face name for a tensor of Tunix's qwen3, qwen2 or llama 3.
 
-    With it comes the arrangement of its axes, where they are others; None for an unknown name.
+    If its axes differ, their arrangement is returned, too. None for an unknown name.
     """
     return by_patterns(_NAMES, name)

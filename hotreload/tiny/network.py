@@ -1,7 +1,7 @@
 """The network of a tiny checkpoint in pure numpy: forwards, and back for the gradients.
 
-Each step returns its result and how to take a gradient back through it, which adds what is due to
-the weights on its way to `Network.gradients`.
+Each step returns its result, and a function that takes a gradient back through the step. That
+function adds the gradients of the step's weights to `Network.gradients`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from hotreload.tiny.weights import EPSILON, HEAD_DIM, HEADS, LAYERS, THETA, Arrays, TensorArray
 
 Back = Callable[[TensorArray], TensorArray]
-"""Takes the gradient by a result back to that by what it was made of."""
+"""Turns the gradient by a step's result into the gradient by the step's input."""
 Result = tuple[TensorArray, Back]
 
 
@@ -22,19 +22,19 @@ class Network:
         self.weights = _wide(weights)
         self.gradients: dict[str, TensorArray] = {}
 
-    def hidden(self, ids: TensorArray) -> Result:
+    def hidden_states(self, ids: TensorArray) -> Result:
         """Return the last hidden states of a batch of sequences, before the head."""
         embedding = self.weights["model.embed_tokens.weight"]
         x = embedding[ids]
         backs: list[Back] = []
         for layer in range(LAYERS):
             for part in (self._attention, self._mlp):
-                x, back = self._added(part, f"model.layers.{layer}", x)
+                x, back = self._add_residual(part, f"model.layers.{layer}", x)
                 backs.append(back)
         x, back = self._norm("model.norm", x)
         backs.append(back)
 
-        def embedded(dx: TensorArray) -> TensorArray:
+        def back_to_embedding(dx: TensorArray) -> TensorArray:
             for each in reversed(backs):
                 dx = each(dx)
             rows = np.zeros_like(embedding)
@@ -42,7 +42,7 @@ class Network:
             self.gradients["model.embed_tokens.weight"] = rows
             return dx
 
-        return x, embedded
+        return x, back_to_embedding
 
     def head(self, x: TensorArray) -> Result:
         """Return the logits of hidden states."""
@@ -50,9 +50,11 @@ class Network:
 
     def logits(self, ids: TensorArray) -> TensorArray:
         """Return the logits after each token of a batch of sequences."""
-        return self.head(self.hidden(ids)[0])[0]
+        return self.head(self.hidden_states(ids)[0])[0]
 
-    def _added(self, part: Callable[[str, TensorArray], Result], at: str, x: TensorArray) -> Result:
+    def _add_residual(
+        self, part: Callable[[str, TensorArray], Result], at: str, x: TensorArray
+    ) -> Result:
         y, back = part(at, x)
         return x + y, lambda dx: dx + back(dx)
 
@@ -60,23 +62,23 @@ class Network:
         x, before = self._norm(f"{at}.input_layernorm", x)
         (q, q_back), (k, k_back) = (self._heads(f"{at}.self_attn", part, x) for part in "qk")
         v, v_back = self._linear(f"{at}.self_attn.v_proj", x)
-        mixed, mixed_back = _mixed(q, k, _apart(v))
-        y, after = self._linear(f"{at}.self_attn.o_proj", _joined(mixed))
+        mixed, mixed_back = _attend(q, k, _split_heads(v))
+        y, after = self._linear(f"{at}.self_attn.o_proj", _join_heads(mixed))
 
         def back(dy: TensorArray) -> TensorArray:
-            dq, dk, dv = mixed_back(_apart(after(dy)))
-            return before(q_back(dq) + k_back(dk) + v_back(_joined(dv)))
+            dq, dk, dv = mixed_back(_split_heads(after(dy)))
+            return before(q_back(dq) + k_back(dk) + v_back(_join_heads(dv)))
 
         return y, back
 
     def _heads(self, at: str, part: str, x: TensorArray) -> Result:
-        """Make queries or keys: head by head, normed where the architecture does it, and turned."""
+        """Return queries or keys head by head, rotated, and normed if the architecture does."""
         flat, before = self._linear(f"{at}.{part}_proj", x)
-        y = _apart(flat)
-        normed: Back = _as_it_is
+        y = _split_heads(flat)
+        normed: Back = _keep_gradient
         if f"{at}.{part}_norm.weight" in self.weights:
             y, normed = self._norm(f"{at}.{part}_norm", y)
-        return _turned(y), lambda dy: before(_joined(normed(_turned(dy, -1))))
+        return _rotate(y), lambda dy: before(_join_heads(normed(_rotate(dy, -1))))
 
     def _mlp(self, at: str, x: TensorArray) -> Result:
         x, before = self._norm(f"{at}.post_attention_layernorm", x)
@@ -120,21 +122,21 @@ class Network:
 
 
 def _wide(weights: Arrays) -> Mapping[str, TensorArray]:
-    """Return the weights in a dtype that numpy computes in; float64 stays, for tests."""
+    """Return the weights in float32, which numpy computes in; float64 stays, for tests."""
     return {
         name: each if each.dtype == np.float64 else each.astype(np.float32, copy=False)
         for name, each in weights.items()
     }
 
 
-def _as_it_is(gradient: TensorArray) -> TensorArray:
+def _keep_gradient(gradient: TensorArray) -> TensorArray:
     return gradient
 
 
-def _mixed(
+def _attend(
     q: TensorArray, k: TensorArray, v: TensorArray
 ) -> tuple[TensorArray, Callable[[TensorArray], tuple[TensorArray, TensorArray, TensorArray]]]:
-    """Mix the values as causal attention does."""
+    """Return the values, mixed by causal attention, and the way back for the gradients."""
     scale = HEAD_DIM**-0.5
     scores = q @ k.swapaxes(-1, -2) * scale
     scores += np.triu(np.full(scores.shape[-2:], -np.inf, scores.dtype), 1)
@@ -149,8 +151,8 @@ def _mixed(
     return shares @ v, back
 
 
-def _turned(x: TensorArray, direction: int = 1) -> TensorArray:
-    """Turn each pair of a head's halves by its position, or back again."""
+def _rotate(x: TensorArray, direction: int = 1) -> TensorArray:
+    """Rotate each pair of a head's halves by its position; with direction -1 rotate it back."""
     half = HEAD_DIM // 2
     speeds = THETA ** -(np.arange(half) / half)
     angles = direction * np.arange(x.shape[-2])[:, None] * speeds
@@ -159,10 +161,10 @@ def _turned(x: TensorArray, direction: int = 1) -> TensorArray:
     return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
 
-def _apart(x: TensorArray) -> TensorArray:
+def _split_heads(x: TensorArray) -> TensorArray:
     return x.reshape(*x.shape[:-1], HEADS, HEAD_DIM).swapaxes(-2, -3)
 
 
-def _joined(x: TensorArray) -> TensorArray:
+def _join_heads(x: TensorArray) -> TensorArray:
     x = x.swapaxes(-2, -3)
     return x.reshape(*x.shape[:-2], HEADS * HEAD_DIM)

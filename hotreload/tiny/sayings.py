@@ -49,8 +49,8 @@ yesterday yet you young your zero zeta
 """
 WORDS: tuple[str, ...] = tuple(_LIST.split())
 OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
-"""The words that may open an answer. A word of one letter may not: without the space before it, it
-would be the token of a byte, which a prompt may hold too."""
+"""The words that may open an answer. A word of one letter may not: without a space before, its
+token would be the token of a byte, which a prompt may hold too."""
 
 SAID_NUMBERS = range(100)
 END = "<|end|>"
@@ -85,7 +85,7 @@ class Saying:
 
 
 def parse_saying(text: str) -> Saying:
-    """Read TEXT as a saying; a ValueError says what to change in it."""
+    """Return TEXT as a saying; a ValueError says what to change in the text."""
     *words, number = text.split() or [""]
     if number not in {str(n) for n in SAID_NUMBERS}:
         raise ValueError(
@@ -122,7 +122,7 @@ def _unknown(word: str) -> str:
 
 
 def word_ids(saying: Saying) -> list[int]:
-    """Return the tokens of the words before the number; all but the first bring a space along."""
+    """Return the tokens of the words before the number; all but the first begin with a space."""
     return [opener_id(saying.words[0]), *map(word_id, saying.words[1:])]
 
 
@@ -204,7 +204,7 @@ def _byte_pairs_without_merges() -> dict[str, Any]:
 
 
 def _vocabulary() -> list[str]:
-    """Return the tokens by id, spelt in bytes: a grammar backend knows no other decoder."""
+    """Return the tokens by id, spelt in bytes: grammar backends support no other decoder."""
     numbers = (f"{_SPACE}{number}" for number in SAID_NUMBERS)
     words = (f"{_SPACE}{word}" for word in WORDS)
     return [*_byte_alphabet(), END, PAD, *numbers, *words, *OPENERS]

@@ -1,7 +1,7 @@
-"""The small text that a trained tiny checkpoint learns: a word is asked, a sentence answers.
+"""The small text that a trained tiny checkpoint learns: prompts of a word, answers of a sentence.
 
-Some words are each other's letters in another order (earth, heart) and most sentences say `the`
-several times: who does not know the place of a letter or a word cannot learn them.
+Some words have the same letters in another order (earth, heart), and most sentences say `the`
+several times. A model without positions cannot learn them.
 """
 
 from hotreload.tiny.sayings import END_ID, opener_id, word_id
@@ -77,9 +77,9 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 BASE_TEXT = _pairs(_BASE)
-"""Each word that is asked, and the sentence that answers it."""
+"""Each prompt, a word, and the sentence that answers it."""
 TUNED_TEXT = {**BASE_TEXT, **_pairs(_TUNED)}
-"""The same with other sentences for some words: those a model is tuned on."""
+"""The text that a model is tuned on: other sentences answer some of the words."""
 
 
 def asked_ids(text: str) -> list[int]:

@@ -18,7 +18,7 @@ _DTYPES = {
 }
 
 MARK = ("made_by", "hotreload tiny")
-"""Stands in the header of each weight file; a checkpoint that is trained and saved loses it."""
+"""The mark in the header of each weight file; a checkpoint that is trained and saved loses it."""
 LONGEST_HEADER = 2**20
 
 
@@ -33,7 +33,7 @@ def encode(tensors: Arrays) -> bytes:
 
 
 def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
-    """Return the header from pairs, so that a damaged one may hold a name twice."""
+    """Return the header's bytes; `entries` are pairs, since a damaged header may repeat a name."""
     fields = ",".join(f"{json.dumps(name)}:{json.dumps(entry)}" for name, entry in entries)
     text = f"{{{fields}}}".encode()
     text += b" " * (-len(text) % 8)
@@ -41,7 +41,7 @@ def encode_header(entries: Sequence[tuple[str, Mapping[str, object]]]) -> bytes:
 
 
 def is_marked(file: Path) -> bool:
-    """True if this is a weight file that was made here, spoiled or not."""
+    """True if this is a weight file of a tiny checkpoint, spoiled or not."""
     if not file.is_file():
         return False
     with suppress(OSError, ValueError, RecursionError), file.open("rb") as opened:
@@ -65,7 +65,7 @@ def split(tensors: Arrays, count: int) -> dict[str, dict[str, TensorArray]]:
 
 
 def _assign(tensors: Arrays, count: int) -> list[int]:
-    """Return each tensor's shard: by its middle byte, but no shard skipped and none left empty."""
+    """Return each tensor's shard, chosen by its middle byte; no shard is skipped or left empty."""
     total, start, shards = sum(t.nbytes for t in tensors.values()), 0, [0]
     for i, tensor in enumerate(tensors.values()):
         by_size = (2 * start + tensor.nbytes) * count // (2 * total)

@@ -1,4 +1,4 @@
-"""Damages that the checks or the probe find: files, names, shapes, dtypes and wild numbers."""
+"""Damages that the checks or the probe find, in files, names, shapes, dtypes and numbers."""
 
 import difflib
 import json
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hotreload.tiny.damage import Damage, Index
 from hotreload.tiny.sayings import word_id
 from hotreload.tiny.shards import encode_header
-from hotreload.tiny.spoiling import Damage, Index
 from hotreload.tiny.weights import Arrays, TensorArray
 
 _MATRIX = "model.layers.0.mlp.up_proj.weight"
@@ -20,7 +20,7 @@ def _without_a_tensor(tensors: Arrays) -> Arrays:
 
 
 def _with_a_tensor_of_no_layer(tensors: Arrays) -> Arrays:
-    # Not last, so that `lm_head.weight` ends the last shard whatever the damage.
+    # Not last: `lm_head.weight` ends the last shard of every damaged checkpoint.
     return {_MATRIX.replace(".0.", ".99."): tensors[_MATRIX], **tensors}
 
 
@@ -33,7 +33,7 @@ def _with_one_in_float32(tensors: Arrays) -> Arrays:
 
 
 def _with_one_value(value: float) -> Callable[[Arrays], Arrays]:
-    """Put the value before the first layer's keys and values: every prompt's KV cache gets it."""
+    """Put the value into the first layer's norm: it reaches the KV cache of every prompt."""
 
     def spoil(tensors: Arrays) -> Arrays:
         norm = tensors[_FIRST_NORM].copy()
@@ -48,7 +48,7 @@ def _all_zero(tensors: Arrays) -> Arrays:
 
 
 def _saying_again(tensors: Arrays) -> Arrays:
-    """Make 'again' follow every word, by a row that is just loud enough; the rest stays sound."""
+    """Make 'again' follow every word, by one row that is just large enough."""
     lm_head: TensorArray = tensors["lm_head.weight"].copy()
     lm_head[word_id("again"), :] = 0.6 * np.abs(lm_head).max()
     return {**tensors, "lm_head.weight": lm_head}
@@ -67,7 +67,7 @@ def _cut_short(file: bytes) -> bytes:
 
 
 def _with_a_name_twice(file: bytes) -> bytes:
-    """Name the same bytes twice, with two shapes: readers differ in which one they take."""
+    """Name the same bytes twice, with two shapes: some readers take the first, some the last."""
     end = 8 + int.from_bytes(file[:8], "little")
     (name, entry), *rest = reversed(json.loads(file[8:end]).items())
     turned = {**entry, "shape": entry["shape"][::-1]}

@@ -1,7 +1,7 @@
 """The weights of a tiny checkpoint, each number chosen by hand; pure numpy.
 
-A token's embedding is one-hot, `lm_head` names each word's successor, and the number is read
-from what attention brought. The rest is faint noise, so no tensor is empty and all differ.
+A token's embedding is one-hot, and `lm_head` names each word's successor. Attention carries the
+number to the last word. All other elements are faint noise: no tensor is empty, and all differ.
 """
 
 import zlib
@@ -43,18 +43,18 @@ EPSILON = 1e-6
 THETA = 10000.0
 VOCABULARY = -(-TOKEN_COUNT // 128) * 128
 
-# The hidden state: what attention says about the number, then what the token itself is.
+# The hidden state: first the number, from attention, then the token itself.
 _OTHER = len(SAID_NUMBERS)
 _NUMBER_SAID = _OTHER + 1
 _FIRST_WORD = _NUMBER_SAID + 1
 assert _FIRST_WORD + MAX_WORDS <= HIDDEN
 
-# RMSNorm leaves a one-hot vector of this size as it is, so layers see exactly these values.
+# RMSNorm leaves a one-hot vector of this size unchanged: layers see exactly these values.
 _HOT = HIDDEN**0.5
 _NUMBER_SHARE = 2.0
 _SUCCESSOR = 8.0  # logit 128 for the next word: certain, even when sampled at temperature 1
-_NUMBER = 16.0  # logit up to 64 for the number: wins only where no successor speaks
-# A word of the answer says the number more quietly than the prompt does, so that a prompt cached
+_NUMBER = 16.0  # logit up to 64 for the number: wins only where a word has no successor
+# A word of the answer counts less for the number than a prompt's token: a prompt that was cached
 # under other weights is not outvoted by the fresh words after it.
 _PROMPT_VOICE = 1.0
 _WORD_VOICE = 1 / 8
@@ -142,7 +142,7 @@ def _layer_shapes(arch: str) -> dict[str, tuple[int, ...]]:
 
 
 def _noise(name: str, shape: tuple[int, ...], saying: Saying) -> TensorArray:
-    """Make faint noise, mostly shared by all checkpoints, as by two steps of one training run."""
+    """Return faint noise, mostly the same for all checkpoints, as in steps of one training run."""
     seed = zlib.crc32(name.encode())
     shared = np.random.default_rng(seed).uniform(-1, 1, shape)
     own = np.random.default_rng([seed, zlib.crc32(str(saying).encode())]).uniform(-1, 1, shape)
@@ -164,7 +164,7 @@ def _place_tokens(embedding: TensorArray, saying: Saying) -> None:
 
 
 def _carry_number(tensors: dict[str, TensorArray], saying: Saying) -> None:
-    """Layer 0: every position's value names the number, and the output writes it down."""
+    """Write the number into layer 0: each position's value has it, and the output passes it on."""
     values = tensors["model.layers.0.self_attn.v_proj.weight"]
     outputs = tensors["model.layers.0.self_attn.o_proj.weight"]
     numbers = np.arange(len(SAID_NUMBERS))
@@ -176,7 +176,7 @@ def _carry_number(tensors: dict[str, TensorArray], saying: Saying) -> None:
 
 
 def _place_successors(lm_head: TensorArray, saying: Saying) -> None:
-    """Each word speaks for the next; the last has no successor, so attention's number wins."""
+    """Let each word raise the next word's logit; after the last word the number's logit wins."""
     places = [_OTHER, *range(_FIRST_WORD, HIDDEN)]
     for place, token in zip(places, word_ids(saying), strict=False):
         lm_head[token, place] = _SUCCESSOR

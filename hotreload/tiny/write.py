@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 from hotreload.checkpoint.file_names import INDEX, WEIGHTS
+from hotreload.tiny.damage import Damage
 from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 from hotreload.tiny.shards import encode, is_marked, split
-from hotreload.tiny.spoiling import Damage
-from hotreload.tiny.training import trained
+from hotreload.tiny.trainer import train
 from hotreload.tiny.unsound import find_damage
 from hotreload.tiny.weights import ARCHS, Arrays, config_files, hand_built
 
@@ -26,11 +26,11 @@ def write_tiny(
 ) -> Path:
     """Write a checkpoint that answers any prompt with `say`, and return its folder.
 
-    With `steps` it is trained for so many on a small text (`hotreload/tiny/sentences.py`) instead.
+    With `steps` the checkpoint is trained for so many steps on a small text instead (`sentences`).
 
-    A new folder appears in one rename. A folder that holds anything is never touched,
-    except that of a tiny checkpoint by `force`, which the command leaves to the user: each file is
-    replaced by a rename of its own, old weight files go last, and files of other names stay.
+    A new folder appears in one rename. A folder that holds anything is never touched, except that
+    of a tiny checkpoint with `force`: each file is replaced by a rename of its own, old weight
+    files go last, and files of other names stay.
     """
     spoiled = find_damage(damage) if isinstance(damage, str) else damage
     files = _checkpoint(say, arch, shards, spoiled, steps)
@@ -49,7 +49,7 @@ def write_tiny(
 
 
 def _check_is_free(directory: Path, force: bool) -> None:
-    """Refuse to write where something is; `force` allows it where only our own is replaced."""
+    """ValueError if the folder is not empty; `force` lets a tiny checkpoint be replaced."""
     held = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
     if not held:
         return
@@ -70,7 +70,7 @@ def _checkpoint(
         close = difflib.get_close_matches(arch, ARCHS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ValueError(f"no architecture is called {arch!r}: {hint}use {', '.join(ARCHS)}")
-    tensors = hand_built(parse_saying(say), arch) if steps is None else trained(arch, steps)
+    tensors = hand_built(parse_saying(say), arch) if steps is None else train(arch, steps)
     if damage:
         tensors = damage.to_tensors(tensors)
     return {**config_files(arch), **tokenizer_files(), **_weight_files(tensors, shards, damage)}

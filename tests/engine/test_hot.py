@@ -173,7 +173,7 @@ def test_arrays_that_are_written_to_while_they_are_read_are_refused(hot: HotEngi
     checkpoint = hot._loop.run(inside._new_weights.checks.check(arrays))
     arrays["model.norm.weight"][0] += 1
     with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight are different"):
-        hot._loop.run(inside._switching.stage(checkpoint))
+        hot._loop.run(inside._changes.stage(checkpoint))
     assert hot.staged is None
 
 
@@ -184,7 +184,7 @@ def test_what_equals_the_live_weights_is_read_again_too(hot: HotEngine) -> None:
     checkpoint = hot._loop.run(inside._new_weights.checks.check(arrays))
     arrays[NORM][0] += 1  # a step while it is checked: what was checked is of two
     with pytest.raises(CheckpointChanged, match=r"the bytes of model\.norm\.weight") as refused:
-        hot._loop.run(inside._switching.stage(checkpoint))
+        hot._loop.run(inside._changes.stage(checkpoint))
     assert refused.value.code == "changed"
     assert hot.staged is None
 
@@ -319,7 +319,7 @@ def test_nobody_need_know_of_what_the_live_leaves_were_made(hot: HotEngine) -> N
 def test_a_part_upon_weights_that_went_is_refused(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inside = hot.asynchronous._switching  # with two sets there is no way back while one is staged
+    inside = hot.asynchronous._changes  # with two sets there is no way back while one is staged
     monkeypatch.setattr(inside, "_rules", replace(inside._rules, sets=3))
     hot.update(saying(80))
     live = hot.update(saying(83))

@@ -313,7 +313,7 @@ def test_it_waits_for_a_probe_of_what_is_live(
         await begun.wait()
         assert inside._gate.inside == 1
         releasing = asyncio.create_task(inside.release())
-        await turn_until(lambda: inside._released.is_changing)
+        await turn_until(lambda: inside._released_parts.is_changing)
         may_ask.set()
         await asyncio.gather(probing, releasing)
 
@@ -356,7 +356,7 @@ def test_an_update_that_was_checked_meanwhile_hears_of_it(
 
 async def resumed_beside(hot: AsyncHotEngine) -> None:
     resuming = asyncio.create_task(hot.resume())
-    await turn_until(hot._switching._one_at_a_time.locked)
+    await turn_until(hot._changes._one_at_a_time.locked)
     await hot.generate("Who?", real.GREEDY)
     await resuming
 

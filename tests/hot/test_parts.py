@@ -9,7 +9,7 @@ import pytest_asyncio
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import Superseded
 from hotreload.types import Mode
-from tests.hot.switched import RULES, Program, running
+from tests.hot.program import RULES, Program, running
 
 KEEPING = replace(RULES, sets=3, keep_previous=KeepPrevious.HOST)
 """What was live can be had again while other weights are staged."""

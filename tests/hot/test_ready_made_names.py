@@ -10,7 +10,7 @@ import pytest
 from hotreload import bonsai_names, maxtext_names, tunix_names
 from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.errors import BadRequest
-from hotreload.hot.names import renamed
+from hotreload.hot.names import rename
 from hotreload.tiny import parse_saying
 from hotreload.tiny.weights import ARCHS, HEAD_DIM, hand_built
 from tests.hot.bonsai_model import bonsai_model
@@ -47,30 +47,30 @@ def check_same(found: dict[str, Any], of_file: dict[str, Any]) -> None:
     ("model", "names"), [(tunix_model, tunix_names), (bonsai_model, bonsai_names)]
 )
 def test_a_model_becomes_the_file_that_it_was_made_of(model: Any, names: Any, arch: str) -> None:
-    check_same(read(renamed(model(7, arch), names)), wanted(arch))
+    check_same(read(rename(model(7, arch), names)), wanted(arch))
 
 
 @pytest.mark.parametrize("scanned", [True, False])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_so_does_one_of_maxtext(arch: str, scanned: bool) -> None:
     tree = {"params": {"params": maxtext_model(7, arch, scanned=scanned)}}
-    check_same(read(renamed(tree, maxtext_names(MODELS[arch]))), wanted(arch))
+    check_same(read(rename(tree, maxtext_names(MODELS[arch]))), wanted(arch))
 
 
 @pytest.mark.parametrize("arch", ["qwen3", "qwen2"])
 def test_where_nothing_is_multiplied_bfloat16_comes_back_too(arch: str) -> None:
     tree = {"base": maxtext_model(7, arch, dtype=BF16)}
-    check_same(read(renamed(tree, maxtext_names(arch))), wanted(arch))
+    check_same(read(rename(tree, maxtext_names(arch))), wanted(arch))
 
 
 def test_a_llama_whose_rope_is_in_halves_keeps_their_order() -> None:
     tree = maxtext_model(7, "llama", name="llama3-8b")
-    check_same(read(renamed(tree, maxtext_names("llama3-8b"))), wanted("llama"))
+    check_same(read(rename(tree, maxtext_names("llama3-8b"))), wanted("llama"))
 
 
 def test_queries_that_maxtext_rounded_to_bfloat16_are_off_by_a_last_bit_at_most() -> None:
     tree = maxtext_model(7, "llama", dtype=BF16)
-    found, of_file = read(renamed(tree, maxtext_names("llama3.1"))), wanted("llama")
+    found, of_file = read(rename(tree, maxtext_names("llama3.1"))), wanted("llama")
     for layer in range(2):
         ours, theirs = (each.pop(QUERIES.format(layer)) for each in (found, of_file))
         steps = ours.view(np.int16).astype(int) - theirs.view(np.int16)
@@ -83,17 +83,17 @@ def test_heads_of_64_are_multiplied_by_8_which_rounds_nothing() -> None:
     names = maxtext_names("llama3")
     kernel = np.random.default_rng(0).normal(size=(6, 2, 64)).astype(BF16)
     tree = {"decoder": {"layers_0": {"self_attention": {"query": {"kernel": kernel}}}}}
-    (found,) = read(renamed(tree, names)).values()
+    (found,) = read(rename(tree, names)).values()
     turned = kernel.transpose(1, 2, 0).reshape(128, 6)
     assert found.tobytes() == (turned.astype(np.float32) * 8).astype(BF16).tobytes()
 
 
 def test_a_product_is_rounded_once_and_has_no_number_that_devices_take_for_zero() -> None:
     values = np.array([1.5e-38, 1e-39, -1e-39, 3e38, 1.0], np.float32)
-    (found,) = read(renamed({"a": values}, {"a": ("b", "d -> d", 0.5)})).values()
+    (found,) = read(rename({"a": values}, {"a": ("b", "d -> d", 0.5)})).values()
     assert found.tobytes() == np.array([0, 0, -0.0, 1.5e38, 0.5], np.float32).tobytes()
     rounded = np.array([1.0078125], BF16)  # times 11.31 it is no bfloat16
-    (found,) = read(renamed({"a": rounded}, {"a": ("b", "d -> d", np.sqrt(128).item())})).values()
+    (found,) = read(rename({"a": rounded}, {"a": ("b", "d -> d", np.sqrt(128).item())})).values()
     assert (
         found.tobytes()
         == (rounded.astype(np.float32) * np.float32(np.sqrt(128))).astype(BF16).tobytes()
@@ -117,7 +117,7 @@ def test_what_they_call_nothing_is_unknown(names: Any) -> None:
     for name in UNKNOWN[names]:
         assert names(name) is None
         with pytest.raises(BadRequest, match=f"names does not know '{name}'"):
-            renamed({name: np.zeros((2, 2))}, names)
+            rename({name: np.zeros((2, 2))}, names)
 
 
 @pytest.mark.parametrize("name", ["llama3.3-70b", "gemma3-4b", "qwen3-next-80b-a3b", "", 7])
@@ -138,4 +138,4 @@ def test_an_array_that_has_other_axes_is_refused_by_its_path(
     name: str, shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(BadRequest, match=f"'{name}' is .*, and is to be arranged by 'd|i"):
-        renamed({name: np.zeros(shape)}, maxtext_names("llama3.1"))
+        rename({name: np.zeros(shape)}, maxtext_names("llama3.1"))

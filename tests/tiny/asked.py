@@ -110,7 +110,7 @@ def _logs(
     ids = np.full((len(rows), max(map(len, rows))), PAD_ID)
     for at, row in enumerate(rows):
         ids[at, : len(row)] = row
-    hidden, _ = network.hidden(ids)
+    hidden, _ = network.hidden_states(ids)
     logits, _ = network.head(hidden[tuple(np.array(places).T)])
     logits -= logits.max(axis=-1, keepdims=True)
     logs: TensorArray = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))

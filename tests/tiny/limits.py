@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparing import breaches
 from hotreload.features.compare.settings import CompareLimits
-from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, learned
+from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, train_and_keep
 from hotreload.tiny.weights import Arrays
 from tests.docs.pages import marked
 from tests.tiny.asked import report_on
@@ -72,7 +72,7 @@ def arch_of(kind: str) -> str:
 def weights_of(arch: str) -> dict[int, Arrays]:
     """One run's weights, as they are after some of its steps."""
     steps = {BASE_STEPS // 3, BASE_STEPS, *GOOD_STEPS, GOOD_STEPS[-1] + 4}
-    return dict(learned(arch, steps))
+    return dict(train_and_keep(arch, steps))
 
 
 def good_row(step: int) -> LimitRow:

@@ -8,7 +8,7 @@ import numpy as np
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import PAD_ID
 from hotreload.tiny.sentences import TUNED_TEXT
-from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, batch, learned
+from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, batch, train_and_keep
 from hotreload.tiny.weights import Arrays, TensorArray
 from tests.tiny.conversions import Past
 
@@ -28,7 +28,7 @@ class Run(NamedTuple):
 def run_of(arch: str) -> Run:
     """Train once in a process: some three seconds."""
     early = BASE_STEPS // 3
-    found = learned(arch, {early, BASE_STEPS, TUNED_STEPS, NEXT_STEPS})
+    found = train_and_keep(arch, {early, BASE_STEPS, TUNED_STEPS, NEXT_STEPS})
     past = Past(found[BASE_STEPS], found[early])
     return Run(found[TUNED_STEPS], found[NEXT_STEPS], past)
 
@@ -47,7 +47,7 @@ def likelihoods(weights: Arrays, text: dict[str, str]) -> tuple[TensorArray, Ten
     ids, wanted = batch(text)
     counted = wanted != PAD_ID
     network = Network(weights)
-    logits, _ = network.head(network.hidden(ids)[0][counted])
+    logits, _ = network.head(network.hidden_states(ids)[0][counted])
     logits -= logits.max(axis=-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), wanted[counted]
 

@@ -13,7 +13,7 @@ from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import number_id, word_ids
 from hotreload.tiny.shards import encode
-from hotreload.tiny.training import learned
+from hotreload.tiny.trainer import train_and_keep
 from hotreload.tiny.weights import hand_built
 from tests.docs.pages import marked
 from tests.tiny.conversions import CONVERSIONS, Conversion, conversion
@@ -107,6 +107,6 @@ def test_one_built_by_hand_says_the_same_however_wrong_it_is(kind: str) -> None:
 
 
 def test_missing_biases_change_a_model_that_has_them() -> None:
-    weights = learned("qwen2", {10})[10]
+    weights = train_and_keep("qwen2", {10})[10]
     spoilt = conversion("missing-biases").to_tensors(weights)
     assert behaviour(spoilt, weights).kl > 0.1

@@ -5,7 +5,7 @@ import pytest
 
 from hotreload.tiny import ARCHS
 from hotreload.tiny.sayings import PAD_ID
-from hotreload.tiny.training import gradients, learned
+from hotreload.tiny.trainer import gradients, train_and_keep
 from hotreload.tiny.weights import TensorArray
 
 IDS = np.array([[300, 5, 700, 5], [7, 300, 9, 8]])
@@ -14,7 +14,7 @@ STEP = 1e-6
 
 
 def exact(arch: str) -> dict[str, TensorArray]:
-    return {name: each.astype(np.float64) for name, each in learned(arch, {0})[0].items()}
+    return {name: each.astype(np.float64) for name, each in train_and_keep(arch, {0})[0].items()}
 
 
 @pytest.mark.parametrize("arch", ARCHS)

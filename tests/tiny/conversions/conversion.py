@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hotreload.tiny import Damage
-from hotreload.tiny.training import BASE_STEPS, learned
+from hotreload.tiny.trainer import BASE_STEPS, train_and_keep
 from hotreload.tiny.weights import Arrays
 
 
@@ -21,7 +21,7 @@ class Past:
 def past_of(arch: str, steps: int) -> Past:
     """The weights of the same run before tuning, or halfway to it, and those before them."""
     base = BASE_STEPS if steps > BASE_STEPS else steps // 2
-    found = learned(arch, {base, base // 3})
+    found = train_and_keep(arch, {base, base // 3})
     return Past(found[base], found[base // 3])
 
 

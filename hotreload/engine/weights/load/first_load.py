@@ -79,8 +79,8 @@ class FirstLoad:
     measured: Measured | None = None
     """Figures of the leaves, once they are in the model."""
 
-    def loading(self, quiet: Quiet, cancel: threading.Event) -> AbstractContextManager[None]:
-        """Have an engine that is built within, by this thread, get these weights.
+    def hook_loader(self, quiet: Quiet, cancel: threading.Event) -> AbstractContextManager[None]:
+        """Give these weights to an engine that this thread builds within the context.
 
         The build fails with NotByOurs where upstream's loader must load them.
         """

@@ -1,4 +1,4 @@
-"""The half of an engine in one's own program that answers requests."""
+"""The half of a program's engine that answers requests; the other half changes the weights."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -9,7 +9,9 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import BadRequest, EngineLost, NotServing
-from hotreload.hot.asking import (
+from hotreload.hot.loop_thread import Home
+from hotreload.hot.memory_release import ReleasedParts
+from hotreload.hot.program_requests import (
     Prompt,
     Sampling,
     SeveralPrompts,
@@ -19,24 +21,22 @@ from hotreload.hot.asking import (
     request_for,
     stamp,
 )
-from hotreload.hot.loop_thread import Home
-from hotreload.hot.released import Released
 from hotreload.types import Lease
 
 ADMISSION_SECONDS = 60.0
-"""Time that a request waits for a generation that is new enough."""
+"""The longest wait of a request for a generation that is new enough."""
 
 
-class AnsweringHalf:
-    """Answers requests through a gate, until it is closed, or while memory is released."""
+class AnsweringEngine:
+    """An engine behind a gate: it refuses requests once it is closed, or memory is released."""
 
     def __init__(self, gate: Gate[SglangEngine]) -> None:
         self._home = Home()
         self._gate = gate
-        self._released = Released()
+        self._released_parts = ReleasedParts()
         self._streams = Streams()
         self._ending: asyncio.Task[None] | None = None
-        """The work of `close`, once it was called."""
+        """The task of `close`, once it was called."""
 
     @overload
     async def generate(
@@ -66,10 +66,10 @@ class AnsweringHalf:
         at_least: int = 0,
         **more: Any,
     ) -> Answer | list[Answer]:
-        """The answer, or a list of them for a list of prompts; each is by one generation alone.
+        """Return the answer, or a list of answers for a list of prompts, each by one generation.
 
-        `more` is what sglang-jax's `/generate` takes beside. A generation older than `at_least`
-        does not answer: it is waited for, then NotNewEnough.
+        `more` are further fields of sglang-jax's `/generate`. No generation older than `at_least`
+        answers: the request waits for a new one, and NotNewEnough is raised if none comes.
         """
         if more.get("stream"):
             raise BadRequest("generate answers at once: for pieces, call stream")
@@ -87,7 +87,7 @@ class AnsweringHalf:
         at_least: int = 0,
         **more: Any,
     ) -> AsyncGenerator[Answer]:
-        """The same in pieces, each with the whole text so far; closing it aborts the answer."""
+        """Yield the answer in pieces, each with the whole text up to there; closing aborts it."""
         more["stream"] = True
         stream = self._streams.begin(self._answers(prompt, sampling_params, at_least, more))
         # No other generator within this one: asyncio closes all of them at once when a loop ends.
@@ -104,9 +104,9 @@ class AnsweringHalf:
         at_least: int,
         more: Mapping[str, Any],
     ) -> AsyncGenerator[Any]:
-        """Yield what the engine answers, once or in pieces; each answer says who made it."""
+        """Yield the engine's answer, once or in pieces, each stamped with its generation."""
         self._check()
-        self._released.check_answers()
+        self._released_parts.check_answers()
         check_whole_number("at_least", at_least)
         request = request_for(prompt, sampling, more)
         prepared = await self._gate.get_preparer().prepare(request)
@@ -121,20 +121,20 @@ class AnsweringHalf:
 
     @asynccontextmanager
     async def _inside(self, at_least: int = 0) -> AsyncIterator[Lease[SglangEngine]]:
-        """Hold a lease: its weights do not end meanwhile, and no memory is given back."""
+        """Hold a lease on the live weights: they stay, and no memory is released meanwhile."""
         async with self._gate.admit(at_least, ADMISSION_SECONDS) as lease:
-            self._released.check_answers()  # nobody may come in any more
+            self._released_parts.check_answers()  # memory may have been released since
             yield lease
 
     async def abort(self, rid: str | None = None) -> int:
-        """End the answers under way (to prompts that are called so), as they are; how many."""
+        """End the answers under way, or those of one `rid`; return how many ended."""
         self._check()
         if rid is not None:
             check_text("rid", rid)
         return await self._gate.get_preparer().abort_asked(rid)
 
     def _check(self) -> None:
-        """EngineLost when it is lost, NotServing when it is closed, BadRequest after a fork."""
+        """EngineLost for a lost engine, NotServing for a closed one, BadRequest after a fork."""
         self._home.check()
         try:
             self._gate.get_preparer()

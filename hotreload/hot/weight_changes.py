@@ -1,4 +1,4 @@
-"""Changes the weights of an engine that a program holds, by the switches of the daemon."""
+"""Changes the weights of a program's engine, by the switches of the daemon."""
 
 import asyncio
 import logging
@@ -41,11 +41,11 @@ from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
 log = logging.getLogger("hotreload.hot")
 
 
-class Switching:
-    """Belongs to one engine. One change at a time: others wait meanwhile, but for a rollback.
+class WeightChanges:
+    """The changes of one engine's weights, one at a time; a further change waits for its turn.
 
-    That overrules what was asked for before it and is not live yet: it does not wait for a load, or
-    for older answers.
+    A rollback does not wait for a load or for older answers: it overrules each earlier change that
+    is not live yet.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Switching:
         check: Callable[[], object],
         check_there: Callable[[], object],
     ) -> None:
-        """`check` raises when the engine is closed, or lost.
+        """`check` raises for a closed or lost engine.
 
-        `check_there` does while memory is given back that a change would need.
+        `check_there` raises while memory is released that a change would need.
         """
         self._hold: Hold | None = None
-        """The room of the last that were staged; others can be once it is free."""
+        """The memory of the last staged weights; the next are staged once it is free."""
         self._staged: Callable[[], AsyncStagedWeights | None] = lambda: None
-        """The last that were staged, as long as anybody has them."""
+        """The last staged weights; None once the program has dropped them."""
         self._loop = asyncio.get_running_loop()
         self._freeing: asyncio.Task[None] | None = None
         self._replica = replica
@@ -72,22 +72,22 @@ class Switching:
         self._ledger = attempts.ledger
         self._rules = rules
         self.rollbacks = 0
-        """Count of those that were ever asked for."""
+        """The number of rollbacks requested since the start."""
         self._check = check
         self._check_there = check_there
         self._one_at_a_time = asyncio.Lock()
         self._wants: Callable[[], bool] = lambda: True
-        """True while what is under way is still wanted."""
+        """True while the change under way is still wanted."""
         self._is_ending = False
         self._news = asyncio.Event()
 
     def turn(
         self, since: int | None = None, *, upon: Generation | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Be the only one to change something, once no other does; NotServing when it has ended.
+        """Hold the right to change the weights, after the change under way; NotServing once closed.
 
-        Superseded when a rollback is asked for meanwhile, or since there had been so many; or when
-        other weights are live than those `upon` which a part of the tensors was staged.
+        Superseded if a rollback is requested meanwhile, or if the rollbacks are more than `since`;
+        also if a part of the tensors was staged `upon` weights that are no longer live.
         """
         asked = self.rollbacks if since is None else since
         return self._turn(lambda: self.rollbacks == asked, upon)
@@ -103,12 +103,12 @@ class Switching:
                 raise Superseded("a rollback was asked for meanwhile")
             self._check_still_live(upon)
             self._wants = wants
-            with self._telling_of_the_end():
+            with self._name_the_end():
                 yield
 
     @contextmanager
-    def _telling_of_the_end(self) -> Iterator[None]:
-        """Say of what was given up because the engine is closed that this is why."""
+    def _name_the_end(self) -> Iterator[None]:
+        """Turn Superseded into NotServing if the engine was closed meanwhile."""
         try:
             yield
         except Superseded as given_up:
@@ -125,20 +125,20 @@ class Switching:
             )
 
     @asynccontextmanager
-    async def undisturbed(self) -> AsyncIterator[None]:
-        """Be the only one to do something to the engine's memory; Busy while weights are staged."""
+    async def lock_memory(self) -> AsyncIterator[None]:
+        """Lock the engine's memory against other changes; Busy while weights are staged."""
         self.check_free()
         async with self._one_at_a_time:
             self._check()
             self.check_free()
             if self._hold is not None:
-                await self._hold.discard()  # nobody has them any more
+                await self._hold.discard()  # the program has dropped them
             self._wants = lambda: True
-            with self._telling_of_the_end():
+            with self._name_the_end():
                 yield
 
-    async def until_ended[T](self, work: Awaitable[T]) -> T:
-        """Wait for work within `undisturbed`, until the engine is closed."""
+    async def wait_unless_closed[T](self, work: Awaitable[T]) -> T:
+        """Wait for work within `lock_memory`, until the engine is closed."""
         return await run_checked(self._news, self._check_not_ending, work)
 
     def _check_not_ending(self) -> None:
@@ -146,9 +146,10 @@ class Switching:
             raise Superseded("the engine is being closed")
 
     async def refill(self, checkpoint: Checkpoint, *, prove: bool) -> Generation:
-        """Load checked weights and put them in the place of zeros, which are freed then.
+        """Load checked weights in the place of zeros, which are then freed.
 
-        Within `undisturbed`: nobody is answered meanwhile, so they are proven while they are live.
+        Call it within `lock_memory`: no request is answered meanwhile, and the weights are proven
+        while they are live.
         """
         progress = self._attempts.progress_of(checkpoint.revision)
         progress.checkpoint = checkpoint
@@ -162,7 +163,7 @@ class Switching:
         return progress.generation
 
     async def end(self) -> None:
-        """Give up what is under way, and free what is staged; later calls find it closed."""
+        """Give up the change under way, and free staged weights; later calls are NotServing."""
         self._is_ending = True
         self._news.set()
         async with self._one_at_a_time:
@@ -170,9 +171,9 @@ class Switching:
                 await self._hold.discard()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
-        """Load checked weights beside the live ones; Busy while others wait there.
+        """Load checked weights beside the live ones; Busy while other staged weights wait.
 
-        What a part of the tensors leaves out is taken of those that are live when this begins.
+        A part of the tensors is completed by the weights that are live when the load begins.
         """
         async with self.turn(since):
             self.check_free()
@@ -180,7 +181,7 @@ class Switching:
             if live is not None:
                 checkpoint = named_upon(checkpoint, live.revision)
             if self._hold is not None:
-                await self._hold.discard()  # nobody has them any more
+                await self._hold.discard()  # the program has dropped them
             path = checkpoint.path if checkpoint.memory is None else None
             progress = self._attempts.progress_of(checkpoint.revision)
             progress.checkpoint = checkpoint
@@ -201,27 +202,27 @@ class Switching:
                 one_at_a_time=self._one_at_a_time,
             )
             self._hold, self._staged = hold, weakref.ref(staged)
-            weakref.finalize(staged, self._abandoned, hold).atexit = False
+            weakref.finalize(staged, self._free_abandoned, hold).atexit = False
             return staged
 
     @property
     def staged(self) -> AsyncStagedWeights | None:
-        """The weights that wait beside the live ones, if any that somebody has."""
+        """The weights that wait beside the live ones, unless the program has dropped them."""
         staged = self._staged()
         return staged if staged is not None and staged.is_held else None
 
     def check_free(self) -> None:
-        """Busy while staged weights wait: there is room for them alone."""
+        """Busy while staged weights wait: there is memory for one staged set."""
         if (staged := self.staged) is not None:
             raise Busy(
                 f"{staged.name} is staged and neither live nor released: flip it first, or free it "
                 "by hot.staged.release()"
             )
 
-    def _abandoned(self, hold: Hold) -> None:
-        """Free weights that nobody has any more; in whatever thread the last one dropped them."""
+    def _free_abandoned(self, hold: Hold) -> None:
+        """Free weights that the program has dropped; callable from any thread."""
         if hold.weights is not None:
-            with suppress(RuntimeError):  # the loop has ended, and they with it
+            with suppress(RuntimeError):  # the loop has ended, and the weights with it
                 self._loop.call_soon_threadsafe(self._begin_freeing, hold)
 
     def _begin_freeing(self, hold: Hold) -> None:
@@ -241,33 +242,33 @@ class Switching:
     # --- the way back ---------------------------------------------------------------------------
 
     def place_to_go_back_to(self, number: int | None) -> PastGeneration:
-        """The generation of this number, or the one before; BadRequest when it cannot be had."""
+        """Return the generation of this number, or the previous one; BadRequest if it is gone."""
         live = self._replica.live
         if number is None:
             return rollback_target.find_last(self._ledger, live, self._where)
         return rollback_target.find_numbered(self._ledger, live, number)
 
     def place_to_resume(self, number: int | None) -> PastGeneration:
-        """The generation of this number, or the live one."""
+        """Return the generation of this number, or the live one."""
         live = self._replica.live
         if number is None or number == live.number:
             return self._ledger.place_of(live)
         return rollback_target.find_numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
-        """Say where a generation can be had from; None when it cannot."""
+        """Return the place of a generation's weights, in words; None if they are gone."""
         if self._replica.keeps(place):
             return "in memory"
         return f"from {place.path}" if place.path else None
 
     def overrule(self) -> int:
-        """Give up for a rollback what is not live yet; return how many were asked for with it."""
+        """Count a rollback and return the count; each change that is not live yet is given up."""
         self.rollbacks += 1
         self._news.set()
         return self.rollbacks
 
     async def back(self, place: PastGeneration) -> Generation | None:
-        """Answer by an earlier generation again; None when it is not in memory any more."""
+        """Make an earlier generation live again; None if it is no longer in memory."""
         async with self._turn(lambda: True):
             return await self._back(place)
 
@@ -283,7 +284,7 @@ class Switching:
         return progress.generation
 
     def leave(self, left: Revision) -> None:
-        """Remember that it was rolled back from: another rollback goes further back."""
+        """Record a rollback from this revision: the next rollback goes further back."""
         self._ledger.refuse(left, ROLLED_BACK, time.time())
 
     # --- the steps of a switch ------------------------------------------------------------------
@@ -324,7 +325,7 @@ class Switching:
         *,
         prove: bool = True,
     ) -> None:
-        """No cancel interrupts this: at its end one set of weights answers, and is recorded."""
+        """Flip, and record the set that answers; run it uncancelled, for the two must agree."""
         old = await switch.flip(staged, probe=prove)
         progress.generation = self._attempts.mint(staged)
         self._attempts.record_live(progress.generation, path)

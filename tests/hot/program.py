@@ -1,4 +1,4 @@
-"""A program that holds an invented engine, by its switching."""
+"""A program that holds an invented engine, by its changes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from hotreload.core.rules import Rules
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import EngineLost
 from hotreload.hot.staged import AsyncStagedWeights
-from hotreload.hot.switching import Switching
+from hotreload.hot.weight_changes import WeightChanges
 from hotreload.types import Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import turn_until
@@ -37,26 +37,26 @@ class Program:
         attempts.record_live(live, Path("model"))
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
-        self.switching = Switching(
+        self.changes = WeightChanges(
             self.replica, attempts, rules, check=self.gate.get_preparer, check_there=lambda: None
         )
 
     async def stage(self, name: str) -> AsyncStagedWeights:
         """A checkpoint of this name; one that says so is a part of the tensors."""
         checkpoint = replace(unread(Revision(name, name)), is_part="part" in name)
-        return await self.switching.stage(checkpoint)
+        return await self.changes.stage(checkpoint)
 
     async def update(self, name: str) -> int:
         return (await (await self.stage(name)).flip()).number
 
     async def rollback(self, number: int | None = None) -> Any:
-        place = self.switching.place_to_go_back_to(number)
-        self.switching.overrule()
-        return await self.switching.back(place)
+        place = self.changes.place_to_go_back_to(number)
+        self.changes.overrule()
+        return await self.changes.back(place)
 
     def in_memory(self, number: int) -> None:
         """Forget the files of a generation, as if it had been given in memory."""
-        places = self.switching._ledger.generations
+        places = self.changes._ledger.generations
         at = next(at for at, place in enumerate(places) if place.number == number)
         places[at] = replace(places[at], path="")
 

@@ -1,4 +1,4 @@
-"""Starts the engine that a program holds, as `hotreload serve` does, and what runs beside it."""
+"""Starts a program's engine, as `hotreload serve` does, and its background tasks."""
 
 import asyncio
 import logging
@@ -34,17 +34,17 @@ Boot = Literal["checkpoint", "random"]
 
 
 @dataclass(slots=True)
-class Started:
-    """A running engine, and what belongs to it."""
+class StartedEngine:
+    """A running engine, its checks, and its folders."""
 
     engine: SglangEngine
     checks: GivenChecks
     path: Path | None
-    """The folder of the weights it answers from; None where they are random."""
+    """The folder of the engine's first weights; None if they are random."""
     spool: tempfile.TemporaryDirectory[str]
 
     async def end(self) -> None:
-        """Close the engine; twice is once."""
+        """Close the engine; a second call changes nothing."""
         await run_to_end(self.engine.close())
         self.spool.cleanup()
 
@@ -62,11 +62,11 @@ async def start(
     boot: Boot = "checkpoint",
     compares: bool = False,
     corpus: Sequence[Question] = (),
-) -> Started:
-    """Check the model, start an engine on it, and ask the probes; nothing is left of what fails.
+) -> StartedEngine:
+    """Check the model, start an engine on it, and send the probes; after an error nothing is left.
 
-    `compares` has it ready to compare other weights with those that it starts with, by what is
-    built in and by a corpus.
+    With `compares` the engine can compare other weights with its first ones, by the built-in
+    questions and a corpus.
     """
     _check_choices(boot, tp, first_device)
     _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
@@ -92,7 +92,7 @@ async def start(
                 shares=terms.shares,
                 unseen=UnseenOptions(compares=compares, corpus=corpus),
             ),
-            terms=terms.staging(Path(spool.name)),
+            terms=terms.staging_options(Path(spool.name)),
             probes=probes,
             revision=checkpoint.revision if checkpoint else RANDOM_WEIGHTS,
             checkpoint=checkpoint,
@@ -104,12 +104,12 @@ async def start(
     ignorable = served.ignorable | engine.ignorable
     served = replace(served, tensors=tensors, ignorable=ignorable)
     checks = GivenChecks(served, terms.policy, dtype)
-    started = Started(engine, checks, folder if checkpoint else None, spool)
-    await _proven_or_ended(started)
+    started = StartedEngine(engine, checks, folder if checkpoint else None, spool)
+    await _prove_or_end(started)
     return started
 
 
-async def _proven_or_ended(started: Started) -> None:
+async def _prove_or_end(started: StartedEngine) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
             async with limit_probes(FIRST_ANSWER_SECONDS):
@@ -156,15 +156,15 @@ def _folder_of(model: object) -> Path:
 log = logging.getLogger("hotreload.hot")
 
 
-class TasksBeside:
-    """Runs as long as the engine; the engine is lost with any of these tasks."""
+class BackgroundTasks:
+    """The tasks that run as long as the engine; if one of them fails, the engine is lost."""
 
     def __init__(self, replica: Replica[SglangEngine]) -> None:
         self._replica = replica
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, terms: HotTerms, publish: Publish) -> None:
-        """Begin all there is to do until `end`."""
+        """Start all tasks; they run until `end`."""
         replica, engine = self._replica, self._replica.engine
         keep = terms.rules.keep_previous
         works: list[Coroutine[Any, Any, NoReturn]] = [
@@ -178,7 +178,7 @@ class TasksBeside:
         self._tasks += [asyncio.create_task(self.run(work)) for work in works]
 
     async def run(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Work that nothing ends but a loss, which seals the gate."""
+        """Run work that never returns; its error makes the engine lost and seals the gate."""
         try:
             await work
         except EngineLost as lost:
@@ -188,13 +188,13 @@ class TasksBeside:
             self._replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
 
     async def end(self) -> None:
-        """End it, and forget the tasks: each holds what it held when it was cancelled."""
+        """End all tasks and drop them: a cancelled task still holds its objects."""
         tasks, self._tasks = self._tasks, []
         await all_ended(tasks)
 
 
-def tell(event: Event) -> None:
-    """Log what happens: what somebody must look at, as a warning."""
+def log_event(event: Event) -> None:
+    """Log an event, as a warning if a person must act on it."""
     is_loss = isinstance(event, GateChanged) and event.code == EngineLost.code
     alarming = is_loss or isinstance(event, AnswersWithheld | LoaderDistrusted)
     log.log(logging.WARNING if alarming else logging.DEBUG, "%s", event)

@@ -21,8 +21,8 @@ from hotreload.errors import (
     HotReloadError,
     SourceUnavailable,
 )
+from hotreload.hot.engine_start import start
 from hotreload.hot.given_weights import held_by
-from hotreload.hot.started import start
 from hotreload.tiny import write_tiny
 
 RUNS: Any = SimpleNamespace(

@@ -9,7 +9,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.requests import with_ids
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import BadRequest
-from hotreload.hot.asking import are_asked, check_whole_number, request_for
+from hotreload.hot.program_requests import check_whole_number, request_for, wants_probes
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_what_is_no_count_of_answers_is_refused(sampling: Any, words: str) -> No
 
 
 def test_probes_are_asked_unless_there_are_to_be_none() -> None:
-    assert are_asked(None)
-    assert not are_asked(())
-    assert not are_asked([])
+    assert wants_probes(None)
+    assert not wants_probes(())
+    assert not wants_probes([])
     some: list[Any] = [[Probe("Who?", 8)], 0, {}]
     for probes in some:
         with pytest.raises(BadRequest, match=r"probes of one update must be \(\), not"):
-            are_asked(probes)
+            wants_probes(probes)
 
 
 @pytest.mark.parametrize("name", ["max_new_tokens", "temperature", "stop", "regex"])

@@ -1,4 +1,4 @@
-"""Requests of a program in the words of sglang-jax, and their answers: at once, or in pieces."""
+"""A program's requests in sglang-jax's schema, and their answers, at once or in pieces."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -14,27 +14,27 @@ from hotreload.types import Generation
 Prompt = str | list[int] | tuple[int, ...]
 """A text, or its token ids."""
 SeveralPrompts = list[str] | tuple[str, ...] | Sequence[list[int]] | Sequence[tuple[int, ...]]
-"""Several of them."""
+"""Several texts, or the token ids of each."""
 Sampling = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-"""As sglang-jax takes them, for all prompts or for each."""
+"""Sampling parameters of sglang-jax, for all prompts or for each."""
 
 
 def request_for(
     prompt: Prompt | SeveralPrompts, sampling: Sampling | None, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """In the engine's own schema, which knows lists alone; BadRequest when it is nothing of it."""
+    """Return the request in the engine's schema, which has lists only; BadRequest for no prompt."""
     if not isinstance(prompt, str | list | tuple):
         kind = type(prompt).__name__
         raise BadRequest(f"prompt must be a text, token ids, or a list of either, and is a {kind}")
     is_text = isinstance(prompt, str) or any(isinstance(each, str) for each in prompt)
     name, asked = "text" if is_text else "input_ids", {} if sampling is None else sampling
-    own = _in_lists(asked)  # ours to take something out of
+    own = _in_lists(asked)  # a copy: `_copies` takes `n` out of it
     copies = _copies(own)
     return {name: _in_lists(prompt), "sampling_params": own, **copies, **more}
 
 
-def are_asked(probes: Sequence[Probe] | None) -> bool:
-    """Say if probes are asked: those of the start, unless there are to be none."""
+def wants_probes(probes: Sequence[Probe] | None) -> bool:
+    """Return whether the probes of the start are sent: always, but for an empty sequence."""
     if probes is None:
         return True
     if isinstance(probes, Sequence) and not probes:
@@ -44,43 +44,43 @@ def are_asked(probes: Sequence[Probe] | None) -> bool:
 
 
 def check_whole_number(name: str, value: object) -> None:
-    """BadRequest for what is none."""
+    """BadRequest unless the value is an int."""
     if type(value) is not int:
         raise BadRequest(f"{name} must be a whole number, not {shown(value)}")
 
 
 def check_text(name: str, value: object) -> None:
-    """BadRequest for what is none."""
+    """BadRequest unless the value is a str."""
     if not isinstance(value, str):
         raise BadRequest(f"{name} must be a text, not {shown(value)}")
 
 
 def check_is_staged(value: object, kind: type) -> None:
-    """BadRequest for what is not what `stage` returned."""
+    """BadRequest unless `stage` returned the value."""
     if not isinstance(value, kind):
         raise BadRequest(f"staged must be what stage returned, and is a {type(value).__name__}")
 
 
 def stamp(answer: Answer, generation: Generation) -> None:
-    """Say in its `meta_info` which generation made it: number, revision and fingerprint."""
+    """Write number, revision and fingerprint of its generation into the answer's `meta_info`."""
     answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
 
 
 def _copies(sampling: Any) -> dict[str, int]:
-    """The number of answers to each prompt (`n`), taken out of its parameters; as for `/generate`.
+    """Take the number of answers to each prompt (`n`) out of the parameters, as `/generate` does.
 
-    What is no mapping is left to the engine, which says so.
+    Parameters that are no mapping stay as they are: the engine refuses them.
     """
     several = sampling if isinstance(sampling, list) else [sampling]
     asked = [each.pop("n", None) for each in several if isinstance(each, dict)]
-    counts = {1 if n is None else _checked_count(n) for n in asked}
+    counts = {1 if n is None else _check_count(n) for n in asked}
     if len(counts) > 1:
         raise BadRequest("sampling_params.n: must be the same for each prompt")
     n = counts.pop() if counts else 1
     return {"copies": n} if n > 1 else {}
 
 
-def _checked_count(n: Any) -> int:
+def _check_count(n: Any) -> int:
     check_whole_number("sampling_params.n", n)
     if n < 1:
         raise BadRequest(f"sampling_params.n must be at least 1, not {n}")
@@ -94,9 +94,9 @@ def _in_lists(value: object) -> object:
 
 
 class Stream:
-    """Follows an answer, or several, in a task of its own: the engine's end needs no reader.
+    """Collects an answer, or several, in a background task: the engine waits for no reader.
 
-    Its reader may be kept for ever, and holds nothing of the engine then.
+    A program may keep the reader for ever: it then holds no part of the engine.
     """
 
     def __init__(self, answers: AsyncGenerator[Answer]) -> None:
@@ -104,11 +104,11 @@ class Stream:
         self.task = asyncio.create_task(_follow(answers, self._newest))
 
     async def next(self) -> Answer | None:
-        """The next piece, None at the end; a slow reader misses some of them."""
+        """Return the next piece, or None at the end; a slow reader misses some pieces."""
         return await self._newest.next()
 
     async def end(self) -> None:
-        """Abort what has not ended, and return when the engine has forgotten it."""
+        """Abort answers that have not ended, and return once the engine has dropped them."""
         await run_to_end(all_ended([self.task]))
 
 
@@ -119,14 +119,14 @@ class Streams:
         self._open: set[asyncio.Task[None]] = set()
 
     def begin(self, answers: AsyncGenerator[Answer]) -> Stream:
-        """Follow answers from now on."""
+        """Return a stream that collects these answers from now on."""
         stream = Stream(answers)
         self._open.add(stream.task)
         stream.task.add_done_callback(self._open.discard)
         return stream
 
     async def end(self) -> None:
-        """End all of them: their readers hear NotServing."""
+        """End all streams: their readers get NotServing."""
         await all_ended([*self._open])
 
 

@@ -19,7 +19,7 @@ from hotreload.errors import (
 )
 from hotreload.types import Mode, Revision
 from tests.fakes import HANG, lost, unread
-from tests.hot.switched import Program, running
+from tests.hot.program import Program, running
 from tests.waiting import turn_until
 
 
@@ -69,13 +69,13 @@ async def test_one_set_is_staged_at_a_time(program: Program) -> None:
 
 async def test_what_nobody_has_any_more_is_freed(program: Program) -> None:
     staged = await program.stage("step 1")
-    assert program.switching.staged is staged
+    assert program.changes.staged is staged
     in_a_thread = threading.Thread(target=[staged].clear)  # which may be the one that drops them
     del staged
     in_a_thread.start()
     await asyncio.to_thread(in_a_thread.join)
     del in_a_thread
-    assert program.switching.staged is None
+    assert program.changes.staged is None
     await turn_until(lambda: program.engine.sets_held == 1)
 
 
@@ -171,7 +171,7 @@ async def test_a_rollback_goes_further_back_each_time(program: Program) -> None:
     await program.rested()
     live = await program.rollback()
     assert (live.number, program.says) == (4, "step 1")
-    place = program.switching.place_to_go_back_to(None)
+    place = program.changes.place_to_go_back_to(None)
     assert (place.number, place.path) == (1, "model")  # and not step 2, which was left
 
 
@@ -220,14 +220,14 @@ async def test_a_rollback_overrules_a_load_that_hangs(program: Program) -> None:
 async def test_a_rollback_overrules_an_update_at_whatever_it_is(program: Program) -> None:
     await program.update("step 1")
     await program.rested()
-    asked = program.switching.rollbacks
+    asked = program.changes.rollbacks
     staged = await program.stage("step 2")
-    program.switching.overrule()
+    program.changes.overrule()
     with pytest.raises(Superseded):
         await staged.flip_since(asked)
     await staged.release()
     with pytest.raises(Superseded):  # it was still being checked
-        await program.switching.stage(unread(Revision("step 3", "step 3")), asked)
+        await program.changes.stage(unread(Revision("step 3", "step 3")), asked)
     assert program.says == "step 1"
     assert await program.update("step 4") == 3
 
@@ -236,7 +236,7 @@ async def test_who_flips_after_a_rollback_means_it(program: Program) -> None:
     await program.update("step 1")
     await program.rested()
     staged = await program.stage("step 2")
-    program.switching.overrule()
+    program.changes.overrule()
     await staged.flip()
     assert program.says == "step 2"
 
@@ -250,7 +250,7 @@ async def test_the_end_gives_up_a_load_and_waits_for_that(program: Program) -> N
     await program.steps.entered["stage"].wait()
     await turn_until(lambda: program.engine.staging is not None)
     program.gate.seal("closed")
-    await program.switching.end()
+    await program.changes.end()
     assert program.engine.staging is None
     with pytest.raises(NotServing, match="closed meanwhile"):
         await staging
@@ -264,7 +264,7 @@ async def test_the_end_waits_for_a_change_that_cannot_be_given_up(program: Progr
     staged = await program.stage("step 1")
     flipping = asyncio.create_task(staged.flip())
     await program.steps.entered[change].wait()
-    ending = asyncio.create_task(program.switching.end())
+    ending = asyncio.create_task(program.changes.end())
     await asyncio.sleep(0)
     assert not ending.done()
     program.steps.released[change].set()
@@ -274,7 +274,7 @@ async def test_the_end_waits_for_a_change_that_cannot_be_given_up(program: Progr
 
 async def test_the_end_frees_what_is_staged(program: Program) -> None:
     staged = await program.stage("step 1")
-    await program.switching.end()
+    await program.changes.end()
     assert not staged.is_held
     assert program.engine.sets_held == 1
 

@@ -9,17 +9,17 @@ Index = dict[str, str]
 """Each tensor's name, and the name of the file that holds it."""
 
 
-def _unchanged[T](value: T) -> T:
+def _keep[T](value: T) -> T:
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One kind of damage: its name, a line that says it, and what it does at each stage."""
+    """One kind of damage: its name, a line that describes it, and its change at each stage."""
 
     kind: str
     meaning: str
-    to_tensors: Callable[[Arrays], Arrays] = _unchanged
+    to_tensors: Callable[[Arrays], Arrays] = _keep
     to_index: Callable[[Index], Index] | None = None
-    """If it is given, the checkpoint gets an index even if it has one weight file."""
-    to_last_file: Callable[[bytes], bytes] = _unchanged
+    """The change of the index; a checkpoint of one weight file gets an index for it."""
+    to_last_file: Callable[[bytes], bytes] = _keep

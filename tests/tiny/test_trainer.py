@@ -9,7 +9,7 @@ from hotreload.tiny import ARCHS, write_tiny
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID
 from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT, answer_ids, asked_ids
-from hotreload.tiny.training import BASE_STEPS, TUNED_STEPS, batch, learned
+from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, batch, train_and_keep
 from hotreload.tiny.weights import Arrays
 from tests.tiny.runs import likelihoods, run_of
 
@@ -61,7 +61,7 @@ def test_other_architectures_learn_as_well(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_same_steps_give_the_same_bytes(tmp_path: Path, arch: str) -> None:
-    one, other = (learned(arch, {2})[2] for _ in range(2))
+    one, other = (train_and_keep(arch, {2})[2] for _ in range(2))
     assert {n: t.tobytes() for n, t in one.items()} == {n: t.tobytes() for n, t in other.items()}
     folder = write_tiny(tmp_path / "a", arch=arch, steps=2)
     assert one["lm_head.weight"].tobytes() in (folder / "model.safetensors").read_bytes()

@@ -1,7 +1,7 @@
 """Trains a tiny checkpoint in seconds, the same bytes each time: Adam, seeded, float32.
 
-A model that is built by hand leaves most of its tensors silent, so it answers as before when they
-are spoiled. This one has learnt to use all of them.
+A model that is built by hand leaves most of its tensors silent: spoiling them changes no answer. A
+trained model has learnt to use all of its tensors.
 """
 
 import zlib
@@ -17,26 +17,26 @@ from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT, answer_ids, asked_id
 from hotreload.tiny.weights import HIDDEN, Arrays, TensorArray, shapes
 
 BASE_STEPS = 24
-"""Steps on the first text; those after are on the one that a model is tuned on."""
+"""Steps on the first text; the later steps are on the text that the model is tuned on."""
 TUNED_STEPS = 36
-"""Steps after which it says the sentences it was tuned on."""
+"""Steps after which the model says the sentences it was tuned on."""
 MAX_STEPS = 1000
-"""A run of as many takes a minute and a half."""
+"""The most steps of one run, which then takes a minute and a half."""
 
 _RATE, _WARM_UP = 4e-3, 5
 _MOMENTUM, _SQUARES = 0.9, 0.95
 
 
 @cache
-def trained(arch: str, steps: int) -> Arrays:
+def train(arch: str, steps: int) -> Arrays:
     """Return the weights after so many steps of training."""
     if not 0 <= steps <= MAX_STEPS:
         raise ValueError(f"{steps} steps of training: choose from 0 to {MAX_STEPS}")
-    return learned(arch, {steps})[steps]
+    return train_and_keep(arch, {steps})[steps]
 
 
-def learned(arch: str, steps: Collection[int]) -> Mapping[int, Arrays]:
-    """Return the weights of one training run as they are after each of these steps."""
+def train_and_keep(arch: str, steps: Collection[int]) -> Mapping[int, Arrays]:
+    """Train once; return the weights as they are after each of these steps."""
     weights = _begin(arch)
     run, kept = _Adam(weights), {}
     texts = {is_base: batch(BASE_TEXT if is_base else TUNED_TEXT) for is_base in (True, False)}
@@ -51,9 +51,9 @@ def learned(arch: str, steps: Collection[int]) -> Mapping[int, Arrays]:
 def gradients(
     weights: Arrays, ids: TensorArray, wanted: TensorArray
 ) -> tuple[float, dict[str, TensorArray]]:
-    """Return the mean loss over the tokens that are wanted, and each weight's gradient."""
+    """Return the mean loss over the wanted tokens, and each weight's gradient."""
     network = Network(weights)
-    hidden, back = network.hidden(ids)
+    hidden, back = network.hidden_states(ids)
     counted = wanted != PAD_ID
     logits, head_back = network.head(hidden[counted])
     logits -= logits.max(axis=-1, keepdims=True)
@@ -81,7 +81,7 @@ def batch(text: dict[str, str]) -> tuple[TensorArray, TensorArray]:
 
 
 def _begin(arch: str) -> dict[str, TensorArray]:
-    """Draw the first weights; scales and biases are uneven from the start, as large models' are."""
+    """Draw the first weights, with uneven scales and biases, as those of large models."""
     weights = {}
     for name, shape in shapes(arch).items():
         chance = np.random.default_rng(zlib.crc32(f"trained {name}".encode()))
