@@ -141,7 +141,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *FEATURES,
         "settings.kinds",
         "cli",
-        "cli.doctor_checks",
+        "cli.ops.doctor_checks",
         "daemon",
         "library",
         "life",
@@ -152,9 +152,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     | SIBLINGS
     | ENGINE
     | CORE,
-    "cli.doctor_checks": {
+    "cli.ops.doctor_checks": {
         "cli",
-        "cli.doctor_checks",
+        "cli.ops.doctor_checks",
         "settings",
         "settings.kinds",
         "checkpoint",
@@ -174,7 +174,7 @@ READ_SETTINGS = {
     "life",
     "hosts.life",
     "cli",
-    "cli.doctor_checks",
+    "cli.ops.doctor_checks",
     "settings",
 }
 READ_SETTINGS |= CONFIGURED

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hotreload.cli.doctor_checks import checkup as checks
-from hotreload.cli.doctor_checks.advice import Facts
-from hotreload.cli.doctor_checks.checkup import check_engine
+from hotreload.cli.ops.doctor_checks import checkup as checks
+from hotreload.cli.ops.doctor_checks.advice import Facts
+from hotreload.cli.ops.doctor_checks.checkup import check_engine
 from hotreload.cli.ops.machine import User
 from hotreload.features import FEATURES
 from hotreload.settings.load import load

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.doctor_checks import checkup
-from hotreload.cli.doctor_checks import places as check_places
-from hotreload.cli.doctor_checks import room as check_room
-from hotreload.cli.doctor_checks.advice import Check, Facts
-from hotreload.cli.doctor_checks.checkup import (
+from hotreload.cli.ops import doctor, machine
+from hotreload.cli.ops.doctor_checks import checkup
+from hotreload.cli.ops.doctor_checks import places as check_places
+from hotreload.cli.ops.doctor_checks import room as check_room
+from hotreload.cli.ops.doctor_checks.advice import Check, Facts
+from hotreload.cli.ops.doctor_checks.checkup import (
     CHECKS,
     check_device_free,
     check_devices,
@@ -25,7 +26,7 @@ from hotreload.cli.doctor_checks.checkup import (
     check_socket,
     check_user,
 )
-from hotreload.cli.doctor_checks.places import (
+from hotreload.cli.ops.doctor_checks.places import (
     check_admin_keys,
     check_api_keys,
     check_clock,
@@ -37,7 +38,7 @@ from hotreload.cli.doctor_checks.places import (
     check_token,
     check_webhook,
 )
-from hotreload.cli.doctor_checks.room import (
+from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
     check_disk,
     check_inotify,
@@ -45,7 +46,6 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.cli.ops import doctor, machine
 from hotreload.cli.ops.machine import (
     User,
     accelerators,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.doctor_checks import checkup, hosts
-from hotreload.cli.doctor_checks.advice import Facts
-from hotreload.cli.doctor_checks.checkup import check_jax, check_socket
-from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts, compare_ranks, meet
+from hotreload.cli.ops.doctor_checks import checkup, hosts
+from hotreload.cli.ops.doctor_checks.advice import Facts
+from hotreload.cli.ops.doctor_checks.checkup import check_jax, check_socket
+from hotreload.cli.ops.doctor_checks.hosts import check_host_ports, check_hosts, compare_ranks, meet
 from hotreload.cli.ops.machine import User
 from hotreload.features import FEATURES
 from hotreload.hosts.upstream.ranks import Ranks

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from hotreload.cli.doctor_checks import checkup
-from hotreload.cli.doctor_checks.checkup import check_engine
+from hotreload.cli.ops.doctor_checks import checkup
+from hotreload.cli.ops.doctor_checks.checkup import check_engine
 from hotreload.engine import versions
 from hotreload.engine.upstream import build
 from hotreload.engine.versions import SUPPORTED, imports_explained, why_refused, why_untested

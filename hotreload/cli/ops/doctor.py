@@ -12,7 +12,7 @@ from hotreload.cli.daemon_args import seconds
 from hotreload.cli.exits import FAILED
 
 if TYPE_CHECKING:
-    from hotreload.cli.doctor_checks.advice import Advice, Facts
+    from hotreload.cli.ops.doctor_checks.advice import Advice, Facts
 
 EXPLAINED = """\
 Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
@@ -72,12 +72,12 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found; 1 when something fails."""
-    from hotreload.cli.doctor_checks.checkup import examine
+    from hotreload.cli.ops.doctor_checks.checkup import examine
 
     facts = _facts(args)
     found = examine(facts)
     if args.meet is not None:
-        from hotreload.cli.doctor_checks.hosts import check_meeting
+        from hotreload.cli.ops.doctor_checks.hosts import check_meeting
 
         found["meeting"] = check_meeting(facts, args.meet)
     if args.json:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _facts(args: argparse.Namespace) -> "Facts":
-    from hotreload.cli.doctor_checks.advice import Facts
+    from hotreload.cli.ops.doctor_checks.advice import Facts
     from hotreload.cli.ops.machine import accelerators
     from hotreload.cli.ops.units import config_of
     from hotreload.features import FEATURES

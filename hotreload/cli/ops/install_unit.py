@@ -136,8 +136,8 @@ def _installation(args: argparse.Namespace) -> "Installation":
 
 def _memory(config: Path, user: str) -> "MemoryLimits":
     """The limits that doctor reckons; ConfigError says why it reckons none."""
-    from hotreload.cli.doctor_checks.advice import Facts
-    from hotreload.cli.doctor_checks.room import memory_limits
+    from hotreload.cli.ops.doctor_checks.advice import Facts
+    from hotreload.cli.ops.doctor_checks.room import memory_limits
     from hotreload.cli.ops.machine import accelerators, stranger, user_called
     from hotreload.features import FEATURES
     from hotreload.settings.load import load

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hotreload.cli.doctor_checks.advice import Advice, Check, Facts, not_configured
-from hotreload.cli.doctor_checks.hosts import check_host_ports, check_hosts
-from hotreload.cli.doctor_checks.places import (
+from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks.advice import Advice, Check, Facts, not_configured
+from hotreload.cli.ops.doctor_checks.hosts import check_host_ports, check_hosts
+from hotreload.cli.ops.doctor_checks.places import (
     check_admin_keys,
     check_api_keys,
     check_clock,
@@ -26,7 +27,7 @@ from hotreload.cli.doctor_checks.places import (
     check_token,
     check_webhook,
 )
-from hotreload.cli.doctor_checks.room import (
+from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
     check_disk,
     check_inotify,
@@ -34,7 +35,6 @@ from hotreload.cli.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.cli.ops import machine
 from hotreload.engine.versions import (
     SUPPORTED,
     how_to_install,

@@ -5,8 +5,8 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
-from hotreload.cli.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
 from hotreload.engine.weights.memory.host_memory import host_bytes_free

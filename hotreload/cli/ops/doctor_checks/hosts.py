@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 
-from hotreload.cli.doctor_checks.advice import Advice, Facts, not_configured
+from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.facts import holders
 from hotreload.hosts.life.agreement import differences, to_agree_on

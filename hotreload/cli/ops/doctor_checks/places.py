@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hotreload.checkpoint.fit import served_by
-from hotreload.cli.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.errors import HotReloadError
 from hotreload.facts import holders
