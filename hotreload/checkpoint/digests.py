@@ -22,7 +22,7 @@ from hotreload.types import UNREAD, CheckpointFile
 
 _KEPT_DIGESTS = 4096
 KEPT_CONTENTS = 1024
-"""Checkpoints whose content is known by what a stat says: more than are ever refused or live."""
+"""Names whose content is known: more than are ever refused or live."""
 KEPT_TENSORS = 2**18
 """Tensors whose digests wait for the checks: those of twice the largest models, 0.2 GB at most."""
 
@@ -88,12 +88,12 @@ class Digests:
         """
         return self._before.get(unread_id)
 
-    def note_content(self, unread_id: str, content_id: str) -> None:
+    def note_content(self, name: str, content_id: str) -> None:
         """Note the content id of the files that had this `unread-` id, or of a hub's commit."""
         with self._lock:
-            self._before.pop(unread_id, None)
-            self.contents.pop(unread_id, None)
-            self.contents[unread_id] = content_id
+            self._before.pop(name, None)
+            self.contents.pop(name, None)
+            self.contents[name] = content_id
             if len(self.contents) > KEPT_CONTENTS:
                 del self.contents[next(iter(self.contents))]
 

@@ -96,7 +96,7 @@ class Ledger:
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
     contents: dict[str, str] = field(default_factory=dict)
-    """Content ids by the id that a stat gives; each thread that reads files adds to them."""
+    """Content ids by `unread-` id and by commit; each thread that reads files adds some."""
     probes: str = ""
     """A digest of the probes that weights are judged by."""
     promised: int = 0
