@@ -13,7 +13,7 @@ REPLICA_LOST = (
     "and again, look for what `reason` names"
 )
 WORKER_LOST = (
-    "nothing at first: the others answer its clients, who ask again, and it is started again by "
+    "nothing at first: its clients retry, the others answer them, and it is started again by "
     "itself; if it is lost again and again, set [server] workers = 0 and report what `why` says"
 )
 BY_A_SIGNAL = (
@@ -25,8 +25,8 @@ NOT_READ = (
 )
 WANT_A_RESTART = "restart hotreload to go by what `waiting` names too; no request is lost by it"
 REMOVED = (
-    "find out who removes it, a cleaner of temporary files perhaps: until it was bound anew nobody "
-    "could connect; who was connected noticed nothing"
+    "find out which process removes it, a cleaner of temporary files perhaps: until it was bound "
+    "anew no client could connect; open connections went on"
 )
 
 

@@ -21,8 +21,8 @@ DRAINS_UNASKED = (
     "'drain' says that it is meant; otherwise change what `why` names"
 )
 DISTRUSTED = (
-    "nothing for those who are served: checkpoints go live as before, through upstream's loader, "
-    "and take longer; report this line"
+    "nothing: requests are served as before; checkpoints go live through upstream's loader, and "
+    "take longer; report this line"
 )
 DRIFTED = (
     "restart the daemon, which loads the weights anew; then look for faults of the memory of the "

@@ -188,7 +188,7 @@ class LossyHandler(logging.Handler):
         for start in range(0, len(data), select.PIPE_BUF):
             if not poll.poll(0):
                 self._torn = self._torn or start > 0
-                raise BlockingIOError("nobody reads stderr")
+                raise BlockingIOError("stderr is not read")
             os.write(descriptor, data[start : start + select.PIPE_BUF])
         self._torn = False
 

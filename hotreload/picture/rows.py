@@ -40,7 +40,7 @@ BYTES_OF = {"fetching": "download", "staging": "loading"}
 ON_ONE_ENGINE = ("staging", "draining", "swapping", "probing", "comparing", "rolling_back")
 """The phases of an attempt that are gone through engine by engine."""
 NOISE_WORDS = """\
-somebody put noise on the live weights, and no probe judged them
+an operator put noise on the live weights, and no probe judged them
 `hotreload rollback` takes the noise off, and so does a restart"""
 
 

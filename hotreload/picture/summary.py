@@ -70,7 +70,7 @@ def _nobody(status: Fields) -> Fields | None:
     """Say why no request is answered; None where requests are."""
     if not status["reasons"]:
         return None
-    words = f"nobody is answered: {'; '.join(status['reasons'])}"
+    words = f"no request is answered: {'; '.join(status['reasons'])}"
     match status["state"]:
         case "lost":
             return _part(words, "bad", "hotreload explain EngineLost")
@@ -97,9 +97,9 @@ def _held_up(held: str | None) -> list[Fields]:
 def _describe_work(status: Fields, said: OfFeatures) -> str:
     """Say what it does at this moment."""
     if boot := status.get("boot"):
-        return f"answers nobody: booting: {boot_text(boot)}"
+        return f"answers no request: booting: {boot_text(boot)}"
     if status["reasons"]:
-        return f"answers nobody: {'; '.join(status['reasons'])}"
+        return f"answers no request: {'; '.join(status['reasons'])}"
     if follows(status):
         return "holds its part of the engine; rank 0 decides and answers"
     return f"{said.held or _answers(status)}; {_works_at(status, said.at_work)}"
@@ -215,7 +215,7 @@ def _wrong(status: Fields) -> Iterator[Fields]:
     if status.get("drifted"):
         yield _make_finding("LiveWeightsDrifted", "live leaves are no longer what went live")
     if status.get("noise"):
-        yield _make_finding("NoiseAnswers", "somebody put noise on the live weights")
+        yield _make_finding("NoiseAnswers", "an operator put noise on the live weights")
     if (kept := status.get("state_file")) and not kept["saved"]:
         yield _make_finding(
             "StateNotSaved", f"a restart would forget what changes: {kept['error']}"

@@ -184,4 +184,4 @@ async def test_a_daemon_that_died_is_told_from_one_that_never_was(
     bind_unix(tmp_path / "hotreload.sock").close()
     said = await hotreload("pin")
     assert said.code == 3
-    assert "nobody listens there any more" in said.err
+    assert "no process listens there now" in said.err

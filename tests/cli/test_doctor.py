@@ -390,7 +390,7 @@ def test_a_state_that_a_reboot_forgets_is_told(world: Path) -> None:
 
 def test_a_daemon_that_uses_the_state_folder_is_named_with_its_socket(world: Path) -> None:
     state = world / "state"
-    assert check_state_free(facts(world)).says == f"nobody uses {state}"
+    assert check_state_free(facts(world)).says == f"no process uses {state}"
     with StateFolder(state).hold(Path("/run/other.sock")):
         used = check_state_free(facts(world))
         assert used.verdict == "fail"
@@ -434,7 +434,7 @@ def test_a_socket_where_the_daemon_may_not_write_is_not_called_free(world: Path)
     found = check_socket(facts(world))
     assert (found.verdict, found.says) == (
         "warn",
-        f"nobody listens, and somebody may not write to {world}",
+        f"no process listens, and somebody may not write to {world}",
     )
     assert "hotreload.socket" in found.todo
 

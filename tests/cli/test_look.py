@@ -77,8 +77,8 @@ async def test_a_check_is_quiet_when_all_is_well_and_has_a_line_for_each_fault(
 @pytest.mark.parametrize(
     ("why", "code", "words"),
     [
-        ("stopping", 6, "nobody is answered: stopping: why\n"),
-        ("engine_lost", 70, "nobody is answered: lost: why: hotreload explain EngineLost\n"),
+        ("stopping", 6, "no request is answered: stopping: why\n"),
+        ("engine_lost", 70, "no request is answered: lost: why: hotreload explain EngineLost\n"),
     ],
 )
 async def test_a_check_has_codes_of_its_own_for_who_answers_nobody(

@@ -261,8 +261,8 @@ def test_colours_stand_beside_words_and_can_be_left_out() -> None:
     sealed = GateChanged(GateState.SEALED, 0, 0, "the engine died", "engine_lost")
     status = after(*BOOTED, sealed, AttemptFinished(rejected(), None)).snapshot()
     lines = frame(status, [], width=80, height=24, now=LATER)
-    assert write_line(lines[0], colour=True).startswith("\033[31mnobody is answered: lost")
-    assert write_line(lines[0], colour=False).startswith("nobody is answered: lost")
+    assert write_line(lines[0], colour=True).startswith("\033[31mno request is answered: lost")
+    assert write_line(lines[0], colour=False).startswith("no request is answered: lost")
     assert status["last_attempt"]["outcome"] == Outcome.REJECTED.value
 
 

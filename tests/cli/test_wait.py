@@ -74,7 +74,7 @@ async def test_status_does_not_wait_for_a_lost_engine(
     world.gate.seal("it died", code="engine_lost")
     said = await asyncio.wait_for(hotreload("status", *flags), PATIENCE)
     assert (said.code, said.out) == (70, "")
-    assert "nobody is answered: lost: it died; `hotreload explain EngineLost` says" in said.err
+    assert "no request is answered: lost: it died; `hotreload explain EngineLost` says" in said.err
 
 
 async def test_it_waits_for_a_daemon_that_is_not_there_yet(

@@ -198,7 +198,7 @@ HOLDING = GateChanged(GateState.HOLDING, 2, 0)
 @pytest.mark.parametrize(
     ("events", "doing"),
     [
-        ((), "answers nobody: booting: the engine is starting, for "),
+        ((), "answers no request: booting: the engine is starting, for "),
         (BOOTED, "answers requests; nothing newer is wanted"),
         ((*BOOTED, Wait("shard 2")), "answers requests; waits: shard 2 (0 ms so far)"),
         (

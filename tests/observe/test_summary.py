@@ -186,14 +186,14 @@ def summary(*events: Event, pages: Pages | None = None, rank: Rank | None = None
         (
             (*BOOTED, sealed("SIGTERM")),
             Pages(),
-            "nobody is answered: stopping: SIGTERM",
+            "no request is answered: stopping: SIGTERM",
             "wait",
             None,
         ),
         (
             (*BOOTED, sealed("the scheduler thread died", "engine_lost")),
             Pages(),
-            "nobody is answered: lost: the scheduler thread died",
+            "no request is answered: lost: the scheduler thread died",
             "bad",
             "hotreload explain EngineLost",
         ),
@@ -208,7 +208,9 @@ def test_one_sentence_says_who_answers_whether_that_is_wanted_and_what_to_do(
 
 def test_a_start_says_which_step_it_is_at_and_for_how_long() -> None:
     said = summary(PhaseEntered(STEP_7, Phase.WARMING))
-    doing = "nobody is answered: booting: compiling for the first requests of step-7 (777777777777)"
+    doing = (
+        "no request is answered: booting: compiling for the first requests of step-7 (777777777777)"
+    )
     assert said["words"].startswith(f"{doing}, for ")
     assert (said["tone"], said["next"]) == ("wait", "hotreload status --wait")
     waits = summary(TroubleNews(WAITS_FOR_FILES, "all is gone", "mount it"))

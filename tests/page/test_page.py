@@ -757,9 +757,9 @@ async def test_while_booting_it_says_so_and_turns_when_the_first_weights_are_liv
     async with serve(tmp_path, booted=False, tcp=True) as world:
         await opened(tab, world)
         assert await tab.text("#state") == "booting"
-        assert (await tab.text("#headline")).startswith("Nobody is answered: booting")
+        assert (await tab.text("#headline")).startswith("No request is answered: booting")
         assert await tab.text("#next") == "Next: hotreload status --wait"
-        assert "Answers nobody: booting" in await tab.text("#health")
+        assert "Answers no request: booting" in await tab.text("#health")
         await tab.ask(READ_OUT)
         said = json.dumps(await tab.text("#health"))
         world.events.publish(StateSaved(None))
@@ -778,7 +778,7 @@ async def test_a_sealed_gate_is_bad_news_with_its_reason(world: World, tab: Tab)
     await opened(tab, world)
     world.gate.seal("the scheduler thread died", code="engine_lost")
     await tab.until_text("#state", "lost")
-    assert "Answers nobody: lost: the scheduler thread died" in await tab.text("#health")
+    assert "Answers no request: lost: the scheduler thread died" in await tab.text("#health")
     assert await tab.ask("document.querySelector('#state').dataset.tone") == "bad"
 
 

@@ -174,7 +174,7 @@ class DaemonClient:
             if no_socket
             else {
                 errno.ENOENT: "there is no such socket; is `hotreload serve` running?",
-                errno.ECONNREFUSED: "nobody listens there any more; start `hotreload serve` again",
+                errno.ECONNREFUSED: "no process listens there now; start `hotreload serve` again",
                 errno.EACCES: "you may not connect; ask for its group ([server] group)",
                 errno.EAGAIN: "it takes no more connections; too many are waiting",
             }.get(error.errno or 0, str(error))

@@ -53,7 +53,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
             if status is not None and not status["reasons"]:
                 return status
             if status is not None and status["state"] == "lost":  # no waiting brings it back
-                words = f"nobody is answered: {_reasons(status)}"
+                words = f"no request is answered: {_reasons(status)}"
                 raise EngineLost(f"{words}; `hotreload explain EngineLost` says more")
             if until is not None and time.monotonic() >= until:
                 raise fault or NotReady(

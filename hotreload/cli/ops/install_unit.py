@@ -170,7 +170,7 @@ def _complaints(installation: "Installation") -> Iterator[str]:
         nodes = "/dev/accel*, /dev/vfio/*, /dev/nvidia*"
         yield f"no accelerator is here ({nodes}): the service will use the CPU"
     for node in unknown_groups(installation.devices):
-        yield f"{node}: nobody knows who made this device; it is taken for an accelerator"
+        yield f"{node}: the maker of this device is unknown; it is taken for an accelerator"
 
 
 def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:

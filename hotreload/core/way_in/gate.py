@@ -129,8 +129,9 @@ class Gate[E]:
         live = self.lease.generation
         asked = [*map(str, wanted), *([f"generation {at_least} or newer"] if at_least else [])]
         raise GenerationGone(
-            f"{' and '.join(asked)}: asked for, and answers nobody any more; live is generation "
-            f"{live.number}, fingerprint {live.fingerprint}, weight_version {live.weight_version}"
+            f"{' and '.join(asked)}: asked for, and answers no request any more; live is "
+            f"generation {live.number}, fingerprint {live.fingerprint}, "
+            f"weight_version {live.weight_version}"
         )
 
     def keep(self, lease: Lease[E], keeper: Hashable) -> None:

@@ -34,8 +34,8 @@ log = logging.getLogger("hotreload.ranks")
 GIVE_UP_SECONDS = 10.0
 """Time for the others to build, or to fail too, once one has."""
 NOT_RECORDED = (
-    "nothing for those who are served: it is told again with the next change; look at the disk of "
-    "[state] directory on the rank that `why` names"
+    "nothing: requests are served as before, and it is sent again with the next change; look at "
+    "the disk of [state] directory on the rank that `why` names"
 )
 
 

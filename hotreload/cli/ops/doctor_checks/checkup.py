@@ -217,8 +217,8 @@ def _who_listens(facts: Facts, listener: str) -> str:
     if facts.daemon:
         return f"{', '.join(map(str, facts.daemon))} listens on {path}"
     if any(holders.holders(listener)):
-        return f"systemd holds {path}, and starts the daemon when somebody connects"
-    return f"somebody listens on {path}; run this as root to see who"
+        return f"systemd holds {path}, and starts the daemon at the first connection"
+    return f"a process listens on {path}; run this as root to see who"
 
 
 def _may_be_made(facts: Facts, path: Path) -> Advice:
@@ -227,7 +227,7 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
     if not user.may(there, os.W_OK | os.X_OK):
         unit = "hotreload.socket" if facts.settings.engine.node_rank == 0 else "hotreload"
         todo = f"systemctl start {unit}, or install -d -o {user.name} {folder}"
-        return Advice("warn", f"nobody listens, and {user.name} may not write to {there}", todo)
+        return Advice("warn", f"no process listens, and {user.name} may not write to {there}", todo)
     return Advice("ok", f"{path} is free" if there == folder else f"{folder} is made at the start")
 
 

@@ -112,7 +112,7 @@ def check_state_free(facts: Facts) -> Advice:
         return Advice("fail", says, "set another [state] directory, or stop that one")
     if users:
         return Advice("ok", f"{state} is in use by the daemon itself, {users[0]}")
-    return Advice("ok", f"nobody uses {state}")
+    return Advice("ok", f"no process uses {state}")
 
 
 def check_token(facts: Facts) -> Advice:
