@@ -28,7 +28,7 @@ from hotreload.errors import (
 from hotreload.events import Publish
 from hotreload.facts.hub_names import names_a_repo
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.engine_start import StartedEngine, start
@@ -154,7 +154,7 @@ async def _compare_answers(
     begins(f"loading {new} beside {live}")
     staged = await engine.stage(checkpoint)
     begins("asking both the same")
-    found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers(), corpus)
+    found = await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers(), corpus)
     if found is None:
         raise CheckpointRejected(
             f"{live} makes no numbers of what it is asked: there is nothing to compare with"

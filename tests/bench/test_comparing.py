@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.quiet import Quiet
@@ -84,7 +84,7 @@ async def beside_clients(engine: Any, staged: Staged, came: list[list[float]]) -
 
 async def seconds_of(engine: Any, staged: Staged) -> float:
     began = time.perf_counter()
-    assert await compared(BothWeights(engine, engine.live, staged), KnownAnswers()) is not None
+    assert await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers()) is not None
     return time.perf_counter() - began
 
 

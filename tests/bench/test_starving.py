@@ -14,7 +14,7 @@ import pytest
 
 from hotreload import quiet
 from hotreload.engine.lanes.sharing import Sharing
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.quiet import LITTLE, NICENESS, QUIET, yield_processors
 from hotreload.tiny import write_tiny
@@ -111,7 +111,7 @@ async def test_longest_gap_beside_a_comparison(tmp_path: Path) -> None:
     ):
         staged = await engine.stage(real.checked(new))
         both = BothWeights(engine, engine.live, staged)
-        await compared(both, KnownAnswers())  # what is not compiled yet is now
+        await compare_both(both, KnownAnswers())  # what is not compiled yet is now
         with busy_loops(len(os.sched_getaffinity(0))):
             for _ in range(5):
                 longest["nothing else"].append(max(await gaps_while(came, asyncio.sleep(5))))
@@ -119,7 +119,7 @@ async def test_longest_gap_beside_a_comparison(tmp_path: Path) -> None:
                     with pytest.MonkeyPatch.context() as patch:
                         if how == "all at once":
                             patch.setattr(Sharing, "_in_pieces", nullcontext)
-                        work = timed(seconds, compared, both, KnownAnswers())
+                        work = timed(seconds, compare_both, both, KnownAnswers())
                         longest[how].append(max(await gaps_while(came, work)))
     print("\nthe longest gap between two tokens of a tiny model, beside busy loops")
     for how, gaps in longest.items():

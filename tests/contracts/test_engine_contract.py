@@ -37,7 +37,7 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.hosts.engine.over import OverRanks
 from hotreload.life.running_engine import RunningEngine
@@ -961,7 +961,7 @@ async def test_weights_are_compared_by_more_questions_than_go_together(
         pytest.skip("its weights are not compared")
     staged = await engine.stage(overlapping.checkpoint(2))
     engine.count_anew()
-    found = await compared(BothWeights(engine, engine.live, staged), KnownAnswers(), CORPUS)
+    found = await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers(), CORPUS)
     assert engine.recompiles == 0
     assert found is not None
     assert found.questions == 22

@@ -16,8 +16,8 @@ from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
 from hotreload.features.command.evidence import CommandEnd
 from hotreload.features.command.judge import CommandJudge
-from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
+from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Mode, Outcome, Revision
 from tests.core.conftest import World
@@ -42,7 +42,7 @@ class Judged(Overlapping):
     def __init__(self, folder: Path, rules: Rules = RULES, **more: Any) -> None:
         self.command = FakeCommand()
         self.command.may_end.set()
-        self.hearing = Hearing(CompareSettings(mirror=1.0))
+        self.hearing = RequestRecorder(CompareSettings(mirror=1.0))
         super().__init__(folder, rules, judges=self._judges, blank=BLANK, **more)
         for engine in self.engines:
             engine.cannot_compare = None

@@ -10,7 +10,7 @@ from hotreload.events import (
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
-from hotreload.features.compare.hearing import HearingNow
+from hotreload.features.compare.request_recorder import HearingNow
 from hotreload.types import (
     NOISY,
     START,

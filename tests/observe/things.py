@@ -27,7 +27,7 @@ from tests.evidence import REASONS, WORD, judged
 
 if TYPE_CHECKING:
     from hotreload.features.bake.judgement import Bake
-    from hotreload.features.compare.hearing import HearingNow
+    from hotreload.features.compare.request_recorder import HearingNow
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -83,7 +83,7 @@ class Read:
         return self.bake()
 
     @property
-    def condemned(self) -> "Bake | None":
+    def conviction(self) -> "Bake | None":
         return self.left()
 
 

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from hotreload.behaviour.asked import LEAD, Answered, Expected, Led, Question, Text
 from hotreload.engine.lanes.along import LEAST, NAMED
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files
@@ -21,7 +21,7 @@ from hotreload.types import Revision, Staged
 async def report_on(new: Arrays, live: Arrays) -> Behaviour:
     """The report of a reload, on weights that no engine holds."""
     engine: Any = NumpyEngine(live)  # it is asked nothing else
-    found = await compared(BothWeights(engine, engine.live, staged(new)), KnownAnswers())
+    found = await compare_both(BothWeights(engine, engine.live, staged(new)), KnownAnswers())
     assert found is not None
     return found
 

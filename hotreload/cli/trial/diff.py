@@ -78,7 +78,7 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, and print the findings or the fault."""
     from hotreload.cli.ops.xla_log import keep_remarks_out
-    from hotreload.features.compare.comparing import check_limits
+    from hotreload.features.compare.comparison import check_limits
 
     keep_remarks_out(args.device or "auto")
     settings, steps = _settings(args), Steps()

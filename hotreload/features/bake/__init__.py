@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.bake.baking import Baking
+    from hotreload.features.bake.bakes import Bakes
     from hotreload.features.bake.report import BakeReport
     from hotreload.features.bake.shapes import BAKE_SHAPES
     from hotreload.parts import FeatureParts
 
-    baking = Baking(given.attempts, given.settings().of(BakeSettings))
+    baking = Bakes(given.attempts, given.settings().of(BakeSettings))
 
     async def prepare(settings: "Settings") -> "Apply":
         return partial(baking.go_by, settings.of(BakeSettings))

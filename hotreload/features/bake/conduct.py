@@ -61,7 +61,7 @@ class Conduct:
         """Count no longer one that a client, a swap or a lost engine ended."""
         self.running -= 1
 
-    def tallied(self, beyond: int | None) -> SignalTally:
+    def tally(self, beyond: int | None) -> SignalTally:
         """A count of the last answers, to which each further one is added until it is let go."""
         tally = tally_of(self.recent, beyond)
         self.tallies.append(tally)

@@ -33,7 +33,7 @@ class OneBake:
     def __post_init__(self) -> None:
         """Count from now on, beside what was answered before."""
         beyond = self.old.long_from
-        self._new_tally, self._old_tally = self.new.tallied(beyond), self.old.tallied(beyond)
+        self._new_tally, self._old_tally = self.new.tally(beyond), self.old.tally(beyond)
 
     def end(self) -> None:
         """Count no longer."""
@@ -59,7 +59,7 @@ class OneBake:
         """Look at the counts: at every moment, as nothing is lost by looking often."""
         self.found = convicted_of(self._sides)
 
-    def told(self, outcome: BakeOutcome | None = None, words: str = "") -> Bake:
+    def describe(self, outcome: BakeOutcome | None = None, words: str = "") -> Bake:
         """Tell how it stands, or how it ends."""
         sides, stands = self._sides, BakeOutcome.HELD if self.is_held else BakeOutcome.BAKING
         return Bake(

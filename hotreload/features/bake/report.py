@@ -25,7 +25,7 @@ class Baked(Protocol):
         """The bake that goes on."""
 
     @property
-    def condemned(self) -> Bake | None:
+    def conviction(self) -> Bake | None:
         """The judgement for which what is live is being left."""
 
 
@@ -57,13 +57,13 @@ class BakeReport(FeatureReport):
         """Object while it bakes, and while it is being left."""
         if self._baked.now is not None:
             return Objection(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
-        if (told := self._baked.condemned) is not None:
+        if (told := self._baked.conviction) is not None:
             return Objection(told.outcome.value, f"{live} is being left: {told.words}")
         return None
 
     def gate_fields(self, last: Attempt | None) -> Fields:
         """Return the bake that goes on, or how that of the last attempt ended."""
-        if (now := self._baked.now or self._baked.condemned) is not None:
+        if (now := self._baked.now or self._baked.conviction) is not None:
             return {"bake": bake_fields(now)}
         return {"bake": last.facts.get("bake") if last else None}
 

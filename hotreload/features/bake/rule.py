@@ -76,20 +76,20 @@ class Sides:
         """The increase of a signal's share that is allowed: none of errors."""
         return 0.0 if signal is Signal.ERROR else self.allowed_increase
 
-    def allowed(self, signal: Signal) -> float:
+    def limit_for(self, signal: Signal) -> float:
         """The share that this signal may have in the new weights' answers."""
         high = interval(self.old_hits(signal), self.old_answers, LEVEL).high
         return high + self.increase(signal)
 
     @property
-    def judged(self) -> Iterator[Signal]:
+    def signals(self) -> Iterator[Signal]:
         """The signals that are looked for."""
         return (each for each in Signal if each is not Signal.LONG or self.new.long_from)
 
 
 def convicted_of(sides: Sides) -> list[Signal]:
     """The signals that convict the new weights now; none while they may be good."""
-    found = [each for each in sides.judged if _is_too_often(sides, each)]
+    found = [each for each in sides.signals if _is_too_often(sides, each)]
     if sides.early_errors >= FIRST_ERRORS and not _errs_usually(sides.old):
         found = [Signal.ERROR, *(each for each in found if each is not Signal.ERROR)]
     return found
@@ -102,7 +102,7 @@ def _is_too_often(sides: Sides, signal: Signal) -> bool:
     old_share = sides.old_hits(signal) / sides.old_answers
     if hits <= (old_share + sides.increase(signal)) * answers:
         return False  # the usual case, which costs no interval
-    return is_above(hits, answers, sides.allowed(signal), LEVEL)
+    return is_above(hits, answers, sides.limit_for(signal), LEVEL)
 
 
 def _errs_usually(old: SignalTally) -> bool:
@@ -111,7 +111,7 @@ def _errs_usually(old: SignalTally) -> bool:
 
 def counts_of(sides: Sides) -> tuple[SignalCount, ...]:
     """Each signal on both sides with its interval, and the share that would have convicted."""
-    return tuple(_count_of(sides, signal) for signal in sides.judged)
+    return tuple(_count_of(sides, signal) for signal in sides.signals)
 
 
 def _count_of(sides: Sides, signal: Signal) -> SignalCount:
@@ -125,7 +125,7 @@ def _count_of(sides: Sides, signal: Signal) -> SignalCount:
 
 def finds(sides: Sides, signal: Signal) -> float | None:
     """The smallest share of the new weights' answers that would convict them; None if none does."""
-    answers, allowed = sides.answers, sides.allowed(signal)
+    answers, allowed = sides.answers, sides.limit_for(signal)
     if sides.new.ended < MIN_ANSWERS or not is_above(answers, answers, allowed, LEVEL):
         return None
     none, enough = 0, answers
@@ -141,7 +141,7 @@ def finds(sides: Sides, signal: Signal) -> float | None:
 def could_tell(sides: Sides) -> bool:
     """True if there are answers enough, on both sides, that bad weights could have been found."""
     return sides.old.ended >= MIN_ANSWERS and any(
-        finds(sides, signal) is not None for signal in sides.judged
+        finds(sides, signal) is not None for signal in sides.signals
     )
 
 

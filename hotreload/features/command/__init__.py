@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.command.report import CommandReport
-    from hotreload.features.command.running import CommandRunner
+    from hotreload.features.command.runner import CommandRunner
     from hotreload.features.command.shapes import COMMAND_SHAPES
     from hotreload.parts import FeatureParts
 

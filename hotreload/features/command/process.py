@@ -85,7 +85,7 @@ async def run_command(
 ) -> CommandEnd:
     """Run it to its end, and say how it ended; nothing of its session is left then."""
 
-    def begun(cancel: threading.Event) -> _Begun:
+    def begin(cancel: threading.Event) -> _Begun:
         program = subprocess.Popen(
             [*argv],
             env=dict(env),
@@ -104,7 +104,7 @@ async def run_command(
 
     try:
         program, guard = await in_thread(
-            begun,
+            begin,
             discard=_discard,
             leave_as=f"a start of {argv[0]}",
             is_read=False,
@@ -112,7 +112,7 @@ async def run_command(
     except (OSError, ValueError, subprocess.SubprocessError) as fault:
         return CommandEnd(None, why=f"could not be started: {fault}")
     _take_first(program.pid)
-    with _reading(program) as lines:
+    with _read_output(program) as lines:
         over = asyncio.create_task(_over(program.pid), name="the end of a command")
         try:
             await asyncio.wait({over}, timeout=within)
@@ -147,20 +147,20 @@ def _outcome(
     code: int | None, in_time: bool, within: float, lines: "LastLines"
 ) -> tuple[int | None, tuple[str, ...], str]:
     if not in_time:
-        return None, lines.told, f"took longer than {within:g} s ([command] timeout)"
+        return None, lines.so_far, f"took longer than {within:g} s ([command] timeout)"
     if code is None or code < 0:
         name = signal.strsignal(-code) if code else None
-        return None, lines.told, f"was ended by a signal: {name or 'nobody knows which'}"
-    return code, lines.told, ""
+        return None, lines.so_far, f"was ended by a signal: {name or 'nobody knows which'}"
+    return code, lines.so_far, ""
 
 
 async def _over(pid: int) -> None:
     """Wait until it has ended; it is not reaped, so its session's number stays its own."""
 
-    def waited() -> None:
+    def wait() -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
-    await in_thread(lambda cancel: waited(), leave_as=f"process {pid}", is_read=False)
+    await in_thread(lambda cancel: wait(), leave_as=f"process {pid}", is_read=False)
 
 
 async def _end_session(program: _Program, guard: _Program, over: "asyncio.Task[None]") -> None:
@@ -214,17 +214,17 @@ class LastLines:
     def take(self, some: bytes) -> None:
         """Take the next piece of it; what its last lines push out is not even looked at."""
         *whole, rest = (self._rest + some).rsplit(b"\n", MOST_LOOKED_AT)
-        last = islice(filter(None, map(_told, reversed(whole))), MOST_LINES)
+        last = islice(filter(None, map(_as_shown, reversed(whole))), MOST_LINES)
         self._lines.extend(reversed([*last]))
         self._rest = rest[-READ_BYTES:]
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def so_far(self) -> tuple[str, ...]:
         """The lines so far."""
-        return tuple([*self._lines, *filter(None, [_told(self._rest)])][-MOST_LINES:])
+        return tuple([*self._lines, *filter(None, [_as_shown(self._rest)])][-MOST_LINES:])
 
 
-def _told(line: bytes) -> str:
+def _as_shown(line: bytes) -> str:
     """A line as a terminal shows it at its end: what a progress bar has drawn last."""
     last = line.rstrip().rpartition(b"\r")[2][:LINE_BYTES].decode(errors="replace")
     begin = last[: MOST_CHARACTERS + 1]
@@ -233,7 +233,7 @@ def _told(line: bytes) -> str:
 
 
 @contextmanager
-def _reading(program: _Program) -> Iterator[LastLines]:
+def _read_output(program: _Program) -> Iterator[LastLines]:
     """Read its output as it comes, a piece at a time, and at the end what is there."""
     assert program.stdout is not None
     loop, pipe, lines = asyncio.get_running_loop(), program.stdout.fileno(), LastLines()

@@ -27,12 +27,12 @@ def kill_session(leader: int, within: float) -> list[int]:
     The leader may have ended, but nobody may have waited for it: so its number stays its own.
     """
     until = time.monotonic() + within
-    while (left := [*_killed(leader)]) and time.monotonic() < until:
+    while (left := [*_kill_each(leader)]) and time.monotonic() < until:
         time.sleep(LOOK_AGAIN_SECONDS)
     return left
 
 
-def _killed(session: int) -> Iterator[int]:
+def _kill_each(session: int) -> Iterator[int]:
     """Kill each as it is found: its number is nobody else's so soon."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and _is_of(int(name), session):

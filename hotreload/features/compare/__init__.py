@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.compare.hearing import Hearing
     from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
     from hotreload.features.compare.known import KnownAnswers
     from hotreload.features.compare.report import CompareReport
+    from hotreload.features.compare.request_recorder import RequestRecorder
     from hotreload.features.compare.shapes import COMPARE_SHAPES
     from hotreload.parts import FeatureParts, nothing_to_apply
 
-    hearing, way_out = Hearing(given.settings().of(CompareSettings)), LeavesNoNumbers(given.leave)
+    hearing, way_out = (
+        RequestRecorder(given.settings().of(CompareSettings)),
+        LeavesNoNumbers(given.leave),
+    )
     shared = AllComparisons(hearing, KnownAnswers(), given.attempts.note_late, way_out.take)
 
     def judges() -> "list[Judge]":

@@ -36,13 +36,13 @@ BLANK = evidence_of(None)
 def words_of_comparison(attempt: Fields, at_length: bool) -> AttemptWords:
     """Say how the weights differ from those before them, and which answers differ most."""
     found = attempt.get("behaviour")
-    lines = _differing(found["worst"])[: ALL_PAIRS if at_length else 1] if found else []
+    lines = _list_differences(found["worst"])[: ALL_PAIRS if at_length else 1] if found else []
     if attempt.get("not_compared"):
         lines.append(f"comparison {plain(attempt['not_compared'])}")
     return AttemptWords(told={"behaviour": found and behaviour_text(found)}, lines=lines)
 
 
-def _differing(worst: Sequence[Fields]) -> list[str]:
+def _list_differences(worst: Sequence[Fields]) -> list[str]:
     return [
         f"answers differ: {each['prompt']!r}: live {each['live']!r}, new {each['new']!r}"
         for each in worst

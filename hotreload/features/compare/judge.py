@@ -24,7 +24,7 @@ from hotreload.errors import (
     SourceUnavailable,
     TryAgain,
 )
-from hotreload.features.compare.comparing import (
+from hotreload.features.compare.comparison import (
     BehaviourComparison,
     BehaviourRejected,
     BothWeights,
@@ -34,9 +34,9 @@ from hotreload.features.compare.comparing import (
 )
 from hotreload.features.compare.events import LiveCompared
 from hotreload.features.compare.evidence import evidence_of
-from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.known import KnownAnswers
-from hotreload.features.compare.replaying import also_by_heard
+from hotreload.features.compare.replay import also_by_heard
+from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.threads import deadline
 from hotreload.types import Evidence, Generation, Phase, Reason
@@ -48,7 +48,7 @@ log = logging.getLogger("hotreload.reload")
 class AllComparisons:
     """All that the comparisons of a daemon share."""
 
-    hearing: Hearing
+    hearing: RequestRecorder
     """Has the requests of clients that both weights are led along."""
     known: KnownAnswers
     """Has what the live weights answered when they were new."""
@@ -78,7 +78,7 @@ class CompareJudge:
 
     def watch(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
-        return self._shared.hearing.mirroring()
+        return self._shared.hearing.mirror()
 
     async def judge(self, case: Case) -> None:
         """Compare, if that is wanted and can be done, and raise what is beyond a limit.

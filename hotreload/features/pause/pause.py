@@ -28,7 +28,7 @@ LOOK_FOR_THE_CALLER = (
 )
 
 
-class Running(StrEnum):
+class RunningRequests(StrEnum):
     """The end of the requests that run when a pause begins."""
 
     FINISH = "finish"
@@ -70,7 +70,7 @@ class Pause(Admission):
         """Have every request wait that comes while it stands."""
         return self._by is not None
 
-    def begin(self, by: By, mode: str, running: Running) -> None:
+    def begin(self, by: By, mode: str, running: RunningRequests) -> None:
         """Hold those who come from now on; where one stands already, its time begins anew.
 
         `mode` is what the caller called it. BadRequest where pauses are forbidden.

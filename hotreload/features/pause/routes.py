@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import DrainTimedOut
-from hotreload.features.pause.pause import Pause, Running
+from hotreload.features.pause.pause import Pause, RunningRequests
 from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
 from hotreload.server.api_schema.operation import (
@@ -79,24 +79,24 @@ _MODE_PARAMETER = Parameter(
 _CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes nothing.")
 
 
-def _guarded(words: str, shape: str, **more: Any) -> Operation:
+def _operation(words: str, shape: str, **more: Any) -> Operation:
     operation = Operation(words, {JSON_TYPE: ref_to(shape)}, **more)
     return for_administrators(operation, 403, 408, 503)
 
 
 OF_PAUSES: Operations = {
-    ("POST", "/pause_generation"): _guarded(
+    ("POST", "/pause_generation"): _operation(
         "SGLang's: those who come wait, until it is over.", "Paused", body=PAUSE, may_be_empty=True
     ),
-    ("POST", "/continue_generation"): _guarded(
+    ("POST", "/continue_generation"): _operation(
         "SGLang's: end a pause.", "Continued", body=CONTINUE, may_be_empty=True
     ),
-    ("POST", "/pause"): _guarded(
+    ("POST", "/pause"): _operation(
         "vLLM's: the same as /pause_generation.",
         "Paused",
         parameters=(_MODE_PARAMETER, _CLEAR_CACHE_PARAMETER),
     ),
-    ("POST", "/resume"): _guarded("vLLM's: the same as /continue_generation.", "Continued"),
+    ("POST", "/resume"): _operation("vLLM's: the same as /continue_generation.", "Continued"),
     ("GET", "/is_paused"): Operation(
         "vLLM's: does a pause stand?", {JSON_TYPE: ref_to("IsPaused")}, (503,)
     ),
@@ -121,7 +121,7 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
     async def pause_generation(request: Request) -> Response:
         given = await read_fields(request, PAUSE, may_be_empty=True)
         mode = given.get("mode", USUAL)
-        applied = await _paused(pause, gate, request, mode, waits=mode == Running.ABORT)
+        applied = await _pause(pause, gate, request, mode, waits=mode == RunningRequests.ABORT)
         return Json({"message": "Generation paused successfully.", "status": "ok", **applied})
 
     @guarded.post("/continue_generation")
@@ -136,7 +136,7 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
         request: Request, mode: str = USUAL, clear_cache: bool = True
     ) -> Response:
         check_kinds({"mode": mode}, {"mode": VLLM_PAUSE_MODE})
-        applied = await _paused(pause, gate, request, mode, waits=mode != "keep")
+        applied = await _pause(pause, gate, request, mode, waits=mode != "keep")
         return Json({"status": "paused", **applied})
 
     @guarded.post("/resume")
@@ -152,21 +152,21 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
     return router
 
 
-async def _paused(
+async def _pause(
     pause: Pause, gate: Gate[Any], request: Request, mode: str, *, waits: bool
 ) -> Fields:
     """Hold those who come from now on; `waits`: until nobody runs any more, as the caller expects.
 
     The pause stands on if the caller leaves meanwhile: its own limit ends it.
     """
-    running = Running.ABORT if mode == Running.ABORT else Running.FINISH
+    running = RunningRequests.ABORT if mode == RunningRequests.ABORT else RunningRequests.FINISH
     gate.engines()  # NotServing while there is nobody to hold
     await request.body()  # or a client that left could not be told from one that still sends
     by = requester("pause", request, route=request.url.path)
     pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):
-            await _nobody_runs(pause, gate, aborts=running is Running.ABORT)
+            await _nobody_runs(pause, gate, aborts=running is RunningRequests.ABORT)
     return {"success": True, "mode": mode, "mode_applied": running.value}
 
 

@@ -53,12 +53,12 @@ class Sessions(Admission):
 
     def weights_for(self, asked: Conditions) -> Sequence[ExactWeights]:
         """Return the weights that its session goes on by; none where that is new."""
-        session = self._found(asked.session)
+        session = self._find(asked.session)
         return () if session is None else (session.weights,)
 
     def engine_for(self, asked: Conditions) -> int | None:
         """Return the index of the engine that answered its session last."""
-        session = self._found(asked.session)
+        session = self._find(asked.session)
         return None if session is None else session.replica
 
     def track(
@@ -67,11 +67,11 @@ class Sessions(Admission):
         """Answer a request of a session by this lease; its first one binds it."""
         if (name := asked.session) is None or not self.keep:
             return None
-        session = self._found(name) or self._new(name, gate, lease)
-        return None if session is None else self._answering(name, session, gate, lease)
+        session = self._find(name) or self._new(name, gate, lease)
+        return None if session is None else self._answer_by(name, session, gate, lease)
 
     @contextmanager
-    def _answering(
+    def _answer_by(
         self, name: Hashable, session: _Session, gate: Gate[Any], lease: Lease[Any]
     ) -> Iterator[None]:
         session.replica = gate.replica
@@ -94,7 +94,7 @@ class Sessions(Admission):
             if session.kept is not None and session.kept[0] is gate:
                 session.kept = None
 
-    def _found(self, name: Hashable | None) -> _Session | None:
+    def _find(self, name: Hashable | None) -> _Session | None:
         return self._by_name.get(name) if self.keep else None
 
     def _new(self, name: Hashable, gate: Gate[Any], lease: Lease[Any]) -> _Session | None:

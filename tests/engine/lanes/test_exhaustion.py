@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour.asked import Question
-from hotreload.features.compare.comparing import BothWeights, compared
+from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from tests.engine import real
 from tests.engine.lanes.crowd import (
@@ -52,7 +52,7 @@ async def test_questions_that_find_no_room_together_are_asked_one_batch_after_an
 ) -> None:
     staged = await engine.stage(voices.checkpoint(2))
     both, asked = BothWeights(engine, engine.live, staged), [Question("q" * 100, 100)] * 9
-    found = await compared(both, KnownAnswers(), asked)
+    found = await compare_both(both, KnownAnswers(), asked)
     await engine.release(staged)
     assert found is not None
     assert (found.questions, found.live_empty, found.empty) == (15, 0, 0)

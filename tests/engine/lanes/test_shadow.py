@@ -18,7 +18,7 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.weights.memory import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
-from hotreload.features.compare.comparing import BehaviourComparison, BothWeights, compared
+from hotreload.features.compare.comparison import BehaviourComparison, BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Staged
@@ -236,7 +236,7 @@ async def test_a_comparison_takes_no_more_steps_than_the_page_says(
     staged, before = await engine.stage(voices.checkpoint(2)), engine.recompiles
     both, known = BothWeights(engine, engine.live, staged), KnownAnswers()
     with launches(engine) as seen:
-        assert await compared(both, known) is not None
+        assert await compare_both(both, known) is not None
     assert len(seen) <= COMPARED_IN
     comparison = BehaviourComparison(both, known)
     with launches(engine) as seen:
@@ -470,7 +470,7 @@ async def test_a_comparison_that_is_cut_short_leaves_no_lane_and_no_memory(
     for launched in (1, 4):
         with launches(engine) as seen:
             comparing = asyncio.create_task(
-                compared(BothWeights(engine, engine.live, staged), KnownAnswers())
+                compare_both(BothWeights(engine, engine.live, staged), KnownAnswers())
             )
             await until(lambda: len(of_shadow(seen, serving)) >= launched)  # noqa: B023
             at = len(seen)

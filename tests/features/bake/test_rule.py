@@ -131,7 +131,7 @@ Counts = npt.NDArray[np.int64]
 def fewest_that_convict(signal: Signal, old_hits: int, old: int, looks: int) -> Counts:
     """After each answer: how many must show the signal; by the rule itself."""
     before = SignalTally(long_from=100, ended=old, hits=Counter({signal: old_hits}))
-    allowed = Sides(SignalTally(), before).allowed(signal)
+    allowed = Sides(SignalTally(), before).limit_for(signal)
     fewest, found = np.full(looks, looks + 1, dtype=np.int64), 0
     for answers in range(MIN_ANSWERS, looks + 1):
         while found <= answers and not is_above(found, answers, allowed, LEVEL):

@@ -154,9 +154,9 @@ def test_a_line_is_kept_as_a_terminal_shows_it_at_its_end() -> None:
         b"\xa9 \x1b[1mbold\r\nend\xc2\xa0",
     ):
         lines.take(piece)
-    assert lines.told == ("asked 99%", "café  [1mbold", "end")
+    assert lines.so_far == ("asked 99%", "café  [1mbold", "end")
     lines.take(b"\n" + "\U0001f600".encode() * 201)
-    assert lines.told[-1] == "\U0001f600" * 200 + "…"
+    assert lines.so_far[-1] == "\U0001f600" * 200 + "…"
 
 
 def test_a_user_that_there_is_not_is_a_wrong_setting() -> None:

@@ -1,10 +1,10 @@
 """Finds what hears clients' requests in a daemon."""
 
 from hotreload.daemon import Daemon
-from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.request_recorder import RequestRecorder
 from tests.features.admissions import listener_of
 
 
-def hearing_of(daemon: Daemon) -> Hearing:
+def hearing_of(daemon: Daemon) -> RequestRecorder:
     """It is one of those that listen."""
-    return listener_of(daemon.features.listeners, Hearing)
+    return listener_of(daemon.features.listeners, RequestRecorder)

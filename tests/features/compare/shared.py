@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from hotreload.features.compare.events import LiveCompared
-from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import AllComparisons
 from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.types import Generation, Reason
 
 
@@ -18,8 +18,8 @@ def _left(reason: Reason, live: Generation) -> None:
 
 
 def shared(
-    hearing: Hearing | None = None,
+    hearing: RequestRecorder | None = None,
     tell: Callable[[LiveCompared], None] = _untold,
     leave: Callable[[Reason, Generation], None] = _left,
 ) -> AllComparisons:
-    return AllComparisons(hearing or Hearing(), KnownAnswers(), tell, leave)
+    return AllComparisons(hearing or RequestRecorder(), KnownAnswers(), tell, leave)

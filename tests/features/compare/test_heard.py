@@ -7,7 +7,7 @@ import pytest
 from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.heard import HEARD_ANSWER, heard_of
 from hotreload.features.compare.differences import report_of
-from hotreload.features.compare.replaying import AlongHeard, HeardSums, sums_of, with_heard
+from hotreload.features.compare.replay import AlongHeard, HeardSums, sums_of, with_heard
 
 PROMPT = [7, 8, 9]
 

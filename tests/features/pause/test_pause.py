@@ -10,7 +10,7 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
 from hotreload.events import Event, TroubleNews
 from hotreload.features.pause.events import PauseBegan, PauseOver
-from hotreload.features.pause.pause import Pause, Running
+from hotreload.features.pause.pause import Pause, RunningRequests
 from hotreload.types import By, Generation, Lease, Revision
 from tests.waiting import turn_until
 
@@ -37,7 +37,7 @@ class Paused:
             gate.open(Lease(ONE, f"engine {index}"))
 
     def pause(self) -> None:
-        self.now.begin(TRAINER, "in_place", Running.FINISH)
+        self.now.begin(TRAINER, "in_place", RunningRequests.FINISH)
 
     def go_on(self) -> bool:
         return self.now.end(TRAINER)
@@ -223,7 +223,7 @@ async def test_before_anything_is_live_they_hear_that_it_boots() -> None:
     entrance = Entrance[str](print)
     pause = Pause(print, look_again=entrance.look_again)
     entrance.admissions = (pause,)
-    pause.begin(TRAINER, "abort", Running.ABORT)
+    pause.begin(TRAINER, "abort", RunningRequests.ABORT)
     with pytest.raises(NotServing) as refused:
         async with entrance.admit():
             pass

@@ -17,11 +17,11 @@ from hotreload.behaviour.built_in import questions, texts
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, Misbehaved
 from hotreload.features.compare.accuracy import right_answers
+from hotreload.features.compare.answer_marks import checked_answers
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.differences import BothRead, Pair, report_of, with_answers
 from hotreload.features.compare.evidence import BEHAVIOUR
 from hotreload.features.compare.known import KnownAnswers, KnownOfWeights
-from hotreload.features.compare.marking import checked_answers
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.threads import in_thread
 from hotreload.types import Staged
@@ -167,7 +167,7 @@ class BehaviourComparison:
         self.found = replace(self.found, seconds=seconds)
 
 
-async def compared(
+async def compare_both(
     both: BothWeights, known: KnownAnswers, further: Sequence[Question] = ()
 ) -> Behaviour | None:
     """Compare both in all figures; None where the live weights make no numbers."""
@@ -222,10 +222,10 @@ async def _answered_by_live(
 
 def _all_led(said: KnownOfWeights) -> list[Led]:
     both = zip(said.asked, said.answers, strict=True)
-    return [_led(question, answer) for question, answer in both if answer.to_be_led]
+    return [_lead_along(question, answer) for question, answer in both if answer.to_be_led]
 
 
-def _led(question: Question, answered: Answered) -> Led:
+def _lead_along(question: Question, answered: Answered) -> Led:
     """Along the first of its tokens, as many as were noted, and its end."""
     given = answered.to_be_led
     return Led(question.prompt, question.tokens, request=question.request, answer=given)

@@ -37,7 +37,7 @@ class HearingNow:
     """Those that were mirrored for the checkpoint that waits; 0 where none does."""
 
 
-class Overhearing:
+class AnswerRecorder:
     """Hears the answers to one request."""
 
     def __init__(self, prompts: Mapping[int, Sequence[int]], take: Take) -> None:
@@ -56,7 +56,7 @@ class Overhearing:
             log.exception("behaviour.internal_error")
 
 
-class Hearing:
+class RequestRecorder:
     """The requests of clients that new weights are led along."""
 
     def __init__(
@@ -92,10 +92,10 @@ class Hearing:
             return
         prompts, copies = request.token_ids(), request.copies
         firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
-        yield Overhearing(firsts, self._take).hear
+        yield AnswerRecorder(firsts, self._take).hear
 
     @contextmanager
-    def mirroring(self) -> Iterator[None]:
+    def mirror(self) -> Iterator[None]:
         """Mirror requests until the checkpoint that waits is compared; in the end none are left."""
         self._mirrored = deque(maxlen=MOST_MIRRORED)
         try:

@@ -9,13 +9,13 @@ import pytest
 
 from hotreload.behaviour.heard import HeardRequest
 from hotreload.core.way_in.listener import LetIn
-from hotreload.features.compare.hearing import MOST_MIRRORED, Hearing, HearingNow
+from hotreload.features.compare.request_recorder import MOST_MIRRORED, HearingNow, RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision
 
 
-def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> Hearing:
-    return Hearing(CompareSettings(mirror=mirror, replay=replay), Random(seed).random)
+def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> RequestRecorder:
+    return RequestRecorder(CompareSettings(mirror=mirror, replay=replay), Random(seed).random)
 
 
 def ended(*ids: int) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def request(prompts: Mapping[int, Sequence[int]], copies: int = 1) -> LetIn:
     return LetIn(generation, len(prompts), copies, inf, lambda: prompts)
 
 
-def hears(one: Hearing, *prompts: int) -> None:
+def hears(one: RequestRecorder, *prompts: int) -> None:
     """Each of these is asked, and answered by itself."""
     for prompt in prompts:
         with one.listen(request({0: [prompt]})) as answer_ended:
@@ -51,7 +51,7 @@ def test_the_last_requests_are_kept_and_those_before_are_forgotten() -> None:
 def test_a_share_is_mirrored_while_a_checkpoint_waits_and_forgotten_with_it() -> None:
     one = hearing(mirror=0.25)
     hears(one, *range(100))
-    with one.mirroring():
+    with one.mirror():
         hears(one, *range(100, 200))
         told = one.now
         found = prompts_of(one.for_the_candidate())
@@ -68,16 +68,16 @@ def test_a_share_is_mirrored_while_a_checkpoint_waits_and_forgotten_with_it() ->
 
 def test_what_ends_before_it_is_compared_is_gone_too_if_it_never_is() -> None:
     one = hearing(mirror=1.0)
-    with one.mirroring():
+    with one.mirror():
         hears(one, 1)
     assert one.for_the_candidate() == []
-    with one.mirroring():
+    with one.mirror():
         assert one.for_the_candidate() == []
 
 
 def test_no_more_than_so_many_are_mirrored() -> None:
     one = hearing(mirror=1.0)
-    with one.mirroring():
+    with one.mirror():
         hears(one, *range(MOST_MIRRORED + 10))
         found = prompts_of(one.for_the_candidate())
     assert found == [*reversed(range(10, MOST_MIRRORED + 10))]
@@ -86,7 +86,7 @@ def test_no_more_than_so_many_are_mirrored() -> None:
 def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
     one = hearing(mirror=1.0, replay=4)
     hears(one, 1, 2)
-    with one.mirroring():
+    with one.mirror():
         hears(one, 3)
         assert prompts_of(one.for_the_candidate()) == [3, 2, 1]
 

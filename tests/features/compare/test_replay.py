@@ -10,12 +10,12 @@ import pytest
 from hotreload.behaviour.asked import Answered, Question
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
-from hotreload.features.compare.comparing import FEWEST_HEARD
-from hotreload.features.compare.hearing import Hearing
+from hotreload.features.compare.comparison import FEWEST_HEARD
+from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Outcome, Revision, Staged
 from tests.fakes import FakeEngine
-from tests.features.compare.test_comparing import (
+from tests.features.compare.test_comparison import (
     ALIKE,
     COMPARING,
     OTHER,
@@ -23,7 +23,7 @@ from tests.features.compare.test_comparing import (
     compared,
     world_of,
 )
-from tests.features.compare.test_hearing import ended, request
+from tests.features.compare.test_request_recorder import ended, request
 
 SAID = tuple(map(ord, "first"))
 """The answer that clients got by what was live."""
@@ -34,7 +34,7 @@ PICKY = CompareLimits(min_heard_same_top=0.9)
 
 def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comparing:  # noqa: B008
     rules = replace(COMPARING, replay=100, limits=limits)
-    return world_of(folder, rules, hearing=Hearing(rules))
+    return world_of(folder, rules, hearing=RequestRecorder(rules))
 
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
@@ -229,7 +229,7 @@ class Slow(FakeEngine):
 
 
 async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path) -> None:
-    hearing = Hearing(CompareSettings(mirror=1.0))
+    hearing = RequestRecorder(CompareSettings(mirror=1.0))
     world = world_of(tmp_path, COMPARING, hearing=hearing)
     async with world.running():
         client_asks(world, 1)  # nothing waits yet

@@ -14,14 +14,14 @@ from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Questio
 from hotreload.behaviour.built_in import questions
 from hotreload.core.judge import Judge
 from hotreload.errors import AnswerNonfinite, EngineLost, NotEnoughMemory, ProbeFailed
-from hotreload.features.compare import comparing
+from hotreload.features.compare import comparison
 from hotreload.features.compare import settings as compare_settings
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
-from hotreload.features.compare.comparing import breaches
+from hotreload.features.compare.comparison import breaches
 from hotreload.features.compare.differences import BothRead, Pair, report_of
 from hotreload.features.compare.evidence import BLANK, behaviour_text
-from hotreload.features.compare.hearing import Hearing
 from hotreload.features.compare.judge import CompareJudge
+from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
 from hotreload.settings.kinds import NamedFile
@@ -47,12 +47,12 @@ class Comparing(Overlapping):
         folder: Path,
         compare: CompareSettings,
         *,
-        hearing: Hearing | None = None,
+        hearing: RequestRecorder | None = None,
         **more: Any,
     ) -> None:
         super().__init__(folder, judges=self._judges, blank=(BLANK,), **more)
         self.compare = compare
-        self.hearing = hearing or Hearing()
+        self.hearing = hearing or RequestRecorder()
         for engine in self.engines:
             engine.cannot_compare = None
 
@@ -489,7 +489,7 @@ async def test_a_report_is_made_off_the_loop(
         made_on.append(threading.current_thread())
         return report_of(pairs, read)
 
-    monkeypatch.setattr(comparing, "report_of", report)
+    monkeypatch.setattr(comparison, "report_of", report)
     world = world_of(tmp_path, COMPARING)
     async with world.running():
         assert (await compared(world, OTHER)).facts["behaviour"] is not None

@@ -15,7 +15,7 @@ from hotreload.behaviour.asked import Answered, Expected
 from hotreload.behaviour.heard import HEARD_AT_ONCE, HeardRequest
 from hotreload.errors import AnswerNonfinite, EngineLost, NotJudged
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparing import FEWEST_HEARD, BehaviourRejected, BothWeights
+from hotreload.features.compare.comparison import FEWEST_HEARD, BehaviourRejected, BothWeights
 from hotreload.features.compare.differences import kl_of
 from hotreload.threads import in_thread
 

@@ -30,7 +30,7 @@ async def checked_answers(
 
     An answer that could not be marked in its time is told in the log.
     """
-    expecting = [*_expecting(asked, live, new)]
+    expecting = [*_pair_with_checks(asked, live, new)]
     if not expecting:
         return []
     checks = [
@@ -50,7 +50,7 @@ async def checked_answers(
     return found
 
 
-def _expecting(
+def _pair_with_checks(
     asked: Sequence[Question], live: Sequence[Answered], new: Sequence[Answered]
 ) -> Iterator[tuple[str, CheckedAnswers]]:
     """Each whose answer is expected, not marked yet, with its name."""

@@ -12,7 +12,7 @@ from hotreload.core.way_in.listener import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
-from hotreload.features.bake.baking import Baking
+from hotreload.features.bake.bakes import Bakes
 from hotreload.features.bake.events import BakeTold
 from hotreload.features.bake.evidence import BAKE, BLANK, bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
@@ -32,7 +32,7 @@ class Baked(World):
 
     def __init__(self, folder: Path, **rules: Any) -> None:
         super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25), blank=(BLANK,))
-        self.baking = Baking(self.recording, BakeSettings(time=300.0, **rules))
+        self.baking = Bakes(self.recording, BakeSettings(time=300.0, **rules))
         self.subscribe(self._observe)
         self.baking.observe(GenerationLive(self.live))
 
@@ -164,7 +164,7 @@ def begin_another_life(world: Baked) -> None:
     saved = world.restarted_ledger()
     world.ledger.history.clear()
     world.ledger.history.extend(saved.history)
-    world.baking = Baking(world.baking.attempts, world.baking.rules)
+    world.baking = Bakes(world.baking.attempts, world.baking.rules)
     world.baking.observe(GenerationLive(world.live))
     live, started = world.live, by(START)
     attempt = Attempt(live.revision, Outcome.LIVE, None, {}, 0.0, 0.0, live.number, by=started)
@@ -173,15 +173,15 @@ def begin_another_life(world: Baked) -> None:
 
 async def test_what_could_not_be_left_is_left_after_a_restart(world: Baked) -> None:
     await convicted_and_not_left(world)
-    assert world.baking.condemned == world.last
+    assert world.baking.conviction == world.last
     begin_another_life(world)
-    assert world.baking.condemned is not None
-    assert bake_fields(world.baking.condemned) == bake_fields(world.last)
+    assert world.baking.conviction is not None
+    assert bake_fields(world.baking.conviction) == bake_fields(world.last)
     assert world.baking._convicted == {world.live.fingerprint}
     await world.turns()
     assert world.live.revision.id == "first"
     assert world.ledger.refused["r1"].reason.code == BAKE
-    assert world.baking.condemned is None
+    assert world.baking.conviction is None
 
 
 async def test_what_was_promoted_with_too_few_answers_stays_whatever_the_operator_wants_later(
@@ -195,7 +195,7 @@ async def test_what_was_promoted_with_too_few_answers_stays_whatever_the_operato
     assert world.last.outcome is BakeOutcome.INCONCLUSIVE
     world.baking.rules = BakeSettings(time=300.0, inconclusive="rollback")
     begin_another_life(world)
-    assert world.baking.condemned is None
+    assert world.baking.conviction is None
     await world.turns()
     assert world.live.revision == ONE
 
@@ -515,7 +515,7 @@ async def test_what_baked_when_the_daemon_ended_counts_as_promoted_with_a_mark(
     await world.turns()
     again = Baked(world.source.folder)
     again.ledger.history.extend(world.restarted_ledger().history)
-    again.baking = Baking(again.recording, again.baking.rules)
+    again.baking = Bakes(again.recording, again.baking.rules)
     again.baking.observe(GenerationLive(again.live))
     [attempt] = again.ledger.history
     assert attempt.facts["bake"]["outcome"] == "cut_short"

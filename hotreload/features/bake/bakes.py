@@ -42,7 +42,7 @@ BACK = (ROLLBACK, "perturb")
 """The verbs of operators who leave what is live."""
 
 
-class Baking:
+class Bakes:
     """Judges what goes live by its clients' answers; `run` does what follows."""
 
     def __init__(self, attempts: Attempts, rules: BakeSettings) -> None:
@@ -66,17 +66,17 @@ class Baking:
         self.rules = rules
         self.conducts.is_counting = rules.time > 0
         for bake in [] if rules.time else [*self._bakes]:
-            self._end(bake, bake.told(BakeOutcome.VOUCHED, "an operator switched it off"))
+            self._end(bake, bake.describe(BakeOutcome.VOUCHED, "an operator switched it off"))
             self._promote(bake.new)
 
     @property
     def now(self) -> Bake | None:
         """The bake of what is live, as it stands; None where there is none. For any thread."""
         bakes = [each for each in tuple(self._bakes) if self._is_live(each)]
-        return bakes[0].told() if bakes else None
+        return bakes[0].describe() if bakes else None
 
     @property
-    def condemned(self) -> Bake | None:
+    def conviction(self) -> Bake | None:
         """The judgement for which what is live is being left; None where it is not."""
         return self._way_out.told
 
@@ -91,14 +91,14 @@ class Baking:
                 cut = replace(told, outcome=BakeOutcome.CUT_SHORT, words=words)
                 self._tell(attempt.generation or 0, attempt.revision, cut)
         self._live = live
-        if (told := self._condemned_before(live)) is not None:
+        if (told := self._conviction_before(live)) is not None:
             self._convicted.add(live.fingerprint)
             self._way_out.take(live, told)
         else:
             self._promote(self.conducts.of(live))
         self._news.set()
 
-    def _condemned_before(self, live: Generation) -> Bake | None:
+    def _conviction_before(self, live: Generation) -> Bake | None:
         """The conviction that a restart came before: it was to be left, and is live all the same.
 
         What was to be left for too few answers is promoted, as all that a start serves: whether the
@@ -155,7 +155,7 @@ class Baking:
         bake = OneBake(live, new, old, self.rules, clock, wall)
         new.heard = lambda: self._look(bake)
         self._bakes.append(bake)
-        self._tell(live.number, live.revision, bake.told())
+        self._tell(live.number, live.revision, bake.describe())
 
     def _go_on_with(self, live: Generation) -> None:
         """Judge what we went back to ourselves as far as it was not judged before it was left."""
@@ -223,25 +223,27 @@ class Baking:
         elif self.attempts.clock() < bake.began + bake.rules.time:
             return
         elif bake.could_tell:
-            told = bake.told(BakeOutcome.PROMOTED)
+            told = bake.describe(BakeOutcome.PROMOTED)
             self._end(bake, replace(told, words=promoted_words(told)))
             self._promote(bake.new)
         else:
             self._cannot_tell(bake)
 
     def _convict(self, bake: OneBake) -> None:
-        told = bake.told(BakeOutcome.CONVICTED)
+        told = bake.describe(BakeOutcome.CONVICTED)
         self._condemn(bake, replace(told, words=convicted_words(told, bake.found)))
 
     def _cannot_tell(self, bake: OneBake) -> None:
         """Do as the operator decided for too few answers; what others have followed is let be."""
-        wish, told = bake.rules.inconclusive, bake.told(BakeOutcome.INCONCLUSIVE)
+        wish, told = bake.rules.inconclusive, bake.describe(BakeOutcome.INCONCLUSIVE)
         is_live = self._is_live(bake)
         if wish == "hold" and is_live and self.attempts.clock() < bake.longest:
             if not bake.is_held:
                 bake.is_held = True
                 words = too_few_words(told, "it goes on until [bake] max_time")
-                self._tell(bake.generation.number, bake.generation.revision, bake.told(words=words))
+                self._tell(
+                    bake.generation.number, bake.generation.revision, bake.describe(words=words)
+                )
         elif wish == "rollback" and is_live:
             self._condemn(bake, replace(told, words=too_few_words(told, "so it is left")))
         else:
@@ -279,7 +281,7 @@ class Baking:
         """End the bake of these weights, if they bake."""
         for bake in [*self._bakes]:
             if generation and bake.new.generation.fingerprint == generation.fingerprint:
-                self._end(bake, bake.told(outcome, words))
+                self._end(bake, bake.describe(outcome, words))
 
     def _end(self, bake: OneBake, told: Bake) -> None:
         self._bakes.remove(bake)
