@@ -7,8 +7,10 @@ from typing import Any
 LEAD = 4
 """Tokens of a text that are given; what comes after them is read."""
 NOTED = 17
-"""So many places of an answer at which it is noted what was expected: its first tokens, or all and
-the end of one of 16. More would tell little, and take memory and steps."""
+"""The most places of an answer that are noted: its first tokens, or all 16 and its end.
+
+More places would add little, and take memory.
+"""
 SHOWN = 200
 """Characters of a prompt or an answer that words about it show."""
 
@@ -30,11 +32,11 @@ class Question:
     tokens: int
     """The most tokens of the answer."""
     request: Mapping[str, Any] | None = field(default=None, kw_only=True, repr=False)
-    """The fields by which an engine is asked for what is no plain text: messages, or ids."""
+    """The fields of the engine's request where the prompt is no plain text: messages, or ids."""
     check: AnswerCheck | None = field(default=None, kw_only=True)
     """The answer that is expected, if one is."""
     place: str = field(default="", kw_only=True)
-    """The file and the line that it stands in, where somebody wrote it."""
+    """Its file and line, if an operator wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

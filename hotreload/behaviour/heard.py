@@ -13,9 +13,9 @@ HEARD_TOKENS = 512
 """The most tokens of a request, the beginning of its answer among them: there must be room for a
 whole batch of such where weights are asked."""
 HEARD_ANSWER = 32
-"""So many of an answer's tokens weights are led along: each of them is a step."""
+"""The most tokens of an answer that weights are led along."""
 HEARD_AT_ONCE = 16
-"""So many are asked together."""
+"""The most requests that are asked together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class HeardRequest:
 
 
 def heard_of(prompt: Sequence[int], answer: Mapping[str, Any]) -> HeardRequest | None:
-    """Keep of an answer that has ended, in the engine's schema, what others are led along.
+    """Return the prompt and the beginning of an answer that has ended, in the engine's schema.
 
-    None for one that somebody ended early, and where not all of its tokens are told.
+    None for an answer that was aborted, and for one without all its token ids.
     """
     meta, ids = answer["meta_info"], answer.get("output_ids") or ()
     is_whole = (

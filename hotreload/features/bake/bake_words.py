@@ -30,7 +30,7 @@ def refusal_of(bake: Bake) -> Reason:
 
 
 def promoted_words(bake: Bake) -> str:
-    """Say which increase would have been found: what is smaller nobody has seen."""
+    """Name the smallest increase that would have been found."""
     finds = [
         f"{SAID[each.signal]} from {percent(_share(each.old_hits, bake.old_answers))} "
         f"to {percent(each.finds)}"
@@ -41,7 +41,7 @@ def promoted_words(bake: Bake) -> str:
 
 
 def too_few_words(bake: Bake, then: str) -> str:
-    """Say that nobody can tell, and what follows from it."""
+    """Say that there were too few answers to judge, and what follows."""
     return f"{_answers(bake)} are too few to tell anything; {then}"
 
 

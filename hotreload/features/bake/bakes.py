@@ -1,9 +1,8 @@
-"""After a flip: real answers judge the new weights, and bad ones are left without an operator.
+"""Judges new weights by clients' answers after the flip, and rolls back from bad ones.
 
 Each generation bakes for its whole time, also when a newer one goes live meanwhile: a trainer that
-pushes every few seconds waits for nobody, and what was answered under its weights is judged all the
-same. It is compared with the last that was promoted, so that one bad step after another cannot move
-what counts as usual.
+pushes every few seconds never waits, and all answers are judged. A generation is compared with the
+last promoted one. One bad step after another cannot move the standard then.
 """
 
 import asyncio
@@ -36,10 +35,10 @@ from hotreload.types import ROLLBACK, Attempt, Generation, Outcome, Reason, Revi
 log = logging.getLogger("hotreload.bake")
 
 KEPT_PROMOTED = 2
-"""So many promoted generations that have answered enough are remembered, beside the last of all."""
+"""The most promoted generations with enough answers that are kept, beside the last one."""
 UNDER_WAY = (BakeOutcome.BAKING, BakeOutcome.HELD)
 BACK = (ROLLBACK, "perturb")
-"""The verbs of operators who leave what is live."""
+"""The verbs by which an operator replaces the live weights."""
 
 
 class Bakes:
@@ -47,22 +46,22 @@ class Bakes:
 
     def __init__(self, attempts: Attempts, rules: BakeSettings) -> None:
         self.conducts = Conducts()
-        """The answers of each set of weights; the server tells of them."""
+        """The counted answers of each set of weights; the server reports them."""
         self.attempts = attempts
-        """Make live what is judged here."""
+        """The attempts, whose generations are judged here."""
         self._live: Generation | None = None
         self._bakes: list[OneBake] = []
         self._promoted: list[Conduct] = []
         """The last ones, newest last."""
         self._convicted: set[str] = set()
-        """Fingerprints of weights that were, and nobody has forced since."""
+        """Fingerprints of convicted weights that no operator has forced since."""
         self._way_out = WayOut(attempts.clock, attempts.publish)
         self._is_saved = True
         self._news = asyncio.Event()
         self.go_by(rules)
 
     def go_by(self, rules: BakeSettings) -> None:
-        """Judge by these what goes live from now on; to switch it off ends what is under way."""
+        """Apply these rules to later generations; switching bakes off ends those under way."""
         self.rules = rules
         self.conducts.is_counting = rules.time > 0
         for bake in [] if rules.time else [*self._bakes]:
@@ -71,19 +70,19 @@ class Bakes:
 
     @property
     def now(self) -> Bake | None:
-        """The bake of what is live, as it stands; None where there is none. For any thread."""
+        """The live generation's bake, None without one; for any thread."""
         bakes = [each for each in tuple(self._bakes) if self._is_live(each)]
         return bakes[0].describe() if bakes else None
 
     @property
     def conviction(self) -> Bake | None:
-        """The judgement for which what is live is being left; None where it is not."""
+        """The judgement on live weights that are being rolled back; None without one."""
         return self._way_out.told
 
     # --- what happens ------------------------------------------------------------------------
 
     def _begin_with(self, live: Generation) -> None:
-        """Take what a start serves as promoted: nobody knows any more how others behaved."""
+        """Promote the weights of a start: the answers of others are forgotten."""
         for attempt in tuple(self.attempts.ledger.history):
             told = bake_of(attempt.facts)
             if told is not None and told.outcome in UNDER_WAY:
@@ -99,10 +98,9 @@ class Bakes:
         self._news.set()
 
     def _conviction_before(self, live: Generation) -> Bake | None:
-        """The conviction that a restart came before: it was to be left, and is live all the same.
+        """Return the conviction of live weights that a restart kept from being rolled back.
 
-        What was to be left for too few answers is promoted, as all that a start serves: whether the
-        operator wanted it left then, nobody knows.
+        Weights that had too few answers are promoted instead, as all weights of a start.
         """
         ledger = self.attempts.ledger
         if ledger.pinned or not self.rules.time:
@@ -260,7 +258,7 @@ class Bakes:
             self._refuse(bake.generation.revision, refusal_of(told))
 
     def _refuse(self, revision: Revision, reason: Reason) -> None:
-        """Refuse what is convicted and not live any more, however that came."""
+        """Refuse a convicted revision that is not live any more."""
         if self._live is None or self._live.revision != revision:
             self.attempts.ledger.refuse(revision, reason, self.attempts.wall())
             self._is_saved = False
@@ -309,6 +307,6 @@ class Bakes:
 
 
 def _made_live(attempt: Attempt, live: Generation) -> bool:
-    """Tell whether the attempt made these weights live; a start judges nothing anew."""
+    """Return whether the attempt, not a start, made these weights live."""
     went_live = attempt.outcome is Outcome.LIVE and not attempt.is_of_a_start
     return went_live and attempt.revision.id == live.revision.id

@@ -1,8 +1,7 @@
 """The conduct of weights: the answers of each set, counted as they begin and as they end.
 
-The server tells it of each request once it is let in, and of each answer once it has ended: one
-place for all routes. Nobody is judged here. Counted are answers, not tokens, and nothing of what
-was said is kept.
+The server reports each request once it is let in, and each answer once it has ended: one place for
+all routes. This module counts and does not judge. It counts answers, not tokens, and keeps no text.
 """
 
 import asyncio
@@ -111,7 +110,7 @@ class Conducts:
 
     def __init__(self) -> None:
         self.is_counting = False
-        """True while somebody wants to know."""
+        """True while bakes are switched on."""
         self._by_weights: dict[str, Conduct] = {}
 
     @contextmanager
@@ -139,15 +138,15 @@ class Conducts:
         return self._by_weights.setdefault(weights, Conduct(generation))
 
     def begin_anew(self, generation: Generation) -> Conduct:
-        """Forget how these weights behaved; those who are inside are not counted any more."""
+        """Forget the answers of these weights; count those under way no more."""
         self._by_weights.pop(generation.fingerprint, None)
         return self.of(generation)
 
     def keep(self, needed: Callable[[Conduct], bool]) -> None:
-        """Forget those that nobody needs and that answer nobody."""
+        """Forget weights that are not needed and have no request."""
         kept = {w: c for w, c in self._by_weights.items() if c.running or needed(c)}
         self._by_weights = kept
 
 
 def _nobody() -> None:
-    """Hear of nothing."""
+    """Ignore the end of an answer."""

@@ -45,7 +45,7 @@ def _signal_fields(count: SignalCount) -> Fields:
 
 
 def bake_of(facts: Mapping[str, Any]) -> Bake | None:
-    """Read back the bake that an attempt tells of; None if it tells of none that can be read."""
+    """Read the bake in an attempt's fields; None if there is none, or it cannot be read."""
     if not (told := facts.get("bake")):
         return None
     try:

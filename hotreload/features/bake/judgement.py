@@ -13,7 +13,7 @@ class BakeOutcome(StrEnum):
     PROMOTED = "promoted"
     CONVICTED = "convicted"
     INCONCLUSIVE = "inconclusive"
-    """Too few answers could tell nothing: promoted all the same, or left, as the operator chose."""
+    """There were too few answers: promoted or rolled back, as the operator chose."""
     VOUCHED = "vouched"
     """An operator pinned it, or went back to it: it counts as promoted."""
     LEFT = "left"

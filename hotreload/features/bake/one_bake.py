@@ -60,7 +60,7 @@ class OneBake:
         self.found = convicted_of(self._sides)
 
     def describe(self, outcome: BakeOutcome | None = None, words: str = "") -> Bake:
-        """Tell how it stands, or how it ends."""
+        """Return the bake as it stands, or as it ends with this outcome."""
         sides, stands = self._sides, BakeOutcome.HELD if self.is_held else BakeOutcome.BAKING
         return Bake(
             outcome or stands,

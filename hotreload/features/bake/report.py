@@ -1,4 +1,4 @@
-"""Tells of the bake of what is live, and how those before it ended."""
+"""Reports the live generation's bake, and how earlier ones ended."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
@@ -18,7 +18,7 @@ ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, Ba
 
 
 class Baked(Protocol):
-    """The judgements on what is live; for any thread."""
+    """The judgements on the live generation; for any thread."""
 
     @property
     def now(self) -> Bake | None:
@@ -26,11 +26,11 @@ class Baked(Protocol):
 
     @property
     def conviction(self) -> Bake | None:
-        """The judgement for which what is live is being left."""
+        """The judgement on live weights that are being rolled back."""
 
 
 class BakeReport(FeatureReport):
-    """Tells of bakes."""
+    """Reports bakes."""
 
     troubles = (CONVICTED_ANSWERS,)
 

@@ -18,10 +18,10 @@ RISK = 0.01
 """The chance that good weights are convicted, over all signals, both sides and every look."""
 LEVEL = RISK / (2 * len(Signal))
 MIN_ANSWERS = 50
-"""So many answers of new weights must have ended before they are judged."""
+"""The least answers of new weights by which they are judged, once these have ended."""
 FIRST_ANSWERS = 10
 FIRST_ERRORS = 5
-"""So many errors among the first answers convict at once."""
+"""The number of errors among the first answers that convicts at once."""
 USUAL_ERRORS = 0.05
 """The share of errors from which on the first few answers of new weights say nothing."""
 LONG_SHARE = 0.05
@@ -33,7 +33,7 @@ class SignalTally:
     """Counts of answers that have ended, and of the signals in them."""
 
     long_from: int | None = None
-    """Answers of more tokens than that are long; None where nobody knows what is long."""
+    """Answers of more tokens are long; None while the usual length is not known."""
     ended: int = 0
     hits: Counter[Signal] = field(default_factory=Counter)
 

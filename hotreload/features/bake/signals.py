@@ -9,9 +9,9 @@ from hotreload.types import AS_ASKED, FOR_A_SWAP
 GRAM = 8
 """Tokens in a row that count as one saying."""
 SAID_AGAIN = 4
-"""So often the same is said in an answer that repeats itself; the places do not overlap."""
+"""The number of times that a piece comes in an answer that repeats itself, without overlap."""
 TAIL = 1024
-"""So many tokens from its end are looked at for it: who goes round in a circle ends there."""
+"""The number of last tokens that are searched: a circle goes on to the end."""
 
 
 class Signal(StrEnum):

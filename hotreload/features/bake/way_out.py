@@ -49,7 +49,7 @@ class WayOut:
         return None if self._left is None else self._due
 
     async def turn(self, live: Generation | None, leave: Leave) -> tuple[Generation, Reason] | None:
-        """Try it, if it is time; return what is not live any more, and why it was to be left."""
+        """Roll back if a try is due; return the generation that is not live any more, and why."""
         left, told = self._left, self.told
         if left is None or told is None or self._clock() < self._due:
             return None

@@ -10,7 +10,7 @@ COMMAND = "command"
 BLANK = Evidence(COMMAND, facts={"command_said": []})
 """The evidence of a command that was not asked."""
 LINES_IN_WORDS = 3
-"""So many lines of a command words tell of."""
+"""The most lines of the command's output that the words show."""
 COULD_NOT_JUDGE = {
     75: "which asks to be tried again later",
     126: "which says that it may not be run",

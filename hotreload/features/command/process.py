@@ -31,9 +31,9 @@ log = logging.getLogger("hotreload.command")
 ORDER_SECONDS = 5.0
 """Time in which a command that is asked to end may put its things in order."""
 MOST_LINES, MOST_CHARACTERS = 20, 200
-"""Bounds on what is kept of its output."""
+"""Bounds on the output that is kept."""
 LINE_BYTES = 4 * (MOST_CHARACTERS + 1)
-"""So many of a line's hold that many characters and one more, which says that it was cut."""
+"""Bytes that hold so many characters of a line, and one more by which a cut is seen."""
 MOST_LOOKED_AT = 200
 """Lines at the end of a piece among which its last ones are sought: some of those are blank."""
 READ_BYTES = 2**16
@@ -178,7 +178,7 @@ async def _end_session(program: _Program, guard: _Program, over: "asyncio.Task[N
 
 
 def _discard(begun: _Begun) -> None:
-    """End what was started when nobody wanted it any more."""
+    """End a program that started after its attempt was given up."""
     program, guard = begun
     _kill(program)
     _end(guard)
@@ -234,14 +234,14 @@ def _as_shown(line: bytes) -> str:
 
 @contextmanager
 def _read_output(program: _Program) -> Iterator[LastLines]:
-    """Read its output as it comes, a piece at a time, and at the end what is there."""
+    """Read the output of a program in pieces as it comes, and the rest at the end."""
     assert program.stdout is not None
     loop, pipe, lines = asyncio.get_running_loop(), program.stdout.fileno(), LastLines()
     next_piece: asyncio.TimerHandle | None = None
     os.set_blocking(pipe, False)
 
     def read() -> bytes | None:
-        """Read a piece: an empty one where nobody writes any more; None where none is there yet."""
+        """Return a piece of output: empty once no process can write, None if none is there yet."""
         try:
             some = os.read(pipe, READ_BYTES)
         except BlockingIOError:
@@ -250,7 +250,7 @@ def _read_output(program: _Program) -> Iterator[LastLines]:
         return some
 
     def read_on() -> None:
-        """Read a piece, and the next one after a pause, until nobody writes any more."""
+        """Read a piece, and the next one after a pause, until no process can write."""
         nonlocal next_piece
         loop.remove_reader(pipe)
         if read() != b"":

@@ -15,16 +15,16 @@ from pathlib import Path
 END_SECONDS = 5.0
 """The longest time for killing a session."""
 LOOK_AGAIN_SECONDS = 0.02
-"""Seconds between two looks: who is killed needs a moment, and may have begun others meanwhile."""
+"""Seconds between two looks: a killed process ends after a moment, and may have forked."""
 STATE_FIELD, SESSION_FIELD = 0, 3
 """Fields of the kernel's line about a process, after its name."""
 HAS_ENDED = "ZX"
 
 
 def kill_session(leader: int, within: float) -> list[int]:
-    """Kill those in the session of this process until nobody is left; return who still is. Blocks.
+    """Kill the processes of this one's session, and return those that are left in time. Blocks.
 
-    The leader may have ended, but nobody may have waited for it: so its number stays its own.
+    The leader may have ended, but must not be reaped: the kernel would give away its number.
     """
     until = time.monotonic() + within
     while (left := [*_kill_each(leader)]) and time.monotonic() < until:
@@ -33,7 +33,7 @@ def kill_session(leader: int, within: float) -> list[int]:
 
 
 def _kill_each(session: int) -> Iterator[int]:
-    """Kill each as it is found: its number is nobody else's so soon."""
+    """Kill each process of a session as it is found: its number is not given away so soon."""
     for name in os.listdir("/proc"):
         if name.isdecimal() and _is_of(int(name), session):
             with suppress(ProcessLookupError, PermissionError):
@@ -50,7 +50,7 @@ def _is_of(pid: int, session: int) -> bool:
 
 
 def main() -> None:
-    """Kill the session that is named once nobody can write to this program's input any more."""
+    """Kill the named session once this program's input is closed."""
     sys.stdin.buffer.read()
     kill_session(int(sys.argv[1]), END_SECONDS)
 

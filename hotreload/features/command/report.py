@@ -1,4 +1,4 @@
-"""Tells of the command that decides now."""
+"""Reports the command that decides now."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hotreload.picture.words import plain
 
 
 class CommandReport(FeatureReport):
-    """Tells of the command in the attempt under way."""
+    """Reports the command of the attempt under way."""
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
         """`ledger` knows how many tries before this one the command did not judge."""

@@ -25,7 +25,7 @@ class CommandRunner:
     """Runs it, and gives it an address where it asks the new weights and the live ones."""
 
     def __init__(self, given: Given) -> None:
-        """ConfigError if it cannot run as the user who is named."""
+        """ConfigError if the command cannot run as the user of the setting."""
         self._given = given
         self._rights = rights_of(given.settings().of(CommandSettings).user)
 

@@ -2,8 +2,8 @@
 
 Of questions that both answer right, or both wrong, nothing is learnt. Of the others as many should
 get worse as get better where neither is the better of the two: a coin is thrown for each. `p_worse`
-is one-sided, for nobody refuses weights because they got better: how likely as many or more of the
-others get worse by chance alone.
+is one-sided, as weights that got better are not refused: how likely as many or more of the others
+get worse by chance alone.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ from hotreload.features.compare.behaviour import RightAnswers
 ALPHA = 0.05
 """Up to this `p_worse` a difference counts as seen."""
 MOST_LOST = 3
-"""Answers that got worse of which the words tell."""
+"""The most answers that got worse which the words show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class _TooLong(Exception):
 def marks_of(asked: Sequence[tuple[str, str, str]]) -> Iterator[bool | None]:
     """Mark answers: the kind of each check, its text, and the answer; None where there is no time.
 
-    On the main thread alone, which hears signals: `re` looks for them while it matches.
+    On the main thread alone, which receives signals: `re` looks for them while it matches.
     """
     signal.signal(signal.SIGVTALRM, _stop)
     for each in asked:
@@ -53,7 +53,7 @@ def _stop(*told: object) -> None:
 
 
 def main() -> None:
-    """Mark what is read, whatever becomes of it: where no signal helps the kernel ends us."""
+    """Mark the answers on the input; where no signal helps the kernel ends this process."""
     most = int(10 * ALL_SECONDS)
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     json.dump([*marks_of(json.load(sys.stdin))], sys.stdout)

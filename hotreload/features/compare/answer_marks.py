@@ -20,15 +20,15 @@ from hotreload.threads import in_thread
 log = logging.getLogger("hotreload.behaviour")
 
 NAMED_QUESTIONS = 5
-"""So many questions are named whose answers could not be marked."""
+"""The most questions that the log names whose answers could not be marked."""
 
 
 async def checked_answers(
     asked: Sequence[Question], live: Sequence[Answered], new: Sequence[Answered]
 ) -> list[CheckedAnswers]:
-    """Hold both answers to each question against what is expected, where something is.
+    """Check both answers to each question that has an expected answer.
 
-    An answer that could not be marked in its time is told in the log.
+    The log names a question whose answer could not be marked in time.
     """
     expecting = [*_pair_with_checks(asked, live, new)]
     if not expecting:

@@ -84,7 +84,7 @@ class Behaviour:
     """The same of the live weights, asked twice."""
     noise_same_top: float | None = None
     perplexity_ratio: float | None = None
-    """Of new to live weights, on texts that are nobody's answer."""
+    """Of new to live weights, on texts that neither wrote."""
     entropy: float | None = None
     live_entropy: float | None = None
     worst: tuple[BothAnswers, ...] = ()

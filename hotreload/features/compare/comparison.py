@@ -58,7 +58,7 @@ class BehaviourComparison:
     ) -> None:
         """Both are asked `further` questions, too.
 
-        The live weights are not asked what is `known` of them.
+        The live weights are asked no question that they are `known` to have answered.
         """
         self.both = both
         self.found: Behaviour | None = None
@@ -241,7 +241,7 @@ def check_limits(found: Behaviour, limits: CompareLimits) -> None:
 
 
 def breaches(found: Behaviour, limits: CompareLimits) -> Iterator[str]:
-    """Say what is beyond a limit, the setting's name first; so is what was not measured.
+    """Name each limit that is broken; a figure that was not measured breaks its limit.
 
     Where the live weights say nothing there is nothing to be led along: that breaks no limit.
     """

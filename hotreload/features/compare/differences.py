@@ -124,7 +124,7 @@ def with_answers(found: Behaviour, pairs: Sequence[Pair]) -> Behaviour:
 def kl_of(live: Expected, new: Expected, given: int | None = None) -> float:
     """The Kullback-Leibler divergence of what both expected where `given` is.
 
-    That is the live one's first choice, unless somebody else's answer has another token there. It
+    That is the live one's first choice, unless a client's answer has another token there. It
     is of the tokens that the live one names, and of all others as one. Those that the new one does
     not name count as likely as the last that it does: so it is never more than that of all tokens.
     """

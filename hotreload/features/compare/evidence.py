@@ -9,7 +9,7 @@ from hotreload.picture.words import AttemptWords, count_of, plain
 from hotreload.types import Evidence
 
 ALL_PAIRS = 3
-"""So many answers that differ words tell of, at length; in short, of one."""
+"""The most answers that differ which the words show at length; in short they show one."""
 BEHAVIOUR = "behaviour"
 """The code of a refusal of weights that answer too differently from those that are live."""
 

@@ -81,7 +81,7 @@ class CompareJudge:
         return self._shared.hearing.mirror()
 
     async def judge(self, case: Case) -> None:
-        """Compare, if that is wanted and can be done, and raise what is beyond a limit.
+        """Compare the weights, if the settings and the engine allow it; raise if a limit is broken.
 
         What decides nothing is put off until the weights are live.
         """
@@ -118,7 +118,7 @@ class CompareJudge:
             _log_not_compared(fault)
 
     async def _ask(self, comparison: BehaviourComparison, seconds: float, *, is_last: bool) -> None:
-        """Ask as much as limits need; all where that `is_last`, and of what is refused."""
+        """Ask as much as limits need; all if that `is_last`, or a limit is broken."""
         began, limits = time.monotonic(), self._settings.limits
         async with deadline(seconds, "comparing new weights with the live ones", "[compare] time"):
             await comparison.lead()
@@ -193,7 +193,7 @@ class LeavesNoNumbers:
         self._taken.put_nowait((reason, live))
 
     async def run(self) -> None:
-        """Leave what is to be left, for ever; where that cannot be, it stays live."""
+        """Roll back from each generation in turn, for ever; one that cannot be left stays live."""
         while True:
             reason, live = await self._taken.get()
             try:

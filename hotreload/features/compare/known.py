@@ -40,7 +40,7 @@ class KnownAnswers:
         return self._by_weights.get(fingerprint)
 
     def keep(self, fingerprint: str, said: KnownOfWeights) -> None:
-        """Keep what they answered, in the place of what is known of them."""
+        """Replace the kept answers of these weights."""
         self._by_weights[fingerprint] = said
         self._by_weights.move_to_end(fingerprint)
         if len(self._by_weights) > KEPT_SETS:

@@ -30,7 +30,7 @@ async def also_by_heard(
     *,
     decides: bool = False,
 ) -> Behaviour:
-    """Add to a report what clients' answers tell, as far as there is time for them.
+    """Add the figures of clients' answers to a report, as far as there is time.
 
     What fails here leaves the report as it was, but for new weights that make no numbers; where it
     `decides`, NotJudged is raised if there were enough of them and not enough could be compared.
@@ -108,7 +108,7 @@ class HeardSums:
 
 
 def sums_of(heard: Sequence[AlongHeard]) -> HeardSums:
-    """Add up what clients' answers tell; milliseconds for a batch of them."""
+    """Add up the figures of clients' answers; takes milliseconds for a batch."""
     places = [place for each in heard for place in each.places]
     return HeardSums(
         requests=len(heard),

@@ -1,4 +1,4 @@
-"""Tells of the requests that are heard, and of the last comparison."""
+"""Reports the recorded requests, and the last comparison."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,15 +34,15 @@ ACCURACY_FIGURES = {
 
 
 class HeardNow(Protocol):
-    """Requests of clients that are heard; for any thread."""
+    """The recorded requests of clients; for any thread."""
 
     @property
     def now(self) -> HearingNow | None:
-        """Figures of it; None where nothing is heard."""
+        """Figures of it; None if no request is recorded."""
 
 
 class CompareReport(FeatureReport):
-    """Tells of comparisons."""
+    """Reports comparisons."""
 
     def __init__(self, heard: HeardNow, history: Iterable[Attempt] = ()) -> None:
         """`history` has the attempts of earlier lives, the newest first."""
@@ -65,7 +65,7 @@ class CompareReport(FeatureReport):
                     self._last = self._went_live.with_evidence(found)
 
     def fields(self) -> Fields:
-        """Return what is heard of clients' requests; None where nothing is."""
+        """Return figures of the recorded requests; None if none is recorded."""
         return {"heard": (now := self._heard.now) and asdict(now)}
 
     def rows(self, status: Fields) -> Iterable[Fields]:
@@ -118,7 +118,7 @@ def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Fam
 
 
 def _words(heard: Fields) -> Iterator[str]:
-    """Say which requests are kept, or heard, to compare new weights by."""
+    """Say which requests are recorded to compare new weights by."""
     if heard["replay"]:
         kept = f"{heard['kept']} of the last {count_of(heard['replay'], 'request')}"
         yield f"{kept} kept in memory ([compare] replay)"

@@ -1,4 +1,4 @@
-"""Hears what clients ask and are answered, so that new weights can be compared by that, too.
+"""Records requests of clients and their answers, to compare new weights by them, too.
 
 Some of what ends while a checkpoint waits is mirrored, and forgotten with the attempt; the last
 requests are kept where an operator says so. All of it is in memory only.
@@ -19,14 +19,14 @@ from hotreload.features.compare.settings import CompareSettings
 log = logging.getLogger("hotreload.behaviour")
 
 MOST_MIRRORED = 64
-"""So many requests are mirrored for one checkpoint: the last of those that were chosen."""
+"""The most requests that are mirrored for one checkpoint: the last ones that were chosen."""
 
 Take = Callable[[HeardRequest], None]
 
 
 @dataclass(frozen=True, slots=True)
 class HearingNow:
-    """Requests of clients that are heard, so that new weights are compared by them."""
+    """Figures of the requests that are recorded to compare new weights by."""
 
     mirror: float
     """The share of those that end while a checkpoint waits."""
@@ -38,10 +38,10 @@ class HearingNow:
 
 
 class AnswerRecorder:
-    """Hears the answers to one request."""
+    """Records the answers to one request."""
 
     def __init__(self, prompts: Mapping[int, Sequence[int]], take: Take) -> None:
-        """`prompts` has the ids of each that is to be heard, by its index in the request."""
+        """`prompts` has the ids of each prompt to record, by its index in the request."""
         self._prompts = dict(prompts)
         self._take = take
 
@@ -72,12 +72,12 @@ class RequestRecorder:
 
     @property
     def listens(self) -> bool:
-        """True if a request that ends now may be heard."""
+        """True if a request that ends now may be recorded."""
         return self._settings.hears
 
     @property
     def now(self) -> HearingNow | None:
-        """Figures of what is heard, for people; None where nothing is. For any thread."""
+        """Figures for people; None if no request is recorded. For any thread."""
         if not self.listens:
             return None
         mirrored = self._mirrored or ()

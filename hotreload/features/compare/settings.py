@@ -113,8 +113,8 @@ class CompareLimits:
 class CompareSettings(SettingsOfFeature):
     """New weights beside those that were live, asked the same questions.
 
-    With limits that is done before they answer anybody. Without, it decides nothing: they go live,
-    and the history tells how they differ once that is known.
+    With limits that is done before they answer clients. Without, it decides nothing: they go live,
+    and the history shows how they differ once that is known.
     """
 
     report: Annotated[
@@ -173,7 +173,7 @@ class CompareSettings(SettingsOfFeature):
 
     @property
     def hears(self) -> bool:
-        """True if requests of clients are heard: none are where nothing is compared."""
+        """True if requests of clients are recorded: none are without a comparison."""
         return self.report and (self.mirror > 0 or self.replay > 0)
 
     @property

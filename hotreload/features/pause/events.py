@@ -8,12 +8,12 @@ from hotreload.json_fields import Fields, by_fields
 from hotreload.types import By
 
 PAUSE_LAPSED = "pause_lapsed"
-"""The trouble that nobody ended one."""
+"""The trouble of a pause that its time ended, not its caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseBegan(Event):
-    """Somebody paused: who comes waits."""
+    """A caller paused: new requests wait."""
 
     by: By
     mode: str
@@ -28,11 +28,11 @@ class PauseBegan(Event):
 
 @dataclass(frozen=True, slots=True)
 class PauseOver(Event):
-    """Those who waited are answered; `by` is None when nobody ended it in time."""
+    """The waiting requests go on; `by` is None if the pause's time was over."""
 
     by: By | None
     held: int
-    """Count of those who waited."""
+    """Count of the requests that waited."""
 
     name = "pause.over"
 

@@ -1,7 +1,7 @@
-"""A pause that somebody asked for: who comes waits, until they end it or its time is over.
+"""A pause that a caller asked for: new requests wait until it is ended or its time is over.
 
-Nothing here needs one: new weights go live beside those that answer. Trainers that were written for
-other servers ask for one all the same, and some are gone before they end it.
+hotreload needs none: new weights go live beside those that answer. Trainers that were written for
+other servers ask for one all the same, and some die before they end it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class RunningRequests(StrEnum):
 
 
 class Pause(Admission):
-    """Holds those who come while it stands; at most one stands at a time."""
+    """Holds new requests while it stands; at most one stands at a time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Pause(Admission):
 
     @property
     def stands(self) -> bool:
-        """True while those who come wait."""
+        """True while new requests wait."""
         return self._by is not None
 
     def holds(self, asked: Conditions) -> bool:
@@ -71,7 +71,7 @@ class Pause(Admission):
         return self._by is not None
 
     def begin(self, by: By, mode: str, running: RunningRequests) -> None:
-        """Hold those who come from now on; where one stands already, its time begins anew.
+        """Hold new requests from now on; the time of a pause that stands begins anew.
 
         `mode` is what the caller called it. BadRequest where pauses are forbidden.
         """
@@ -85,7 +85,7 @@ class Pause(Admission):
         self._look_again()
 
     def end(self, by: By) -> bool:
-        """Let in those who wait, and all who come; False where no pause stood."""
+        """Let in the waiting requests, and new ones; False if no pause stood."""
         self._lapsed.set(None)
         stood = self.stands
         if stood:
@@ -93,7 +93,7 @@ class Pause(Admission):
         return stood
 
     def _lapse(self, by: By) -> None:
-        """Go on without a word of who paused: a caller that died must hold nobody for ever."""
+        """End the pause without its caller, which may have died."""
         caller = by.address or f"user {by.uid} (pid {by.pid})"
         if by.route:
             caller += f" through {by.route}"

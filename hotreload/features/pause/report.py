@@ -1,4 +1,4 @@
-"""Tells of the pause that stands, and how those before it ended."""
+"""Reports the pause that stands, and how earlier ones ended."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ from hotreload.picture.words import count_of, who
 
 
 class PauseReport(FeatureReport):
-    """Tells of pauses."""
+    """Reports pauses."""
 
     troubles = (PAUSE_LAPSED,)
 
@@ -88,6 +88,6 @@ class PauseReport(FeatureReport):
 
 
 def _words(pause: Fields) -> Iterator[str]:
-    """Say who paused and how many wait, and when it ends by itself."""
+    """Name the caller, the number of waiting requests, and when the pause ends by itself."""
     yield f"by {who(pause['by'])}: {count_of(pause['held'], 'request')} held"
     yield f"since {pause['since']}, for {duration(pause['limit'])} at most"

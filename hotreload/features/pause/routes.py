@@ -1,7 +1,7 @@
-"""A pause, by SGLang's names and vLLM's: those who come wait until it is over.
+"""A pause, by SGLang's names and vLLM's: new requests wait until it is over.
 
-Nothing here needs one, and none mixes two generations in an answer: what `retract`, `in_place` and
-`keep` ask for ends under the weights it began with, and the answer says so (`mode_applied`).
+hotreload needs none, and mixes no two generations in an answer: with `retract`, `in_place` and
+`keep`, too, a request ends under the weights it began with, and `mode_applied` says so.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from hotreload.server.sglang.bodies import SGLANG_FIELDS
 USUAL = "abort"
 """The mode where none is named, SGLang's and vLLM's."""
 AGAIN_SECONDS = 1.0
-"""An abort misses who is between the gate and the engine: it is asked for again after so long."""
+"""Seconds to the next abort: one misses requests between the gate and the engine."""
 
 
 def _one_of(*words: str) -> Kind:
@@ -155,9 +155,9 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
 async def _pause(
     pause: Pause, gate: Gate[Any], request: Request, mode: str, *, waits: bool
 ) -> Fields:
-    """Hold those who come from now on; `waits`: until nobody runs any more, as the caller expects.
+    """Hold new requests from now on; with `waits`, return once none runs any more.
 
-    The pause stands on if the caller leaves meanwhile: its own limit ends it.
+    If the caller leaves meanwhile the pause stands on until its time is over.
     """
     running = RunningRequests.ABORT if mode == RunningRequests.ABORT else RunningRequests.FINISH
     gate.engines()  # NotServing while there is nobody to hold

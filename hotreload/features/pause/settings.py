@@ -7,7 +7,7 @@ from hotreload.setting import Setting
 from hotreload.settings.kinds import Seconds
 
 PAUSE_LIMIT = 600.0
-"""Seconds after which a pause that nobody ends is over by itself."""
+"""Seconds after which a pause is over by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Conversations: each is answered by the weights that answered it first, or is told that it cannot.
+"""Sessions: the weights that answered the first request answer the others, or these are refused.
 
-A session has a name, and stands by its first answer. It keeps the lane of its weights open for a
-while after its last request, also when others are live. It is remembered for longer than that:
-what comes under its name then is refused, and never answered by other weights in silence.
+A session has a name. It keeps the lane of its weights open for a while after its last request, also
+when other weights are live. The name is remembered for longer than that: a request of it is refused
+then, and never answered by other weights in silence.
 """
 
 import asyncio
