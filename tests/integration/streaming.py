@@ -51,7 +51,7 @@ class Streaming:
             while not enough.is_set():
                 length = chance.choice(lengths)
                 try:
-                    self.answers.append(await streamed(client, f"client {number} asks", length))
+                    self.answers.append(await stream(client, f"client {number} asks", length))
                 except Exception as failure:
                     self.failures.append(f"{type(failure).__name__}: {failure}")
                 self.most_held = max(self.most_held, self.running.daemon.entrance.held)
@@ -62,17 +62,17 @@ class Streaming:
         return [
             answer
             for answer in self.answers
-            if answer[2] != repeated(labels.get(answer[0], "?"), answer[1])
+            if answer[2] != words_of_tiny(labels.get(answer[0], "?"), answer[1])
         ]
 
 
-def repeated(number: str, tokens: int) -> str:
+def words_of_tiny(number: str, tokens: int) -> str:
     """What a tiny model says in so many tokens when it may not stop; its end is a token, too."""
     said = ["served", " by", " step", f" {number}", ""]
     return "".join(itertools.islice(itertools.cycle(said), tokens))
 
 
-async def streamed(client: Any, prompt: str, length: int) -> tuple[int, int, str]:
+async def stream(client: Any, prompt: str, length: int) -> tuple[int, int, str]:
     sampling = {"temperature": 0, "max_new_tokens": length, "ignore_eos": True}
     body = {"text": prompt, "sampling_params": sampling, "stream": True}
     pieces: list[dict[str, Any]] = []

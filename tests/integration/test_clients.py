@@ -88,11 +88,11 @@ async def ways_of_litellm(base_url: str) -> AsyncIterator[list[Ask]]:
         answer: Any = await litellm.acompletion("openai/tiny", hello(prompt), **usual)
         return str(answer.choices[0].message.content)
 
-    async def streamed(prompt: str) -> str:
+    async def read_stream(prompt: str) -> str:
         stream: Any = await litellm.acompletion("openai/tiny", hello(prompt), stream=True, **usual)
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
-    yield [whole, streamed]
+    yield [whole, read_stream]
     await litellm.close_litellm_async_clients()
 
 
@@ -107,14 +107,14 @@ async def ways_of_langchain(base_url: str) -> AsyncIterator[list[Ask]]:
     async def whole(prompt: str) -> str:
         return str((await model.ainvoke(prompt)).text)
 
-    async def streamed(prompt: str) -> str:
+    async def read_stream(prompt: str) -> str:
         return "".join([chunk.text async for chunk in model.astream(prompt)])
 
     async def several(prompt: str) -> str:
         (said,) = {answer.text for answer in await model.abatch([prompt])}
         return str(said)
 
-    yield [whole, streamed, several]
+    yield [whole, read_stream, several]
     await model.root_async_client.close()
 
 
@@ -189,7 +189,7 @@ WORKLOAD: dict[str, Any] = {
 }
 
 
-async def flipped(running: Running, beside: asyncio.Future[Any]) -> int:
+async def count_flips(running: Running, beside: asyncio.Future[Any]) -> int:
     """Flip while it asks, each time when somebody is inside; return how often."""
     gate = running.daemon.entrance.gates[0]
     for count in itertools.count():
@@ -209,7 +209,7 @@ async def test_upstreams_benchmark_has_no_failed_request_through_ten_flips(
     while flips < FLIPS:  # one run is enough, where nobody else needs the processors
         runs = (benchmarked(tmp_path, url, each, **WORKLOAD) for each in BACKENDS)
         beside = asyncio.gather(*runs)
-        flips += await flipped(running, beside)
+        flips += await count_flips(running, beside)
         for told in await beside:
             told_by |= whole_answers(told)
     assert len(told_by) > FLIPS // 2

@@ -34,7 +34,7 @@ running = one_daemon(workers=(0, 2))
 async def test_every_request_gets_an_answer_or_a_reason_and_the_engine_stays_whole(
     running: Running, others: int
 ) -> None:
-    before = [await said(running, prompt) for prompt in PROMPTS]
+    before = [await answer_text(running, prompt) for prompt in PROMPTS]
     codes: Counter[int] = Counter()
     served = [asyncio.create_task(be_served(running, before)) for _ in range(others)]
     try:
@@ -48,7 +48,7 @@ async def test_every_request_gets_an_answer_or_a_reason_and_the_engine_stays_who
     assert all(isinstance(count, int) and count > 0 for count in counts), counts
     assert codes[200] > REQUESTS // 40
     assert sum(codes[code] for code in REASONED) > REQUESTS // 40
-    assert [await said(running, prompt) for prompt in PROMPTS] == before
+    assert [await answer_text(running, prompt) for prompt in PROMPTS] == before
     assert running.is_open
     # Of a client that hung up a worker tells when it has seen it.
     await turn_until(lambda: not running.daemon.entrance.inside)
@@ -80,13 +80,13 @@ async def be_served(running: Running, expected: Sequence[tuple[str, list[int]]])
     try:
         while True:
             for prompt, answer in zip(PROMPTS, expected, strict=True):
-                assert await said(running, prompt) == answer
+                assert await answer_text(running, prompt) == answer
                 answered += 1
     except asyncio.CancelledError:
         return answered
 
 
-async def said(running: Running, prompt: str) -> tuple[str, list[int]]:
+async def answer_text(running: Running, prompt: str) -> tuple[str, list[int]]:
     answer = await running.ask(prompt)
     return answer["text"], answer["output_ids"]
 

@@ -83,13 +83,13 @@ class Router:
 )
 def daemons(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Process]]:
     """Two, each with its own checkpoints and over TCP."""
-    both = [made(tmp_path / name, request.param) for name in ("one", "other")]
+    both = [start_router(tmp_path / name, request.param) for name in ("one", "other")]
     with both[0].begun(), both[1].running():
         both[0].until(lambda: both[0].get("/readyz"), START_SECONDS)
         yield both
 
 
-def made(folder: Path, command: str) -> Process:
+def start_router(folder: Path, command: str) -> Process:
     folder.mkdir()
     named = ("server.model_name=tiny", f"server.tcp={free_address()}")
     process = Process(folder, *named, command=command)

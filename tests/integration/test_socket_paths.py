@@ -20,7 +20,7 @@ from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from hotreload.settings.load import Settings
 from hotreload.troubles import SETTINGS_REFUSED, SOCKET_GONE
 from tests.integration.running import Running, one_daemon_marks, request_for, words
-from tests.integration.streaming import ENGINE, Streaming, repeated
+from tests.integration.streaming import ENGINE, Streaming, words_of_tiny
 from tests.observe.test_metrics import value
 from tests.waiting import PATIENCE, turn_until
 
@@ -52,7 +52,7 @@ def over_tcp(running: Running) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=address, timeout=PATIENCE, headers=headers)
 
 
-async def shown(running: Running) -> list[dict[str, Any]]:
+async def troubles_of(running: Running) -> list[dict[str, Any]]:
     """The troubles in the status, which must be those that Prometheus reads."""
     async with over_tcp(running) as client:
         troubles: list[dict[str, Any]] = (await client.get("/status")).json()["troubles"]
@@ -81,7 +81,7 @@ def look_now() -> None:
 async def until_told(running: Running, code: str) -> dict[str, Any]:
     """The trouble of this code, once it stands; it is the only one."""
     await running.until(lambda: is_wrong(running, code))
-    (trouble,) = await shown(running)
+    (trouble,) = await troubles_of(running)
     assert trouble["code"] == code
     return trouble
 
@@ -111,7 +111,7 @@ async def test_a_socket_that_is_removed_is_bound_anew_and_no_client_notices(
     assert stat.S_IMODE(now.st_mode) == 0o640
     assert (streaming.failures, streaming.wrong()) == ([], [])
     assert len(streaming.answers) >= 3
-    assert (await shown(running), rebinds(running)) == ([], 2)
+    assert (await troubles_of(running), rebinds(running)) == ([], 2)
 
 
 async def test_a_folder_that_is_removed_is_made_as_it_was(running: Running) -> None:
@@ -144,7 +144,7 @@ async def test_what_took_its_place_is_a_trouble_until_it_is_gone(
         running.socket.unlink()
     await running.until(lambda: rebound(running) == count + 1)
     assert (await running.ask())["text"] == words(1)
-    assert (await shown(running), rebinds(running)) == ([], count + 1)
+    assert (await troubles_of(running), rebinds(running)) == ([], count + 1)
 
 
 async def test_settings_that_are_refused_are_a_trouble_until_they_are_mended(
@@ -161,7 +161,7 @@ async def test_settings_that_are_refused_are_a_trouble_until_they_are_mended(
     running.daemon.live_settings._read = mended
     look_now()
     await running.until(lambda: not is_wrong(running, SETTINGS_REFUSED))
-    assert await shown(running) == []
+    assert await troubles_of(running) == []
 
 
 async def test_keys_that_are_emptied_are_a_trouble_and_those_of_before_hold(
@@ -178,7 +178,7 @@ async def test_keys_that_are_emptied_are_a_trouble_and_those_of_before_hold(
     keys.write_text(KEY)
     look_now()
     await running.until(lambda: not is_wrong(running, SETTINGS_REFUSED))
-    assert await shown(running) == []
+    assert await troubles_of(running) == []
 
 
 @pytest.mark.parametrize("over", ["unix", "tcp"])
@@ -187,23 +187,23 @@ async def test_who_half_closes_gets_the_whole_stream_and_who_is_gone_ends_it(
 ) -> None:
     sampling = {"temperature": 0, "max_new_tokens": 60, "ignore_eos": True}
     body = {**request_for("half"), "sampling_params": sampling, "stream": True}
-    reader, writer = await sent(running, over, body)
+    reader, writer = await send(running, over, body)
     writer.write_eof()
     text = (await asyncio.wait_for(reader.read(), PATIENCE)).decode()
     assert text.count("data: [DONE]") == 1
     pieces = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
-    assert pieces[-1]["text"] == repeated("1", 60)
+    assert pieces[-1]["text"] == words_of_tiny("1", 60)
     writer.close()
-    left = counted(running, 499)
+    left = count_of(running, 499)
     sampling["max_new_tokens"] = 200  # long enough to be seen inside
-    reader, writer = await sent(running, over, {**body, "stream": False})
+    reader, writer = await send(running, over, {**body, "stream": False})
     await turn_until(lambda: running.daemon.entrance.gates[0].inside == 1, pause=0.001)
     writer.close()
-    await turn_until(lambda: counted(running, 499) == left + 1, pause=0.01)
+    await turn_until(lambda: count_of(running, 499) == left + 1, pause=0.01)
     assert running.daemon.entrance.gates[0].inside == 0
 
 
-async def sent(
+async def send(
     running: Running, over: str, body: dict[str, Any]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if over == "unix":
@@ -217,7 +217,7 @@ async def sent(
     return reader, writer
 
 
-def counted(running: Running, code: int) -> int:
+def count_of(running: Running, code: int) -> int:
     """How many requests ended so."""
     named = {"route": "/generate", "code": str(code)}
     return int(value(running.daemon.metrics, "requests_total", **named) or 0)

@@ -93,7 +93,7 @@ def by_worker(process: Process, asking: httpx.Client) -> int:
     return has_it
 
 
-async def asked(process: Process, count: int = 1, **fields: Any) -> list[httpx.Response]:
+async def ask(process: Process, count: int = 1, **fields: Any) -> list[httpx.Response]:
     """Ask on so many connections at once."""
     async with client_of(process.socket) as client:
         asking = [client.post("/generate", json={"text": "hi", **fields}) for _ in range(count)]
@@ -103,7 +103,7 @@ async def asked(process: Process, count: int = 1, **fields: Any) -> list[httpx.R
 async def test_each_has_clients_and_all_are_answered_and_counted(process: Process) -> None:
     before = requests_in(process)
     async with asyncio.TaskGroup() as tasks:
-        asking = [tasks.create_task(asked(process, 20)) for _ in range(2)]
+        asking = [tasks.create_task(ask(process, 20)) for _ in range(2)]
     answers = [answer for each in asking for answer in each.result()]
     assert {answer.json()["text"] for answer in answers} == {"served by step 1"}
     process.until(lambda: requests_in(process) == before + 40)
@@ -142,7 +142,7 @@ def test_the_kernel_names_the_same_peer_whoever_has_the_connection(process: Proc
 def test_what_is_asked_at_once_and_read_late_is_answered_whole_and_in_order(
     either: Process, is_half_closed: bool
 ) -> None:
-    with connected(either) as client:
+    with connect(either) as client:
         names = ["/openapi.json", "/generate"] * 7 + ["/openapi.json"]
         client.sendall(b"".join(map(request_to, names, range(len(names)))))
         if is_half_closed:
@@ -160,7 +160,7 @@ HALF_A_SOCKET = 2**16
 
 
 @contextmanager
-def connected(process: Process) -> Iterator[socket.socket]:
+def connect(process: Process) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(PATIENCE)
         client.connect(str(process.socket))
@@ -202,7 +202,7 @@ def test_out_of_descriptors_each_client_is_answered_or_hung_up_on_and_no_descrip
     with ExitStack() as stack:
         for pid, count in zip(pids, before, strict=True):
             stack.enter_context(limited_descriptors(pid, count + 3))
-        clients = [stack.enter_context(connected(either)) for _ in range(20)]
+        clients = [stack.enter_context(connect(either)) for _ in range(20)]
         for client in clients:
             with suppress(OSError):  # it may have been hung up on
                 client.sendall(request_to(path, 1))
@@ -279,7 +279,7 @@ async def test_a_stop_loses_nobody_whom_a_worker_answers(tmp_path: Path) -> None
     with process.running():
         all_serve(process)
         workers = pids_of(process)
-        asking = asyncio.create_task(asked(process, 30))
+        asking = asyncio.create_task(ask(process, 30))
         await asyncio.sleep(0)
         await asyncio.to_thread(process.until, lambda: requests_in(process) > 0)
         process.child.send_signal(signal.SIGTERM)

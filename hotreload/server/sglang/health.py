@@ -55,6 +55,6 @@ class HealthProbe[P]:
 
 
 def _mark_error_seen(probe: asyncio.Task[None]) -> None:
-    """Read the task's error, which no caller may be left to read."""
+    """Read the task's error even if all callers have left: asyncio logs unread errors."""
     if not probe.cancelled():
         probe.exception()
