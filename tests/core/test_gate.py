@@ -246,3 +246,11 @@ def test_a_sealed_gate_tells_what_went_live_after_it() -> None:
     gate.open(TWO)
     assert gate.state is GateState.SEALED
     assert [each.generation for each in gate.list_answering()] == [TWO.generation]
+
+
+async def test_the_live_generation_answers_also_when_it_has_no_request() -> None:
+    gate = Gate[str](publish=lambda event: None)
+    gate.open(Lease(live := Generation(1, Revision("one"), "fp", 0.0), "an engine"))
+    assert gate.list_answering() == [AnsweringGeneration(live, 0)]
+    async with gate.admit():
+        assert gate.list_answering() == [AnsweringGeneration(live, 1)]

@@ -2,8 +2,11 @@
 
 import math
 
+from hotreload.core.ledger import Ledger
 from hotreload.events import Event, GenerationLive, PhaseEntered, Progress, event_fields
 from hotreload.observe.loads import FetchMetrics
+from hotreload.picture.picture import Picture
+from hotreload.picture.status import Status
 from hotreload.picture.under_way import Pace
 from hotreload.types import Phase, Revision
 from tests.clock import Clock
@@ -127,3 +130,14 @@ def test_an_event_says_how_far_it_is() -> None:
     fields = event_fields(far(7))
     assert (fields["event"], fields["phase"]) == ("reload.progress", "fetching")
     assert (fields["revision"], fields["done"], fields["total"]) == ("new", 7, 1000)
+
+
+def test_an_event_of_a_download_has_the_pace_that_the_status_knows() -> None:
+    now = [100.0]
+    picture = Picture(Ledger(), clock=lambda: now[0])
+    status = Status(picture)
+    for done in (250, 350):
+        picture.observe(told := Progress(Revision("new"), Phase.FETCHING, done, 1000))
+        fields = status.event(told)
+        now[0] += 2
+    assert (fields["bytes_per_second"], fields["seconds_left"]) == (50, 13.0)
