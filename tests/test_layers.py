@@ -55,7 +55,7 @@ SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
 READS = {
-    "checkpoint.arrays.arranged",
+    "checkpoint.arrays.arranged_array",
     "checkpoint.file_reader",
     "checkpoint.fingerprint",
     "checkpoint.arrays.in_memory",
@@ -72,9 +72,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "facts": {"facts", "types"},
     "checkpoint.file_reader": set(),
     "checkpoint.fingerprint": set(),
-    "checkpoint.arrays.arranged": {"errors"},
+    "checkpoint.arrays.arranged_array": {"errors"},
     "checkpoint.arrays.in_memory": {
-        "checkpoint.arrays.arranged",
+        "checkpoint.arrays.arranged_array",
         "checkpoint.file_reader",
         "errors",
         "types",
@@ -128,7 +128,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"settings", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "hot": {"hot", "checkpoint", "checkpoint.arrays.arranged", "checkpoint.arrays.in_memory"}
+    "hot": {"hot", "checkpoint", "checkpoint.arrays.arranged_array", "checkpoint.arrays.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},

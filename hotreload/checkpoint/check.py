@@ -17,7 +17,7 @@ from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.arrays.memory import in_given_names, survey_memory
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
-from hotreload.checkpoint.counted import Counted, what_counts
+from hotreload.checkpoint.counted_tensors import CountedTensors, find_counted
 from hotreload.checkpoint.digests import Digests, identify, unread_id
 from hotreload.checkpoint.findings import Finding, Unfit, fault, limit_findings
 from hotreload.checkpoint.fingerprint import fingerprint
@@ -110,9 +110,9 @@ def findings(
     else:
         misfits = _misfits(looked, found, served, policy, notes)
     wrong = (*wrong, *limit_findings(index_findings(looked, found)), *misfits)
-    counted = Counted()
+    counted = CountedTensors()
     if compute_in is not None and not (looked.findings or wrong):
-        counted = what_counts(looked, found, served, policy, compute_in)
+        counted = find_counted(looked, found, served, policy, compute_in)
     reader = FileReader(looked, counted.names, cancel, digests or Digests(), is_unread)
     read = read_all(looked, policy, each(reader.read, looked.files))
     weights = sum(header.data_bytes for header in looked.headers.values())

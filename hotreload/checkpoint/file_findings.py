@@ -9,7 +9,7 @@ from hotreload.checkpoint.file_reader import (
     OURS,
     Changed,
     NotRegular,
-    Opened,
+    OpenFile,
     open_file,
     other_than_regular,
 )
@@ -37,7 +37,7 @@ def changed_finding(name: str, what: str) -> Unfit:
     return Unfit(Finding("changed", f"{shown_name(name)}: {what}", name))
 
 
-def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+def with_file[T](path: Path, name: str, work: Callable[[OpenFile], T]) -> T:
     """Do the work on the open file; Unfit when the file cannot be read, or changed meanwhile.
 
     The work is done again where the file was touched: perhaps no byte of it was.
@@ -61,7 +61,7 @@ def with_file[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
         raise Unfit(Finding("io", words, name)) from error
 
 
-def _read_unchanged[T](path: Path, name: str, work: Callable[[Opened], T]) -> T:
+def _read_unchanged[T](path: Path, name: str, work: Callable[[OpenFile], T]) -> T:
     with open_file(path, name) as file:
         result = work(file)
         file.check_unchanged()
@@ -77,7 +77,7 @@ def too_large(name: str, size: int, limit: int) -> Finding:
 def read_whole(path: Path, name: str, limit: int) -> bytes:
     """Read a small file whole; Unfit `io` if it is larger than such a file needs to be."""
 
-    def work(file: Opened) -> bytes:
+    def work(file: OpenFile) -> bytes:
         if file.identity.size > limit:
             raise Unfit(too_large(name, file.identity.size, limit))
         return file.read(file.identity.size, 0)

@@ -101,7 +101,7 @@ class Readable(Protocol):
         ...
 
 
-class Opened:
+class OpenFile:
     """An open regular file and the identity it had when it was opened.
 
     After a passing fault of the storage it opens the file anew, since a stale handle stays stale,
@@ -189,9 +189,9 @@ def _refuse_traps(status: os.stat_result) -> None:
 
 
 @contextmanager
-def open_file(path: Path, name: str, cancel: threading.Event | None = None) -> Iterator[Opened]:
+def open_file(path: Path, name: str, cancel: threading.Event | None = None) -> Iterator[OpenFile]:
     """Open a regular file, never following a link at its end and never waiting for a writer."""
-    file = Opened(path, name, cancel)
+    file = OpenFile(path, name, cancel)
     try:
         yield file
     finally:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.checkpoint.file_names import MAX_SHARDS
-from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import Finding, Unfit, limit_findings, quote, shown_name
 from hotreload.checkpoint.formats import LONGEST_DISGUISE, find_disguise
 from hotreload.figures import size as size_words
@@ -76,7 +76,7 @@ class Header:
         return self.data_start + tensor.begin, self.data_start + tensor.end
 
 
-def read_header(file: Opened) -> Header:
+def read_header(file: OpenFile) -> Header:
     """Read the file's header; Unfit if it is malformed. The data's size is not compared."""
     size = file.identity.size
     if size < _LENGTH:
@@ -94,7 +94,7 @@ def read_header(file: Opened) -> Header:
     return parse_header(file.read(length, _LENGTH), file.name)
 
 
-def size_finding(header: Header, file: Opened) -> Unfit | None:
+def size_finding(header: Header, file: OpenFile) -> Unfit | None:
     """Make the finding that header and data do not add up to the file's size; else None."""
     size, due = file.identity.size, header.file_size
     if size < due:

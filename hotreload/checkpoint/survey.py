@@ -27,7 +27,7 @@ from hotreload.checkpoint.file_names import (
     SINGLE,
     largest,
 )
-from hotreload.checkpoint.file_reader import Identity, Opened, identity_of
+from hotreload.checkpoint.file_reader import Identity, OpenFile, identity_of
 from hotreload.checkpoint.findings import (
     SHOWN_OF_A_KIND,
     Finding,
@@ -229,7 +229,7 @@ class _Surveyor:
         return True
 
     def _look_at_header(self, file: ServingFile) -> None:
-        def work(opened: Opened) -> None:
+        def work(opened: OpenFile) -> None:
             header = read_header(opened)
             self._headers[file.name] = header
             wrong = size_finding(header, opened)
@@ -289,7 +289,7 @@ def _inside(real: str, roots: tuple[str, ...] | None) -> bool:
 
 
 def _ends_like_json(file: ServingFile) -> bool:
-    def work(opened: Opened) -> bytes:
+    def work(opened: OpenFile) -> bytes:
         length = min(64, opened.identity.size)
         return opened.read(length, opened.identity.size - length)
 

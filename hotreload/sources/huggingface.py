@@ -16,7 +16,7 @@ from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
-from hotreload.sources.allowed import folder_below
+from hotreload.sources.allowed_folders import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient
 from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubFault

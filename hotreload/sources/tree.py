@@ -31,7 +31,7 @@ from hotreload.sources.place import (
     sort_key,
 )
 from hotreload.sources.places import UnchangedPlaces, walk
-from hotreload.sources.seen import SeenRevisions
+from hotreload.sources.seen_revisions import SeenRevisions
 from hotreload.types import Reason, Revision
 
 

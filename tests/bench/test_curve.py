@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.events import GenerationLive, PhaseEntered
 from hotreload.types import Outcome, Phase
 from tests.bench import plots
@@ -138,7 +138,7 @@ async def test_by_what_changed_and_by_storage(
         rows = {"all of it changed": await measured(curve, "all of it changed")}
         with ExitStack() as slowly:
             patch = slowly.enter_context(pytest.MonkeyPatch.context())
-            patch.setattr(Opened, "_read_once", slow(Opened._read_once))
+            patch.setattr(OpenFile, "_read_once", slow(OpenFile._read_once))
             rows["each read takes 10 ms"] = await measured(curve, "each read takes 10 ms longer")
         curve.change(1)
         rows["1 of 20 layers changed"] = await measured(curve, "1 of 20 layers changed")

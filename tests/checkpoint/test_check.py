@@ -19,7 +19,7 @@ import xxhash
 from hotreload.checkpoint import file_reader
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
-from hotreload.checkpoint.file_reader import Cancelled, HashedPieces, Identity, Opened
+from hotreload.checkpoint.file_reader import Cancelled, HashedPieces, Identity, OpenFile
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, MOST_TELLING_FIRST, Finding, Unfit, total
 from hotreload.checkpoint.fit import Policy, served_by
 from hotreload.checkpoint.survey import survey
@@ -339,15 +339,15 @@ def test_what_touches_no_byte_while_it_is_read_changes_nothing(
 ) -> None:
     folder = checkpoint(tmp_path / "new", some_tensors(3))
     found = content_id(survey(folder))
-    files, really = list(folder.iterdir()), Opened.check_unchanged
+    files, really = list(folder.iterdir()), OpenFile.check_unchanged
 
-    def check_unchanged(opened: Opened) -> None:
+    def check_unchanged(opened: OpenFile) -> None:
         if opened.path in files:
             files.remove(opened.path)
             touch(opened.path)
         really(opened)
 
-    monkeypatch.setattr(Opened, "check_unchanged", check_unchanged)
+    monkeypatch.setattr(OpenFile, "check_unchanged", check_unchanged)
     check_checkpoint(REVISION, folder, served=None, policy=Policy(), content_id=found)
     assert files == []
 

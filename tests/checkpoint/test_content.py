@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hotreload.checkpoint import content
 from hotreload.checkpoint.content import Content, examine
 from hotreload.checkpoint.file_findings import with_file
-from hotreload.checkpoint.file_reader import Cancelled, Opened
+from hotreload.checkpoint.file_reader import Cancelled, OpenFile
 from hotreload.checkpoint.findings import Unfit
 from hotreload.checkpoint.safetensors import read_header
 from hotreload.quiet import LITTLE, LOUD, QUIET, Quiet
@@ -118,7 +118,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_no_crash(tmp_path: Path) -> Non
     path = tmp_path / "model.safetensors"
     path.write_bytes(safetensors({"a": np.ones(10_000, np.float32)}))
 
-    def work(file: Opened) -> Content:
+    def work(file: OpenFile) -> Content:
         header = read_header(file)
         os.truncate(path, 1000)
         return examine(file, header)
@@ -155,7 +155,7 @@ def test_a_reading_that_nobody_wants_any_more_stops_at_the_next_piece(
             cancel.set()
         return real(*arguments)
 
-    def work(file: Opened) -> Content:
+    def work(file: OpenFile) -> Content:
         header = read_header(file)
         monkeypatch.setattr(os, "preadv", slow)
         return examine(file, header, cancel=cancel)
@@ -174,9 +174,9 @@ def test_it_is_read_by_threads_that_give_way_where_they_are_to(
     path, seen = tmp_path / "model.safetensors", list[int]()
     path.write_bytes(safetensors({"a": np.arange(32.0), "b": np.zeros(3, np.int8)}))
     monkeypatch.setattr(content, "BUFFER", 64)
-    into = Opened.read_into
+    into = OpenFile.read_into
 
-    def noting(file: Opened, memory: memoryview, offset: int) -> None:
+    def noting(file: OpenFile, memory: memoryview, offset: int) -> None:
         seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         into(file, memory, offset)
 
@@ -186,7 +186,7 @@ def test_it_is_read_by_threads_that_give_way_where_they_are_to(
         )
 
     expected = read(LOUD)
-    monkeypatch.setattr(Opened, "read_into", noting)
+    monkeypatch.setattr(OpenFile, "read_into", noting)
     assert read(QUIET) == expected
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert (len(seen) > 4, {*seen[-4:]}) == (True, {max(LITTLE, own)})

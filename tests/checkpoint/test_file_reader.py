@@ -17,7 +17,7 @@ from hotreload.checkpoint.file_reader import (
     Changed,
     HashedPieces,
     NotRegular,
-    Opened,
+    OpenFile,
     open_file,
 )
 
@@ -25,7 +25,7 @@ CONTENT = os.urandom(10_000)
 PIECE = 1000
 
 
-def digest_of(file: Opened, piece: int) -> str:
+def digest_of(file: OpenFile, piece: int) -> str:
     hashing = HashedPieces(file, piece)
     for _ in hashing.pieces(0, file.identity.size):
         pass

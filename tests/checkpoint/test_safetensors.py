@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from hotreload.checkpoint.file_findings import with_file
-from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import Unfit
 from hotreload.checkpoint.safetensors import (
     MAX_HEADER,
@@ -27,7 +27,7 @@ from tests.checkpoint.written import any_json, entry, raw_file, safetensors, som
 
 
 def read(path: Path) -> Header:
-    def work(file: Opened) -> Header:
+    def work(file: OpenFile) -> Header:
         header = read_header(file)
         wrong = size_finding(header, file)
         if wrong is not None:

@@ -11,7 +11,7 @@ from hotreload.checkpoint import file_reader
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.file_names import INDEX, MAX_SHARDS
-from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, SHOWN_OF_A_KIND, total
 from hotreload.checkpoint.safetensors import Header, read_header
 from hotreload.checkpoint.survey import survey
@@ -226,7 +226,7 @@ def test_a_link_flipped_between_two_shards_leads_to_one_checkpoint_all_the_same(
     (tmp_path / "next").symlink_to(new)
     identity = content_id(survey(old))
 
-    def read_and_flip(file: Opened) -> Header:
+    def read_and_flip(file: OpenFile) -> Header:
         if (tmp_path / "next").is_symlink():
             (tmp_path / "next").rename(tmp_path / "latest")
         return read_header(file)

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 from hotreload import failpoints, threads
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
-from hotreload.checkpoint.file_reader import Opened
+from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
@@ -681,15 +681,15 @@ async def test_of_slow_storage_more_is_read_at_a_time(
     """Where each read has its latency, a mebibyte at a time takes most of the time."""
     tensors = {f"{at}": np.zeros(8 << 20, np.uint8).view(np.float32) for at in range(3)}
     save_file(tensors, tmp_path / "model.safetensors")
-    reads, read = list[int](), Opened._read_once
+    reads, read = list[int](), OpenFile._read_once
 
-    def slow(file: Opened, buffer: memoryview, offset: int) -> int:
+    def slow(file: OpenFile, buffer: memoryview, offset: int) -> int:
         reads.append(len(buffer))
         time.sleep(2 * own.LONG_READ)
         return read(file, buffer, offset)
 
     checkpoint = real.checked(tmp_path)
-    monkeypatch.setattr(Opened, "_read_once", slow)
+    monkeypatch.setattr(OpenFile, "_read_once", slow)
     with closing(Reader(checkpoint, threading.Event(), lambda count: None)) as reader:
         for name in tensors:
             reader.check(name)

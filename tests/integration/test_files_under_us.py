@@ -17,7 +17,7 @@ from hotreload.checkpoint import file_reader
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
-from hotreload.checkpoint.file_reader import HashedPieces, Identity, Opened
+from hotreload.checkpoint.file_reader import HashedPieces, Identity, OpenFile
 from hotreload.checkpoint.fit import Policy
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.loaders import Loaders
@@ -157,7 +157,7 @@ class Staging:
         staging = self
 
         class Harming(HashedPieces):
-            def __init__(self, file: Opened, *rest: Any) -> None:
+            def __init__(self, file: OpenFile, *rest: Any) -> None:
                 super().__init__(file, *rest)
                 self.path = file.path
 

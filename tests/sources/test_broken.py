@@ -7,7 +7,7 @@ import pytest
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt
-from hotreload.sources import seen
+from hotreload.sources import seen_revisions
 from tests.clock import Clock
 from tests.sources.watching import (
     arrive,
@@ -104,7 +104,7 @@ async def test_unreadable_bytes_are_handed_over_to_be_refused(
     def identify(*_: object) -> str:
         raise CheckpointCorrupt("model.safetensors: cannot be read", code="io")
 
-    monkeypatch.setattr(seen, "content_id", identify)
+    monkeypatch.setattr(seen_revisions, "content_id", identify)
     async with watching(root) as watch:
         arrive(root / "step_1")
         await watch.wished("step_1")
@@ -121,7 +121,7 @@ async def test_a_checkpoint_rewritten_while_it_is_hashed_is_looked_at_again(
             raise CheckpointChanged("model.safetensors: it was written to")
         return "0" * 32
 
-    monkeypatch.setattr(seen, "content_id", identify)
+    monkeypatch.setattr(seen_revisions, "content_id", identify)
     async with watching(root, rescan=0.05) as watch:
         arrive(root / "step_1")
         await watch.wished("step_1")

@@ -15,7 +15,7 @@ import pytest
 
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
-from hotreload.sources import alarm, seen, tree
+from hotreload.sources import alarm, seen_revisions, tree
 from tests.sources.watching import arrive, directory, watching, write
 
 INDEX = "model.safetensors.index.json"
@@ -137,7 +137,7 @@ async def test_a_cancel_waits_for_the_thread(root: Path, monkeypatch: pytest.Mon
         return "0" * 32
 
     write(root / "step_1")
-    monkeypatch.setattr(seen, "content_id", identify)
+    monkeypatch.setattr(seen_revisions, "content_id", identify)
     source = directory(root, settle=0.0)
     looking = asyncio.create_task(source.resolve("step_1"))
     await asyncio.to_thread(began.wait)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
-from hotreload.sources import seen
+from hotreload.sources import seen_revisions
 from hotreload.types import as_text
 from tests.sources.watching import (
     directory,
@@ -58,7 +58,7 @@ async def test_bytes_that_changed_unseen_are_wished_by_their_new_name(
 ) -> None:
     """A store through a mapping moves no time of the file: only who reads it hears of it."""
     says = ["1" * 32]
-    monkeypatch.setattr(seen, "content_id", lambda *_: says[-1])
+    monkeypatch.setattr(seen_revisions, "content_id", lambda *_: says[-1])
     async with watching(root) as watch:
         write(root / "step_1")
         await watch.wished("step_1")

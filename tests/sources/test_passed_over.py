@@ -14,7 +14,7 @@ from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import Survey
 from hotreload.errors import CheckpointRejected, SourceUnavailable
 from hotreload.events import FoldersPassedOver
-from hotreload.sources import seen
+from hotreload.sources import seen_revisions
 from hotreload.sources.passed_over import MOST_PASSED_OVER
 from tests.clock import Clock
 from tests.sources.watching import Watching, arrive, forget, watching, write
@@ -321,7 +321,7 @@ async def test_the_best_is_wished_before_one_without_a_step_is_read(
         wished_when_read.setdefault(looked.folder.name, len(watch.wishes))
         return content_id(looked, digests, cancel)
 
-    monkeypatch.setattr(seen, "content_id", identify)
+    monkeypatch.setattr(seen_revisions, "content_id", identify)
     watch = Watching(root)
     running = asyncio.create_task(watch.run())
     await watch.passes_over(final="no_step")

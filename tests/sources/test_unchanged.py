@@ -10,7 +10,7 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.sources import places
 from hotreload.sources.options import FolderOptions
 from hotreload.sources.places import TURNS
-from hotreload.sources.seen import SeenRevisions
+from hotreload.sources.seen_revisions import SeenRevisions
 from hotreload.sources.tree import Tree
 from tests.clock import Clock
 from tests.sources.watching import forget, taken, write

@@ -10,7 +10,7 @@ import pytest
 from hotreload.checkpoint import digests
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.survey import survey
-from hotreload.sources import seen
+from hotreload.sources import seen_revisions
 from hotreload.types import Revision
 from tests.sources.watching import arrive, directory, watching, write
 
@@ -81,7 +81,7 @@ async def test_what_is_there_at_the_first_look_is_named_by_its_content(root: Pat
 async def test_on_a_network_file_system_all_is_named_by_its_content(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seen, "remote_file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(seen_revisions, "remote_file_system", lambda folder: "nfs4")
     async with follow(root) as watch:
         folder = arrive(root / "step_1")
         await watch.wished("step_1")

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from hotreload.checkpoint.arrays.arranged import Arranged, Arrangement
+from hotreload.checkpoint.arrays.arranged_array import ArrangedArray, Arrangement
 from hotreload.errors import BadRequest, shown
 
 _PART = r"(?:[a-z]+|[1-9]\d*)"
@@ -56,7 +56,7 @@ class Form:
 
 def arrange(
     array: Any, spelt: str, name: str = "", factor: float = 1.0
-) -> Iterator[tuple[str, Arranged]]:
+) -> Iterator[tuple[str, ArrangedArray]]:
     """Yield the tensors that an array is, or stacks, by name; OtherAxes if its axes differ.
 
     The name has the axes in braces along which they are stacked: `model.layers.{layer}.…`. Of
@@ -72,7 +72,7 @@ def arrange(
         places = dict(zip(axes.values(), numbers, strict=True))
         yield (
             _fill_numbers(name, dict(zip(axes, numbers, strict=True))),
-            Arranged(array, how, places),
+            ArrangedArray(array, how, places),
         )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.checkpoint.arrays.arranged import (
-    Arranged,
+from hotreload.checkpoint.arrays.arranged_array import (
+    ArrangedArray,
     Arrangement,
     as_in_a_file,
     is_within_reach,
@@ -107,12 +107,12 @@ class InMemory:
     @property
     def arrangements(self) -> dict[str, Arrangement]:
         """The changes that make tensors of them, of those that need one."""
-        return {name: each.how for name, each in self._arrays if isinstance(each, Arranged)}
+        return {name: each.how for name, each in self._arrays if isinstance(each, ArrangedArray)}
 
     @property
     def places(self) -> dict[str, Mapping[int, int]]:
         """The place of each that is held in a stack, by the axes that stack."""
-        return {n: each.places for n, each in self._arrays if isinstance(each, Arranged)}
+        return {n: each.places for n, each in self._arrays if isinstance(each, ArrangedArray)}
 
     def bytes_of(self, name: str) -> Bytes:
         """Return the bytes of a tensor as a file has them; Changed if it is gone."""

@@ -154,7 +154,7 @@ def _instead_of_a_folder(path: Path) -> str:
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """Return what the settings let pass, and the dtype they have an engine compute in."""
-    from hotreload.checkpoint.counted import AUTO
+    from hotreload.checkpoint.counted_tensors import AUTO
     from hotreload.checkpoint.fit import Policy
 
     if args.config is None and not args.sets:

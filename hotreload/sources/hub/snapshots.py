@@ -24,7 +24,7 @@ from hotreload.facts.listed import Listed, ListedState
 from hotreload.sources.hub.client import HubFile
 from hotreload.sources.hub.digest import HubDigest
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
-from hotreload.sources.seen import id_of_files
+from hotreload.sources.seen_revisions import id_of_files
 from hotreload.types import UNREAD, Revision, holds_weights
 
 MANIFEST = ".snapshot.json"

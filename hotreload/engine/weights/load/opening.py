@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hotreload.checkpoint.file_reader import OURS, Changed, NotRegular, Opened, Readable
+from hotreload.checkpoint.file_reader import OURS, Changed, NotRegular, OpenFile, Readable
 from hotreload.errors import (
     CheckpointChanged,
     CheckpointCorrupt,
@@ -27,7 +27,7 @@ def opened(checkpoint: Checkpoint, name: str, cancel: threading.Event) -> Readab
     if checkpoint.memory is not None:
         held: Readable = checkpoint.memory.open()
         return held
-    return Opened(Path(os.path.realpath(checkpoint.path / name, strict=True)), name, cancel)
+    return OpenFile(Path(os.path.realpath(checkpoint.path / name, strict=True)), name, cancel)
 
 
 @contextmanager

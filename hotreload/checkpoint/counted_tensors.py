@@ -26,20 +26,20 @@ _SAFETENSORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedTensors:
     """The names of the tensors that count; none if that is unknown, and then the reason."""
 
     names: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
 
 
-def what_counts(
+def find_counted(
     looked: Survey,
     found: Mapping[str, Located],
     served: Served | None,
     policy: Policy,
     compute_in: str,
-) -> Counted:
+) -> CountedTensors:
     """Find the tensors that an engine loads, if it serves them without a cast."""
     stated = served.config if served is not None else _config(looked)
     if not stated:
@@ -49,7 +49,7 @@ def what_counts(
     dtype = _served_dtype(stated, compute_in)
     cast = sorted(name for name in names if found[name].tensor.dtype != dtype)
     if not cast:
-        return Counted(names)
+        return CountedTensors(names)
     first = f"{quote(cast[0])} of {found[cast[0]].tensor.dtype}"
     return _unknown(f"an engine casts {len(cast)} tensors to {dtype}, {first} for one")
 
@@ -61,8 +61,8 @@ def _config(looked: Survey) -> Mapping[str, Any] | None:
         return None
 
 
-def _unknown(why: str) -> Counted:
-    return Counted(unknown=(f"no fingerprint can be told of the files: {why}",))
+def _unknown(why: str) -> CountedTensors:
+    return CountedTensors(unknown=(f"no fingerprint can be told of the files: {why}",))
 
 
 def _find_loaded(

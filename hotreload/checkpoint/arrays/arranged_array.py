@@ -65,7 +65,7 @@ class Arrangement:
         return tuple(length for lengths in self.parts for length in lengths)
 
 
-class Arranged:
+class ArrangedArray:
     """An array of numpy or JAX, and how it is to be arranged; nothing moves until it is read.
 
     One of a stack is the part of it at a place along each axis that stacks.
@@ -96,18 +96,18 @@ class Arranged:
 
 
 def plain(array: Any) -> Any:
-    """Return the array itself, also of an `Arranged`; of one in a stack the whole stack."""
-    return array.array if isinstance(array, Arranged) else array
+    """Return the array itself, also of an `ArrangedArray`; of one in a stack the whole stack."""
+    return array.array if isinstance(array, ArrangedArray) else array
 
 
 def of_stack(array: Any, held: Any) -> Any:
     """Take from what holds an array, or the stack that it is in, the array itself."""
-    return held[array.index] if isinstance(array, Arranged) and array.places else held
+    return held[array.index] if isinstance(array, ArrangedArray) and array.places else held
 
 
 def is_within_reach(array: Any) -> bool:
     """Say of an array of JAX if its devices can take it out of its stack, each for itself."""
-    if not isinstance(array, Arranged):
+    if not isinstance(array, ArrangedArray):
         return True
     stack = array.array
     held = stack.sharding.shard_shape(stack.shape)
@@ -115,8 +115,8 @@ def is_within_reach(array: Any) -> bool:
 
 
 def as_in_a_file(array: Any, held: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the values of an array, arranged if it is an `Arranged`."""
-    return array.how.apply(held) if isinstance(array, Arranged) else held
+    """Return the values of an array, arranged if it is an `ArrangedArray`."""
+    return array.how.apply(held) if isinstance(array, ArrangedArray) else held
 
 
 def _without_tiny(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
