@@ -206,6 +206,8 @@ def check_checkpoint(
     )
     read = partial(again, digests=digests)
     first = FirstRead(looked, heads, judge=judge, read=lambda cancel: read(cancel=cancel))
+    if policy.nonfinite == "reject":
+        first.read_beginning(cancel, digests.quiet())
     return replace(made, first_read=first)
 
 

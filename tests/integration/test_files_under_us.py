@@ -19,6 +19,7 @@ from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.file_reader import HashedPieces, Identity, OpenFile
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.whole import first_read
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import CheckpointRejected
@@ -265,7 +266,7 @@ async def test_bytes_that_changed_unseen_after_they_were_named_go_live_by_their_
     assert running.live.revision.id == content_id(files.survey(folder)) != stored[0]
 
 
-async def test_bytes_that_changed_unseen_before_their_first_reading_are_what_is_judged(
+async def test_bytes_that_changed_unseen_before_their_first_read_are_what_is_judged(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = running.checkpoints / "step_51"
@@ -322,21 +323,6 @@ async def test_each_byte_of_a_folder_that_came_by_a_rename_is_read_once_on_its_w
     assert read[folder.name] <= 2 * weights + LOOKED_AT_AGAIN, "that alone read it again"
 
 
-async def test_what_is_wrong_with_values_is_found_while_they_are_staged_and_in_the_same_words(
-    running: Running, read: dict[str, int]
-) -> None:
-    folder = running.drop(62, damage="nan")
-    attempt = await running.attempted(folder)
-    assert Phase.STAGING in attempt.phases
-    assert read[folder.name] <= weights_of(folder) + LOOKED_AT_AGAIN
-    with pytest.raises(CheckpointRejected) as refusal:
-        check_checkpoint(None, folder, served=None, policy=Policy())
-    assert attempt.outcome is Outcome.REJECTED
-    assert attempt.reason == refusal.value.reason
-    assert attempt.revision.id == content_id(files.survey(folder))
-    assert attempt.revision.id in running.daemon.ledger.refused
-
-
 async def test_what_did_not_change_is_shared_though_nobody_read_it_before(
     running: Running, read: dict[str, int]
 ) -> None:
@@ -355,6 +341,33 @@ async def test_what_did_not_change_is_shared_though_nobody_read_it_before(
     assert (loading.leaves_staged, loading.leaves_shared) == (1, leaves - 1)
     assert loading.leaves_changed == 1
     assert read[folder.name] <= weights_of(folder) + LOOKED_AT_AGAIN
+
+
+@pytest.mark.parametrize(("number", "beginning"), [(66, first_read.FIRST_BYTES), (68, 0)])
+async def test_a_value_that_is_no_number_is_found_in_the_one_reading_and_in_the_same_words(
+    running: Running,
+    read: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    beginning: int,
+) -> None:
+    """In the beginning of it the value costs no kept set its place; in the rest it may."""
+    monkeypatch.setattr(first_read, "FIRST_BYTES", beginning)
+    replica = running.daemon.slot.replicas().first
+    assert (await running.attempted(running.drop(number - 1))).outcome is Outcome.LIVE
+    await running.until(lambda: replica.previous is not None)
+    kept = replica.previous
+    folder = running.drop(number, damage="nan")
+    attempt = await running.attempted(folder)
+    assert (Phase.STAGING in attempt.phases) == (beginning == 0)
+    assert (replica.previous is kept) == (beginning > 0)
+    assert read[folder.name] <= weights_of(folder) + LOOKED_AT_AGAIN
+    with pytest.raises(CheckpointRejected) as refusal:
+        check_checkpoint(None, folder, served=None, policy=Policy())
+    assert attempt.outcome is Outcome.REJECTED
+    assert attempt.reason == refusal.value.reason
+    assert attempt.revision.id == content_id(files.survey(folder))
+    assert attempt.revision.id in running.daemon.ledger.refused
 
 
 async def test_what_is_done_after_it_was_read_goes_unnoticed_and_the_checked_bytes_answer(

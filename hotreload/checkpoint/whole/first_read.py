@@ -1,20 +1,26 @@
 """Judges the unread bytes of a checkpoint's files while they are loaded."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, OneTensor
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.file_findings import changed_finding
-from hotreload.checkpoint.file_reader import Readable, join_digests
+from hotreload.checkpoint.file_reader import HashedPieces, Readable, join_digests
 from hotreload.checkpoint.findings import Unfit, error_of, fault, limit_findings
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.checkpoint.whole.contents import read_all
+from hotreload.quiet import Quiet, run_steps
 from hotreload.types import Checkpoint, TensorBytes
+
+FIRST_BYTES = 8 << 20
+"""Bytes of the first shard that are read before there is room for the rest."""
+_PIECE = 1 << 20
 
 JudgeShards = Callable[[Mapping[str, Content]], Checkpoint]
 """Judge all shards by what was read of them; make the checkpoint, or raise why not."""
@@ -42,6 +48,64 @@ class FirstRead:
             tensor.name: (name, tensor) for name in heads for tensor in looked.headers[name].tensors
         }
         self._passed: dict[str, tuple[str, OneTensor]] = {}
+        self._kept: dict[str, memoryview] = {}
+        """The bytes of the beginning, until they are loaded."""
+
+    def read_beginning(self, cancel: threading.Event | None, quiet: Quiet) -> None:
+        """Read tensors of the first shard, and keep their bytes for the loading.
+
+        If a value is bad, read the other tensors too, and raise CheckpointRejected: a refusal names
+        the content.
+        """
+        left = FIRST_BYTES
+        for tensor in self._looked.headers[next(iter(self._heads))].tensors:
+            if (size := tensor.end - tensor.begin) <= left:
+                self._kept[tensor.name], left = memoryview(bytearray(size)), left - size
+        self._read_now(self._kept, cancel, quiet)
+        if any(seen.findings for _, seen in self._passed.values()):
+            self._kept.clear()
+            self._read_now(dict.fromkeys(self.tensors_left), cancel, quiet)
+            self.judge()
+
+    def _read_now(
+        self,
+        into: Mapping[str, memoryview | None],
+        cancel: threading.Event | None,
+        quiet: Quiet,
+    ) -> None:
+        """Read these tensors, into memory where some is given."""
+        for file in self._looked.files:
+            names = [name for name in into if self._tensors[name][0] == file.name]
+
+            def work(opened: Readable, names: Sequence[str] = names) -> None:
+                steps = (self._pieces(name, opened, into[name], cancel) for name in names)
+                run_steps(chain.from_iterable(steps), quiet)
+
+            try:
+                if names:
+                    with_serving(file, work)
+            except Unfit as unfit:
+                raise error_of(unfit.finding) from unfit
+
+    def _pieces(
+        self,
+        name: str,
+        opened: Readable,
+        memory: memoryview | None,
+        cancel: threading.Event | None,
+    ) -> Iterator[None]:
+        shard, tensor = self._tensors[name]
+        seen, hashing = self.begin(name), HashedPieces(opened, _PIECE, cancel)
+        begin, end = self._looked.headers[shard].place_of(tensor)
+        pieces: Iterator[memoryview] = (piece for _, piece in hashing.pieces(begin, end))
+        for piece in pieces if memory is None else hashing.into(memory, begin):
+            seen.look(piece)
+            yield
+        self.end(name, hashing.digest(), seen)
+
+    def take(self, tensor: str) -> memoryview | None:
+        """The bytes of a tensor of the beginning, once; None of any other."""
+        return self._kept.pop(tensor, None)
 
     def begin(self, tensor: str) -> OneTensor:
         """Begin a tensor; the caller passes its pieces to `look`, then calls `end`."""
@@ -62,6 +126,7 @@ class FirstRead:
 
     def read(self, cancel: threading.Event) -> Checkpoint:
         """Read it all now, for a caller that must know its content before it loads anything."""
+        self._kept.clear()
         self.found = self.found or self._read(cancel)
         return self.found
 
