@@ -47,6 +47,9 @@ log = logging.getLogger("hotreload.engine")
 NOT_ASKED_FOR = "it was started without [compare] report"
 HURRY_EVERY = 0.25
 """Seconds between two looks if a proof ends in time."""
+MOST_LOGITS = 2**30
+"""The most bytes of logits of one piece of prompts, each of whose tokens has some: beside both
+weights there may be no room for more."""
 COME_AND_GO = 0
 """In the place of a number of prompts that are asked together: nobody knows it."""
 
@@ -268,6 +271,10 @@ class ProvingEngine(ReleasingEngine):
         if self._no_comparison is None and not self._find_room(comparing[-1:]):
             longest = f"a question takes {comparing[-1]} with its answer"
             self._compare_nothing(f"the KV pool holds {pool.tokens} tokens, and {longest}")
+        sizes, _, _ = self._scheduler.scheduler.tp_worker.get_precompile_paddings()
+        if 4 * min(sizes) * self.limits.vocabulary > MOST_LOGITS and self._no_comparison is None:
+            size = f"the smallest size of prompts is {min(sizes)} tokens"
+            self._compare_nothing(f"{size}; precompile_token_paddings needs a smaller one")
         if self._hears:
             self._hear_in(pool)
 

@@ -230,6 +230,19 @@ async def said_by(engine: Engine, weights: Staged, prompt: str, **sampling: Any)
     return answer
 
 
+async def test_where_the_logits_of_a_piece_find_no_room_nothing_is_compared(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward thread would fail for it, and with it the engine."""
+    for name in ("_no_comparison", "_room_to_compare", "_heard_tokens"):
+        monkeypatch.setattr(engine, name, getattr(engine, name))  # restored in the end
+    monkeypatch.setattr(proving, "MOST_LOGITS", 4 * 64 * engine.limits.vocabulary - 1)
+    engine._make_room_to_compare(engine._shadow_pool, [24])
+    assert engine.cannot_compare == (
+        "the smallest size of prompts is 64 tokens; precompile_token_paddings needs a smaller one"
+    )
+
+
 async def test_a_comparison_takes_no_more_steps_than_the_page_says(
     engine: Engine, voices: Voices
 ) -> None:
