@@ -88,7 +88,7 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
         first, heading, then = page.read_text().partition("### Why an attempt was put off")
         (pages / f"then-{page.name}").write_text(heading + then)
         (pages / page.name).write_text(first)
-    monkeypatch.setattr("hotreload.cli.client.explain.shipped", tmp_path.joinpath)
+    monkeypatch.setattr("hotreload.cli.client.explain.find_shipped", tmp_path.joinpath)
     entries.cache_clear()
     try:
         assert {entry.codes for entry in entries()} == before
