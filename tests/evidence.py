@@ -42,9 +42,9 @@ def judged(
     if unproven:
         evidence = replace_evidence(evidence, unproven_evidence(unproven))
     if baked:
-        from hotreload.features.bake.events import BakeTold
+        from hotreload.features.bake.events import BakeChanged
 
-        evidence = replace_evidence(evidence, BakeTold(0, attempt.revision, baked).evidence)
+        evidence = replace_evidence(evidence, BakeChanged(0, attempt.revision, baked).evidence)
     if behaviour or not_compared:
         from hotreload.features.compare.evidence import evidence_of
 

@@ -57,7 +57,7 @@ class FeatureReport:
     def holds(self, status: Fields) -> str | None:
         """Return how the feature holds requests, from the fields of a status; None if it does not.
 
-        For example "holds 2 requests while somebody has it paused".
+        For example "holds 2 requests during a pause".
         """
         return None
 

@@ -35,7 +35,7 @@ from hotreload.events import (
     Warmup,
     WorkerMoved,
 )
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.evidence import BAKE
 from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.features.command.events import CommandBegan
@@ -384,14 +384,14 @@ BAKES = (
         (
             GenerationLive(SECOND),
             AttemptFinished(judged(live(2, TWO), behaviour=COMPARED), SECOND),
-            BakeTold(2, TWO, baked(BakeOutcome.BAKING, 0)),
+            BakeChanged(2, TWO, baked(BakeOutcome.BAKING, 0)),
         ),
         baking,
     ),
-    Scene("few answer", (BakeTold(2, TWO, baked(BakeOutcome.HELD, 3, "120 answers are few")),)),
+    Scene("few answer", (BakeChanged(2, TWO, baked(BakeOutcome.HELD, 3, "120 answers are few")),)),
     Scene(
         "it is convicted",
-        (BakeTold(2, TWO, baked(BakeOutcome.CONVICTED, 40, _WORSE)),),
+        (BakeChanged(2, TWO, baked(BakeOutcome.CONVICTED, 40, _WORSE)),),
         lambda observed: setattr(observed, "bake", None),
     ),
     Scene(

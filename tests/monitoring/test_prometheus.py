@@ -27,7 +27,7 @@ from hotreload.events import (
     TroubleNews,
     WorkerMoved,
 )
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.pause.events import PauseBegan
@@ -170,7 +170,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
                     replica.request_finished("/generate", 500, 0.1)
                 for worker in range(1, 5):
                     replica.observe(WorkerMoved(worker, is_serving=False, why="it ended"))
-                replica.observe(BakeTold(9, NINTH.revision, Bake(BakeOutcome.CONVICTED, 1.0, 2.0)))
+                replica.observe(
+                    BakeChanged(9, NINTH.revision, Bake(BakeOutcome.CONVICTED, 1.0, 2.0))
+                )
                 prometheus.until_fires("AnswersWithheld")
                 prometheus.until_fires("BakeConvicted")
                 prometheus.until_fires("WorkerLost")

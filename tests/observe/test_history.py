@@ -38,7 +38,7 @@ from hotreload.events import (
     WorkerMoved,
     event_fields,
 )
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.command.events import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
@@ -95,9 +95,9 @@ EVENTS: list[tuple[Event, str]] = [
         "source.passed_over",
     ),
     (AnswersWithheld(generation(), 24), "answers.withheld"),
-    (BakeTold(7, STEP_7, Bake(BakeOutcome.BAKING, NOON, NOON + 300)), "bake.began"),
+    (BakeChanged(7, STEP_7, Bake(BakeOutcome.BAKING, NOON, NOON + 300)), "bake.began"),
     *(
-        (BakeTold(7, STEP_7, Bake(outcome, NOON, NOON + 300)), f"bake.{outcome.value}")
+        (BakeChanged(7, STEP_7, Bake(outcome, NOON, NOON + 300)), f"bake.{outcome.value}")
         for outcome in BakeOutcome
         if outcome is not BakeOutcome.BAKING
     ),
@@ -182,7 +182,7 @@ def test_how_an_attempt_baked_stands_with_it() -> None:
     history = History([went_live(8), went_live(7)], word=WORD)
     counts = SignalCount("empty", 40, 0.2, 0.5, 20, 0.007, 0.04, 0.1)
     bake = Bake(BakeOutcome.CONVICTED, NOON, NOON + 300, 100, 6, 1000, (counts,), "they are worse")
-    history.observe(BakeTold(7, STEP_7, bake))
+    history.observe(BakeChanged(7, STEP_7, bake))
     there, other = history.snapshot()["attempts"][::-1]
     assert other["bake"] is None
     assert there["bake"]["outcome"] == "convicted"

@@ -25,7 +25,7 @@ from hotreload.events import (
     StateSaved,
     Wait,
 )
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
@@ -286,13 +286,13 @@ def test_the_last_comparison_is_told_also_of_what_was_refused() -> None:
 def test_a_bake_is_counted_as_it_stands_and_as_it_ends() -> None:
     empty = SignalCount("empty", 3, 0.01, 0.1, 20, 0.01, 0.04, None)
     bake = Bake(BakeOutcome.BAKING, 1.7e9, 1.8e9, 120, 1, 1000, (empty,))
-    metrics = after(BakeTold(2, STEP_7, bake), reports=reports(bake=lambda: bake))
+    metrics = after(BakeChanged(2, STEP_7, bake), reports=reports(bake=lambda: bake))
     assert value(metrics, "bake_since_timestamp_seconds") == 1.7e9
     assert value(metrics, "bake_answers", weights="new") == 120
     assert value(metrics, "bake_signals", signal="empty", weights="old") == 20
     assert value(metrics, "bake_signals", signal="error", weights="new") == 0
-    convicted = BakeTold(2, STEP_7, replace(bake, outcome=BakeOutcome.CONVICTED))
-    metrics = after(BakeTold(2, STEP_7, bake), convicted)
+    convicted = BakeChanged(2, STEP_7, replace(bake, outcome=BakeOutcome.CONVICTED))
+    metrics = after(BakeChanged(2, STEP_7, bake), convicted)
     assert value(metrics, "bakes_total", outcome="convicted") == 1
     assert value(metrics, "bakes_total", outcome="promoted") == 0
     assert value(metrics, "bake_since_timestamp_seconds") == 0

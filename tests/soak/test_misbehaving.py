@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hotreload.events import Warmup
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
@@ -167,7 +167,7 @@ async def test_what_misbehaves_is_refused_and_nothing_good_is_and_nobody_hears_i
     assert refused == REFUSED_BY
     good = [attempt for kind, attempt in attempts if not kind]
     assert [each.outcome for each in good] == [Outcome.LIVE] * GOOD
-    baked = [each.bake.outcome for each in running.happened if isinstance(each, BakeTold)]
+    baked = [each.bake.outcome for each in running.happened if isinstance(each, BakeChanged)]
     assert BakeOutcome.CONVICTED not in baked
     assert streams.failures == []
     assert streams.wrong == []

@@ -21,7 +21,7 @@ from hotreload.features.bake.bake_words import (
     too_few_words,
 )
 from hotreload.features.bake.conduct import Conduct, Conducts
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.evidence import BAKE, bake_of
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.one_bake import OneBake
@@ -77,22 +77,22 @@ class Bakes:
     @property
     def conviction(self) -> Bake | None:
         """The judgement on live weights that are being rolled back; None without one."""
-        return self._way_out.told
+        return self._way_out.conviction
 
     # --- what happens ------------------------------------------------------------------------
 
     def _begin_with(self, live: Generation) -> None:
         """Promote the weights of a start: the answers of others are forgotten."""
         for attempt in tuple(self.attempts.ledger.history):
-            told = bake_of(attempt.facts)
-            if told is not None and told.outcome in UNDER_WAY:
+            state = bake_of(attempt.facts)
+            if state is not None and state.outcome in UNDER_WAY:
                 words = "the daemon was restarted meanwhile; what a start serves is not judged anew"
-                cut = replace(told, outcome=BakeOutcome.CUT_SHORT, words=words)
-                self._tell(attempt.generation or 0, attempt.revision, cut)
+                cut = replace(state, outcome=BakeOutcome.CUT_SHORT, words=words)
+                self._note(attempt.generation or 0, attempt.revision, cut)
         self._live = live
-        if (told := self._conviction_before(live)) is not None:
+        if (state := self._conviction_before(live)) is not None:
             self._convicted.add(live.fingerprint)
-            self._way_out.take(live, told)
+            self._way_out.take(live, state)
         else:
             self._promote(self.conducts.of(live))
         self._news.set()
@@ -106,8 +106,8 @@ class Bakes:
         if ledger.pinned or not self.rules.time:
             return None
         made = next((each for each in ledger.history if _made_live(each, live)), None)
-        told = bake_of(made.facts) if made is not None else None
-        return told if told is not None and told.outcome is BakeOutcome.CONVICTED else None
+        state = bake_of(made.facts) if made is not None else None
+        return state if state is not None and state.outcome is BakeOutcome.CONVICTED else None
 
     def observe(self, event: Event) -> None:
         """Begin to judge what went live, and take what an operator pinned as promoted."""
@@ -138,22 +138,22 @@ class Bakes:
 
     def _begin(self, live: Generation) -> None:
         new = self.conducts.of(live)
-        if live.fingerprint in self._convicted:  # somebody forced it: it has another chance
+        if live.fingerprint in self._convicted:  # an operator forced it: it has another chance
             self._convicted.discard(live.fingerprint)
             new = self.conducts.begin_anew(live)
         new.generation = live
         old = self._control_for(new)
         if self._bakes_with(new):
             return
-        is_pinned = self.attempts.ledger.pinned  # nobody could leave it
+        is_pinned = self.attempts.ledger.pinned  # no rollback could leave it
         if old is None or new in self._promoted or not self.rules.time or is_pinned:
             self._promote(new)
             return
         clock, wall = self.attempts.clock(), self.attempts.wall()
         bake = OneBake(live, new, old, self.rules, clock, wall)
-        new.heard = lambda: self._look(bake)
+        new.on_answer = lambda: self._look(bake)
         self._bakes.append(bake)
-        self._tell(live.number, live.revision, bake.describe())
+        self._note(live.number, live.revision, bake.describe())
 
     def _go_on_with(self, live: Generation) -> None:
         """Judge what we went back to ourselves as far as it was not judged before it was left."""
@@ -220,42 +220,42 @@ class Bakes:
             self._convict(bake)
         elif self.attempts.clock() < bake.began + bake.rules.time:
             return
-        elif bake.could_tell:
-            told = bake.describe(BakeOutcome.PROMOTED)
-            self._end(bake, replace(told, words=promoted_words(told)))
+        elif bake.is_decidable:
+            state = bake.describe(BakeOutcome.PROMOTED)
+            self._end(bake, replace(state, words=promoted_words(state)))
             self._promote(bake.new)
         else:
-            self._cannot_tell(bake)
+            self._end_undecided(bake)
 
     def _convict(self, bake: OneBake) -> None:
-        told = bake.describe(BakeOutcome.CONVICTED)
-        self._condemn(bake, replace(told, words=convicted_words(told, bake.found)))
+        state = bake.describe(BakeOutcome.CONVICTED)
+        self._condemn(bake, replace(state, words=convicted_words(state, bake.found)))
 
-    def _cannot_tell(self, bake: OneBake) -> None:
+    def _end_undecided(self, bake: OneBake) -> None:
         """Do as the operator decided for too few answers; what others have followed is let be."""
-        wish, told = bake.rules.inconclusive, bake.describe(BakeOutcome.INCONCLUSIVE)
+        wish, state = bake.rules.inconclusive, bake.describe(BakeOutcome.INCONCLUSIVE)
         is_live = self._is_live(bake)
         if wish == "hold" and is_live and self.attempts.clock() < bake.longest:
             if not bake.is_held:
                 bake.is_held = True
-                words = too_few_words(told, "it goes on until [bake] max_time")
-                self._tell(
+                words = too_few_words(state, "it goes on until [bake] max_time")
+                self._note(
                     bake.generation.number, bake.generation.revision, bake.describe(words=words)
                 )
         elif wish == "rollback" and is_live:
-            self._condemn(bake, replace(told, words=too_few_words(told, "so it is left")))
+            self._condemn(bake, replace(state, words=too_few_words(state, "so it is left")))
         else:
-            self._end(bake, replace(told, words=too_few_words(told, "it counts as promoted")))
+            self._end(bake, replace(state, words=too_few_words(state, "it counts as promoted")))
             self._promote(bake.new)
 
-    def _condemn(self, bake: OneBake, told: Bake) -> None:
+    def _condemn(self, bake: OneBake, state: Bake) -> None:
         """Refuse these weights, and leave them if they are live."""
-        self._end(bake, told)
+        self._end(bake, state)
         self._convicted.add(bake.generation.fingerprint)
         if self._live is not None and self._is_live(bake):
-            self._way_out.take(self._live, told)
+            self._way_out.take(self._live, state)
         else:
-            self._refuse(bake.generation.revision, refusal_of(told))
+            self._refuse(bake.generation.revision, refusal_of(state))
 
     def _refuse(self, revision: Revision, reason: Reason) -> None:
         """Refuse a convicted revision that is not live any more."""
@@ -268,9 +268,11 @@ class Bakes:
         conduct = self.conducts.of(live)
         conduct.generation = live
         self._convicted.discard(live.fingerprint)
-        if (told := self._way_out.told) is not None:  # a restart must not leave it all the same
-            vouched = replace(told, outcome=BakeOutcome.VOUCHED, words=words)
-            self._tell(live.number, live.revision, vouched)
+        if (
+            state := self._way_out.conviction
+        ) is not None:  # a restart must not leave it all the same
+            vouched = replace(state, outcome=BakeOutcome.VOUCHED, words=words)
+            self._note(live.number, live.revision, vouched)
         self._way_out.forget()
         self._promote(conduct)
         self._news.set()
@@ -281,13 +283,13 @@ class Bakes:
             if generation and bake.new.generation.fingerprint == generation.fingerprint:
                 self._end(bake, bake.describe(outcome, words))
 
-    def _end(self, bake: OneBake, told: Bake) -> None:
+    def _end(self, bake: OneBake, state: Bake) -> None:
         self._bakes.remove(bake)
         bake.end()
-        self._tell(bake.generation.number, bake.generation.revision, told)
+        self._note(bake.generation.number, bake.generation.revision, state)
 
-    def _tell(self, generation: int, revision: Revision, told: Bake) -> None:
-        self.attempts.note_late(BakeTold(generation, revision, told))
+    def _note(self, generation: int, revision: Revision, state: Bake) -> None:
+        self.attempts.note_late(BakeChanged(generation, revision, state))
         self._is_saved = False
 
     def _promote(self, conduct: Conduct) -> None:

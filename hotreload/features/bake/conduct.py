@@ -37,7 +37,7 @@ class Conduct:
         """Errors among the first that began."""
         self.tallies: list[SignalTally] = []
         """Those that count each further one."""
-        self.heard: Callable[[], None] = _nobody
+        self.on_answer: Callable[[], None] = _ignore
         """Called after each one that ended."""
         self._begun = 0
 
@@ -54,7 +54,7 @@ class Conduct:
         self.early_errors += place < FIRST_ANSWERS and Signal.ERROR in seen.signals
         for tally in self.tallies:
             tally.add(seen)
-        self.heard()
+        self.on_answer()
 
     def leave(self) -> None:
         """Count no longer one that a client, a swap or a lost engine ended."""
@@ -148,5 +148,5 @@ class Conducts:
         self._by_weights = kept
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Ignore the end of an answer."""

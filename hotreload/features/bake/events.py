@@ -17,7 +17,7 @@ NOT_PROMOTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class BakeTold(LateEvidence):
+class BakeChanged(LateEvidence):
     """A bake began, goes on beyond its time, or is over."""
 
     generation: int
@@ -44,5 +44,5 @@ class BakeTold(LateEvidence):
         return Evidence(BAKE, outcome, words, {"bake": bake_fields(self.bake)})
 
     def fields(self) -> Fields:
-        told = revision_fields(self.revision) | bake_fields(self.bake)
-        return {"generation": self.generation, **told}
+        added = revision_fields(self.revision) | bake_fields(self.bake)
+        return {"generation": self.generation, **added}

@@ -46,18 +46,18 @@ def _signal_fields(count: SignalCount) -> Fields:
 
 def bake_of(facts: Mapping[str, Any]) -> Bake | None:
     """Read the bake in an attempt's fields; None if there is none, or it cannot be read."""
-    if not (told := facts.get("bake")):
+    if not (fields := facts.get("bake")):
         return None
     try:
         return Bake(
-            BakeOutcome(told["outcome"]),
-            since=_seconds_of(told["since"]),
-            until=_seconds_of(told["until"]),
-            answers=told["answers"],
-            against=told["against"],
-            old_answers=told["old_answers"],
-            signals=tuple(map(_count_of, told["signals"])),
-            words=told["reason"] or "",
+            BakeOutcome(fields["outcome"]),
+            since=_seconds_of(fields["since"]),
+            until=_seconds_of(fields["until"]),
+            answers=fields["answers"],
+            against=fields["against"],
+            old_answers=fields["old_answers"],
+            signals=tuple(map(_count_of, fields["signals"])),
+            words=fields["reason"] or "",
         )
     except (KeyError, TypeError, ValueError):  # another hotreload may have written it
         return None
@@ -71,10 +71,10 @@ def words_of_bake(attempt: Fields, at_length: bool) -> AttemptWords:
     return AttemptWords(notes=[f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"])
 
 
-def _count_of(told: Mapping[str, Any]) -> SignalCount:
-    new = (told["answers"], told["low"], told["high"])
-    old = (told["old_answers"], told["old_low"], told["old_high"])
-    return SignalCount(told["signal"], *new, *old, told["finds"])
+def _count_of(fields: Mapping[str, Any]) -> SignalCount:
+    new = (fields["answers"], fields["low"], fields["high"])
+    old = (fields["old_answers"], fields["old_low"], fields["old_high"])
+    return SignalCount(fields["signal"], *new, *old, fields["finds"])
 
 
 def _seconds_of(stamp: str) -> float:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from hotreload.features.bake.conduct import Conduct
 from hotreload.features.bake.judgement import Bake, BakeOutcome
-from hotreload.features.bake.rule import Sides, SignalTally, convicted_of, could_tell, counts_of
+from hotreload.features.bake.rule import Sides, SignalTally, convicted_of, counts_of, is_decidable
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.signals import Signal
 from hotreload.types import Generation
@@ -41,9 +41,9 @@ class OneBake:
         self.old.tallies.remove(self._old_tally)
 
     @property
-    def could_tell(self) -> bool:
+    def is_decidable(self) -> bool:
         """True if bad weights could have been found by now."""
-        return could_tell(self._sides)
+        return is_decidable(self._sides)
 
     @property
     def due(self) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from hotreload.events import Event
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.evidence import CONVICTED_ANSWERS, bake_fields
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.signals import Signal
@@ -40,7 +40,7 @@ class BakeReport(FeatureReport):
 
     def observe(self, event: Event) -> None:
         """Count how bakes end."""
-        if isinstance(event, BakeTold) and event.bake.outcome in self._ended:
+        if isinstance(event, BakeChanged) and event.bake.outcome in self._ended:
             outcome = event.bake.outcome
             self._ended = {**self._ended, outcome: self._ended[outcome] + 1}
 
@@ -57,8 +57,8 @@ class BakeReport(FeatureReport):
         """Object while it bakes, and while it is being left."""
         if self._baked.now is not None:
             return Objection(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
-        if (told := self._baked.conviction) is not None:
-            return Objection(told.outcome.value, f"{live} is being left: {told.words}")
+        if (conviction := self._baked.conviction) is not None:
+            return Objection(conviction.outcome.value, f"{live} is being left: {conviction.words}")
         return None
 
     def gate_fields(self, last: Attempt | None) -> Fields:

@@ -138,7 +138,7 @@ def finds(sides: Sides, signal: Signal) -> float | None:
     return enough / answers
 
 
-def could_tell(sides: Sides) -> bool:
+def is_decidable(sides: Sides) -> bool:
     """True if there are answers enough, on both sides, that bad weights could have been found."""
     return sides.old.ended >= MIN_ANSWERS and any(
         finds(sides, signal) is not None for signal in sides.signals

@@ -27,12 +27,12 @@ class WayOut:
         self._stuck = Trouble(CONVICTED_ANSWERS, publish)
         self._left: Generation | None = None
         self._due = 0.0
-        self.told: Bake | None = None
+        self.conviction: Bake | None = None
         """The judgement for which it is to be left; None where nothing is."""
 
-    def take(self, left: Generation, told: Bake) -> None:
+    def take(self, left: Generation, conviction: Bake) -> None:
         """Leave this generation, as soon as may be."""
-        self._left, self.told, self._due = left, told, self._clock()
+        self._left, self.conviction, self._due = left, conviction, self._clock()
 
     def look_again(self) -> None:
         """Look at once: another one may be live."""
@@ -40,7 +40,7 @@ class WayOut:
 
     def forget(self) -> None:
         """Leave nothing."""
-        self._left = self.told = None
+        self._left = self.conviction = None
         self._stuck.set(None)
 
     @property
@@ -50,10 +50,10 @@ class WayOut:
 
     async def turn(self, live: Generation | None, leave: Leave) -> tuple[Generation, Reason] | None:
         """Roll back if a try is due; return the generation that is not live any more, and why."""
-        left, told = self._left, self.told
-        if left is None or told is None or self._clock() < self._due:
+        left, conviction = self._left, self.conviction
+        if left is None or conviction is None or self._clock() < self._due:
             return None
-        reason = refusal_of(told)
+        reason = refusal_of(conviction)
         if left != live:
             self.forget()
             return left, reason

@@ -150,7 +150,7 @@ def _outcome(
         return None, lines.so_far, f"took longer than {within:g} s ([command] timeout)"
     if code is None or code < 0:
         name = signal.strsignal(-code) if code else None
-        return None, lines.so_far, f"was ended by a signal: {name or 'nobody knows which'}"
+        return None, lines.so_far, f"was ended by a signal: {name or 'an unknown one'}"
     return code, lines.so_far, ""
 
 

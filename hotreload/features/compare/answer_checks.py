@@ -48,7 +48,7 @@ def _mark(kind: str, text: str, answer: str) -> bool | None:
     return found
 
 
-def _stop(*told: object) -> None:
+def _stop(*received: object) -> None:
     raise _TooLong
 
 

@@ -46,7 +46,7 @@ async def checked_answers(
         for (_, each), (was, now) in zip(expecting, batched(marks, 2), strict=True)
     ]
     pairs = zip(expecting, found, strict=True)
-    _tell([name for (name, _), each in pairs if None in (each.was_right, each.is_right)])
+    _log_unmarked([name for (name, _), each in pairs if None in (each.was_right, each.is_right)])
     return found
 
 
@@ -60,7 +60,7 @@ def _pair_with_checks(
             yield name, CheckedAnswers(question.prompt, question.check, one.text, other.text)
 
 
-def _tell(late: Sequence[str]) -> None:
+def _log_unmarked(late: Sequence[str]) -> None:
     if late:
         named = late[:NAMED_QUESTIONS]
         log.warning("behaviour.not_marked", extra={"answers_to": named, "count": len(late)})
@@ -70,10 +70,10 @@ def _marks(checks: Sequence[tuple[str, str, str]]) -> Sequence[bool | None]:
     """Run the program; it bounds its own time. NotJudged if it could not mark them."""
     # Isolated: neither our modules nor the caller's folder are among what it imports.
     argv = [sys.executable, "-I", answer_checks.__file__]
-    told = json.dumps(checks).encode()
+    given = json.dumps(checks).encode()
     try:
         ended = subprocess.run(
-            argv, input=told, stdout=subprocess.PIPE, start_new_session=True, check=True
+            argv, input=given, stdout=subprocess.PIPE, start_new_session=True, check=True
         )
     except (OSError, subprocess.SubprocessError) as fault:
         raise NotJudged(f"the program that marks answers did not run: {fault}") from fault

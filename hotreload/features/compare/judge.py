@@ -52,7 +52,7 @@ class AllComparisons:
     """Has the requests of clients that both weights are led along."""
     known: KnownAnswers
     """Has what the live weights answered when they were new."""
-    tell: Callable[[LiveCompared], None]
+    record: Callable[[LiveCompared], None]
     """Record and publish what was found after the weights went live."""
     leave: Callable[[Reason, Generation], None]
     """Have live weights left that make no numbers."""
@@ -170,7 +170,7 @@ class CompareJudge:
     def _record(self, case: Case, found: Evidence) -> None:
         live = case.progress.generation
         assert live is not None, "what is live has a number"
-        self._shared.tell(LiveCompared(live.number, live.revision, found))
+        self._shared.record(LiveCompared(live.number, live.revision, found))
 
 
 def _both(case: Case) -> BothWeights:

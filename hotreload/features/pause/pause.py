@@ -20,11 +20,11 @@ from hotreload.troubles import Trouble
 from hotreload.types import By
 
 FORBIDDEN = (
-    "[pause] limit = 0 lets nobody pause; leave the pause out: new weights go live beside "
+    "[pause] limit = 0 forbids pauses; leave the pause out: new weights go live beside "
     "those that answer, and no answer is made by two of them"
 )
 LOOK_FOR_THE_CALLER = (
-    "find out what became of who paused; the next pause, or POST /continue_generation, ends this"
+    "find out what became of the caller; the next pause, or POST /continue_generation, ends this"
 )
 
 

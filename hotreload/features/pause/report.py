@@ -57,7 +57,7 @@ class PauseReport(FeatureReport):
         """Say how many requests wait for its end."""
         pause = status.get("pause")
         held = pause and count_of(pause["held"], "request")
-        return f"holds {held} while somebody has it paused" if held else None
+        return f"holds {held} during a pause" if held else None
 
     def rows(self, status: Fields) -> Iterable[Fields]:
         """Return its row."""

@@ -86,7 +86,7 @@ def _operation(words: str, shape: str, **more: Any) -> Operation:
 
 OF_PAUSES: Operations = {
     ("POST", "/pause_generation"): _operation(
-        "SGLang's: those who come wait, until it is over.", "Paused", body=PAUSE, may_be_empty=True
+        "SGLang's: new requests wait, until it is over.", "Paused", body=PAUSE, may_be_empty=True
     ),
     ("POST", "/continue_generation"): _operation(
         "SGLang's: end a pause.", "Continued", body=CONTINUE, may_be_empty=True
@@ -128,8 +128,8 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
     async def continue_generation(request: Request) -> Response:
         await read_fields(request, CONTINUE, may_be_empty=True)
         stood = here().end(requester("continue", request))
-        told = {"message": "Generation continued successfully.", "status": "ok", "success": True}
-        return Json({**told, "was_paused": stood})
+        body = {"message": "Generation continued successfully.", "status": "ok", "success": True}
+        return Json({**body, "was_paused": stood})
 
     @guarded.post("/pause")
     async def pause_by_mode(
@@ -160,17 +160,17 @@ async def _pause(
     If the caller leaves meanwhile the pause stands on until its time is over.
     """
     running = RunningRequests.ABORT if mode == RunningRequests.ABORT else RunningRequests.FINISH
-    gate.engines()  # NotServing while there is nobody to hold
-    await request.body()  # or a client that left could not be told from one that still sends
+    gate.engines()  # NotServing while no engine serves
+    await request.body()  # or a client that left looks like one that still sends
     by = requester("pause", request, route=request.url.path)
     pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):
-            await _nobody_runs(pause, gate, aborts=running is RunningRequests.ABORT)
+            await _until_none_runs(pause, gate, aborts=running is RunningRequests.ABORT)
     return {"success": True, "mode": mode, "mode_applied": running.value}
 
 
-async def _nobody_runs(pause: Pause, gate: Gate[Any], *, aborts: bool) -> None:
+async def _until_none_runs(pause: Pause, gate: Gate[Any], *, aborts: bool) -> None:
     while pause.stands:
         if aborts:
             await asyncio.gather(*(engine.abort_asked(None) for engine in gate.engines()))

@@ -13,7 +13,7 @@ from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.bakes import Bakes
-from hotreload.features.bake.events import BakeTold
+from hotreload.features.bake.events import BakeChanged
 from hotreload.features.bake.evidence import BAKE, BLANK, bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.rule import MIN_ANSWERS
@@ -46,12 +46,12 @@ class Baked(World):
     @property
     def told(self) -> list[tuple[int, BakeOutcome]]:
         """What was told of bakes: the generation, and how it stands."""
-        events = (each for each in self.happened if isinstance(each, BakeTold))
+        events = (each for each in self.happened if isinstance(each, BakeChanged))
         return [(each.generation, each.bake.outcome) for each in events]
 
     @property
     def last(self) -> Bake:
-        return [each.bake for each in self.happened if isinstance(each, BakeTold)][-1]
+        return [each.bake for each in self.happened if isinstance(each, BakeChanged)][-1]
 
     def answered(self, count: int, *, empty: int = 0, of: Generation | None = None) -> None:
         """So many answers, of which the last ones are empty, by what is live."""
@@ -554,7 +554,7 @@ async def test_a_fault_of_ours_costs_no_client_an_answer_and_stops_nothing(
     await world.goes_live(ONE)
     monkeypatch.setattr(one_bake, "convicted_of", broken)
     world.answered(1)
-    monkeypatch.setattr(one_bake, "could_tell", broken)
+    monkeypatch.setattr(one_bake, "is_decidable", broken)
     world.now += 300
     await world.goes_live(TWO)
     await turn_until(lambda: len(caplog.records) >= 2)

@@ -15,9 +15,9 @@ from hotreload.features.bake.rule import (
     Sides,
     SignalTally,
     convicted_of,
-    could_tell,
     counts_of,
     finds,
+    is_decidable,
     long_from,
     tally_of,
 )
@@ -115,10 +115,10 @@ def test_the_smallest_increase_that_would_be_found_is_the_smallest() -> None:
 
 
 def test_too_few_answers_on_either_side_can_tell_nothing() -> None:
-    assert could_tell(Sides(tally(MIN_ANSWERS), tally(1000)))
-    assert not could_tell(Sides(tally(MIN_ANSWERS - 1), tally(1000)))
-    assert not could_tell(Sides(tally(1000), tally(5)))
-    assert not could_tell(Sides(tally(1000), tally(0)))
+    assert is_decidable(Sides(tally(MIN_ANSWERS), tally(1000)))
+    assert not is_decidable(Sides(tally(MIN_ANSWERS - 1), tally(1000)))
+    assert not is_decidable(Sides(tally(1000), tally(5)))
+    assert not is_decidable(Sides(tally(1000), tally(0)))
 
 
 # --- simulated -------------------------------------------------------------------------------
