@@ -123,7 +123,7 @@ async def compare_once(
 
     They are folders, or `org/name@revision`, downloaded into `cache`. The checks are those of a
     reload; nothing goes live. The questions are those of every comparison, and a `corpus`. `begins`
-    hears of each step. It raises what is wrong.
+    is called at each step. Raises the first fault.
     """
     fetch = partial(_on_this_disk, cache=cache, digests=Digests(), token=token, publish=publish)
     names = (str(live), str(new))

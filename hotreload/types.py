@@ -25,7 +25,7 @@ AS_ASKED = "asked"
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """The caller who asked for a change, when, and for which reason in the caller's words."""
+    """The caller of a change, with the time and the caller's reason."""
 
     verb: str
     """reload, rollback, perturb, version, pin or unpin; START for what a start tried, the name of a
@@ -251,7 +251,7 @@ class Generation:
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
     version: str = field(default="", compare=False)
-    """The version that the caller who ordered these weights gave them; empty for none."""
+    """The version given by the caller who ordered these weights; empty for none."""
 
     @property
     def weight_version(self) -> str:

@@ -26,6 +26,8 @@ REVIEWED = {
     "loading": "of the library's contract: the property StagedWeights.loading",
     "released": "of the library's contract: the property HotEngine.released",
     "setting": "the module of Setting",
+    "held": "the contract's word for requests that wait at a closed gate",
+    "staging": "the contract's name of the phase, whose progress this is",
     "padding": "the field's word for what fills a batch",
     "sharding": "the engine's word for how an array lies on devices",
     "staged": "of the library's contract: the property HotEngine.staged",

@@ -59,7 +59,7 @@ class AttemptPolicy:
     """The consequences that an attempt may have, decided before it begins."""
 
     by: By | None = None
-    """The caller who ordered the attempt; None is the source."""
+    """The caller of the attempt; None is the source."""
     rest: float = 0.0
     """Seconds after it goes live in which no newer revision is tried."""
     blame: bool = True

@@ -40,7 +40,7 @@ class PastGeneration:
     """Empty when the weights were made in memory and have no files."""
     since: float
     version: str = ""
-    """The version that the caller who ordered these weights gave them."""
+    """The version given by the caller of these weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Ledger:
     rest_until: float = 0.0
     pinned: bool = False
     pins: deque[By] = field(default_factory=lambda: deque(maxlen=KEPT_PINS))
-    """Records of who pinned and unpinned, newest first."""
+    """Records of pins and unpins, newest first."""
     generations: deque[PastGeneration] = field(
         default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
     )

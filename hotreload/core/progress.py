@@ -85,7 +85,7 @@ class AttemptProgress:
         self.loading: LoadFacts | None = None
         """Facts of the staging of its weights, once they are staged."""
         self.version = ""
-        """The version that the caller who ordered these weights gave them."""
+        """The version given by the caller of these weights."""
         self.reach = reach
         self._clock = clock
         self.ended: Attempt

@@ -1,4 +1,4 @@
-"""The form of messages between ranks, and bounds on their size and depth, whoever wrote them."""
+"""The form of messages between ranks, and bounds on their size and depth."""
 
 import json
 import math

@@ -1,8 +1,8 @@
 """The steps that all ranks of an engine take: one table, which rank 0 and the others read.
 
-Rank 0 begins a step, each other rank does its part of it and votes. To add one: a line here, what
-a follower does for it in `Following`, and who begins it on rank 0 (`OverRanks` while the engine
-runs, `Lead` before there is one).
+Rank 0 begins a step; each other rank does its part of the step and votes. To add a step: a line
+here, the follower's part in `StepFollower`, and its beginning on rank 0 (`OverRanks` while the
+engine runs, `Lead` before that).
 """
 
 import asyncio

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
 from hotreload.hosts.bounds import LONGEST_WORDS, NotBelieved, number, parse_bounded, table, words
-from hotreload.hosts.signed_reader import Ear
+from hotreload.hosts.message_reader import MessageReader
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Reason
@@ -151,7 +151,7 @@ class Chair:
     def __init__(self, store: Store, others: Sequence[int]) -> None:
         self.others = others
         self._store = store
-        self._ear = Ear(store)
+        self._ear = MessageReader(store)
         self._number = 0
         self._oldest = 1
         """The first step that the store still holds."""
@@ -196,7 +196,7 @@ class Chair:
                 raise NotBelieved(f"it is rank {ballot.rank}'s")
             return ballot
 
-        return await self._ear.hear(_key(step.number, rank), read, within)
+        return await self._ear.receive(_key(step.number, rank), read, within)
 
 
 class Follower:
@@ -204,7 +204,7 @@ class Follower:
 
     def __init__(self, store: Store, rank: int) -> None:
         self._store = store
-        self._ear = Ear(store)
+        self._ear = MessageReader(store)
         self._rank = rank
         self._number = 0
 
@@ -232,7 +232,7 @@ class Follower:
 
     async def _next(self) -> Step:
         self._number += 1
-        step = await self._ear.hear(_key(self._number), self._read)
+        step = await self._ear.receive(_key(self._number), self._read)
         assert step is not None, "it is waited for without end"
         return step
 

@@ -41,8 +41,8 @@ class Observers:
     ) -> None:
         """`reports`, `routes` and `reasons` come from the features.
 
-        `word` puts a judge's findings into words, by the judge's name. `heard` returns the seconds
-        since each other rank's last sign of life.
+        `word` puts a judge's findings into words, by the judge's name. `silences` returns the
+        seconds since each other rank's last sign of life.
         """
         on_device = settings.reload.keep_previous == "device"
         self.picture = Picture(

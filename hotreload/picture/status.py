@@ -264,7 +264,7 @@ def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[Fields]:
 
 
 def _overruled_fields(overruled: Overrule) -> Fields:
-    """Return the operator who overrules the source, and the overruled wish."""
+    """Return the overruling operator, and the overruled wish."""
     return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 

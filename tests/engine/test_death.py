@@ -64,7 +64,7 @@ async def test_a_dying_part_is_noticed_within_a_second_and_signals_nobody(
     await real.ask(engine)
     began = time.monotonic()
     await real.ask(engine)
-    died = asyncio.create_task(engine.died())
+    died = asyncio.create_task(engine.wait_until_dead())
     break_it(engine)
     started = time.monotonic()
     with pytest.raises(EngineLost):
@@ -122,7 +122,7 @@ async def test_an_engine_that_hangs_counts_as_dead(
         hang_it(engine, lambda *args, **kwargs: release.wait() and fail())
         asking = asyncio.create_task(real.ask(engine, max_new_tokens=1))
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
-            await asyncio.wait_for(engine.died(), PATIENCE)
+            await asyncio.wait_for(engine.wait_until_dead(), PATIENCE)
         with pytest.raises(EngineLost):
             await asking
         release.set()
@@ -141,7 +141,7 @@ async def test_an_idle_loop_that_no_longer_turns_counts_as_hanging(
         await turn_until(lambda: idle() and engine.is_turning(1.5))
         engine._scheduler.scheduler.recv_requests = lambda: release.wait() and fail()
         with pytest.raises(EngineLost, match=r"longer than 0\.5 s"):
-            await asyncio.wait_for(engine.died(), PATIENCE)
+            await asyncio.wait_for(engine.wait_until_dead(), PATIENCE)
         assert not engine.is_turning(1.5)
         release.set()
     assert signals == []
@@ -156,7 +156,7 @@ async def test_one_that_is_given_up_tells_everybody_who_waits_for_it(engine: Eng
     with pytest.raises(EngineLost, match="nobody knows"):
         await asking
     with pytest.raises(EngineLost, match="nobody knows"):
-        await engine.died()
+        await engine.wait_until_dead()
 
 
 async def test_an_exchange_that_breaks_off_leaves_nobody_in_doubt(engine: Engine) -> None:
@@ -165,4 +165,4 @@ async def test_an_exchange_that_breaks_off_leaves_nobody_in_doubt(engine: Engine
     with pytest.raises(EngineLost, match="the exchange broke off"):
         await engine.exchange(staged)
     with pytest.raises(EngineLost):
-        await engine.died()
+        await engine.wait_until_dead()

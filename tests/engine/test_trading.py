@@ -219,7 +219,7 @@ async def test_half_a_set_answers_nobody_and_the_engine_is_lost(
 ) -> None:
     staged, died = (
         await another.stage(folders.checkpoint(2)),
-        asyncio.create_task(another.died()),
+        asyncio.create_task(another.wait_until_dead()),
     )
     monkeypatch.setattr(one_set, "placed", failing_at(3, 4))
     with pytest.raises(EngineLost, match="half exchanged"):

@@ -247,7 +247,7 @@ class Doing:
         from hotreload.errors import EngineLost
 
         try:
-            await self._member.died()
+            await self._member.wait_until_dead()
         except EngineLost as lost:
             return str(lost)
         return "nothing"

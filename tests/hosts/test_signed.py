@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.errors import DeviceUnavailable
-from hotreload.hosts import signed_reader
+from hotreload.hosts import message_reader
 from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import (
     MOST_NUMBER,
@@ -22,7 +22,7 @@ from hotreload.hosts.bounds import (
     words,
 )
 from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
-from hotreload.hosts.signed_reader import MOST_DOUBTS, Doubts
+from hotreload.hosts.message_reader import MOST_DOUBTS, Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from hotreload.types import Generation, Revision, Staged
@@ -133,7 +133,7 @@ def test_who_writes_under_many_keys_does_not_fill_the_log(caplog: pytest.LogCapt
     doubts = Doubts()
     with caplog.at_level(logging.ERROR):
         for key in range(3 * MOST_DOUBTS):
-            doubts.tell(str(key), "it is no step")
+            doubts.log_once(str(key), "it is no step")
     assert len(caplog.records) == MOST_DOUBTS
 
 
@@ -185,7 +185,7 @@ def test_what_is_no_ballot_is_not_believed(text: str) -> None:
 async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signed_reader, "HEARING_SECONDS", 0.02)
+    monkeypatch.setattr(message_reader, "READ_SECONDS", 0.02)
     store, heard = MemoryStore(), asyncio.Queue[Step]()
 
     async def do(step: Step) -> dict[str, str]:

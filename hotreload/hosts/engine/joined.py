@@ -1,10 +1,10 @@
-"""The other processes that hold one engine with this one, from when they are met until it leaves.
+"""The other processes that hold one engine with this one, from the meeting until this one leaves.
 
-One engine after the other may be built over them. All they say goes through a store that anybody
-may write to, so it is signed. A signature is good for one key in one life of the engine, so nothing
-can be said again elsewhere or later. What is not signed by a rank of this life counts as not there:
-a stranger who writes into the store can keep ranks from hearing each other, and make none of them
-do anything.
+One engine after the other may be built over them. All messages go through a store that any process
+may write to, and are signed. A signature is good for one key in one life of the engine: no message
+can be repeated elsewhere or later. A value without a rank's signature of this life counts as
+missing: a stranger who writes into the store can keep ranks from receiving messages, and can make
+none of them do anything.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts.bounds import NotBelieved, words
 from hotreload.hosts.engine.together import MeetingPlace
-from hotreload.hosts.signed_reader import Doubts, Ear
+from hotreload.hosts.message_reader import Doubts, MessageReader
 from hotreload.hosts.upstream.ranks import Ranks, join, leave
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
@@ -50,7 +50,7 @@ class SignedStore(Store):
             signature, _, value = text.partition(" ")
             if hmac.compare_digest(signature.encode(), self._signature(key, value).encode()):
                 return value
-            self._doubts.tell(key, "no rank of this life has signed it")
+            self._doubts.log_once(key, "no rank of this life has signed it")
             if (left := until - time.monotonic()) <= 0:
                 return None
             time.sleep(min(left, UNSIGNED_SECONDS))
@@ -74,11 +74,11 @@ async def signed_for_this_life(
     Each trusts its own number. DeviceUnavailable names a rank that does not know the secret.
     """
     joining = SignedStore(store, secret, BEFORE_LIFE)
-    ear = Ear(joining)
+    ear = MessageReader(joining)
     drawn = {own: secrets.token_hex(NONCE_BYTES)}
     joining.put(_key(own), drawn[own])
     for rank in others:
-        theirs = await ear.hear(_key(rank), _nonce, within)
+        theirs = await ear.receive(_key(rank), _nonce, within)
         if theirs is None:
             raise DeviceUnavailable(
                 f"rank {rank} has not shown within {within:g} s that it knows the secret: compare "

@@ -15,7 +15,7 @@ from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.leaf.measuring import Measured, added_up
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parse_bounded
-from hotreload.hosts.signed_reader import Ear
+from hotreload.hosts.message_reader import MessageReader
 from hotreload.hosts.steps import next_job
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.upstream.store import Store
@@ -42,7 +42,7 @@ class MeetingPlace:
 
     def __init__(self, store: Store, ranks: Ranks) -> None:
         self._store = store
-        self._ear = Ear(store)
+        self._ear = MessageReader(store)
         self._ranks = ranks
         self._told: deque[str] = deque()
         self.within = MEET_SECONDS
@@ -56,13 +56,13 @@ class MeetingPlace:
         if len(self._told) > KEPT_TELLINGS:
             self._store.forget(self._told.popleft())
 
-    async def heard(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
+    async def receive_all(self, name: str, read: Callable[[str], Any] = str) -> list[Any]:
         """Receive the messages of all others, by rank; TryAgain names the ranks without one."""
         until = time.monotonic() + self.within
         return [await self._of(rank, name, read, until) for rank in self._ranks.others]
 
     async def _of(self, rank: int, name: str, read: Callable[[str], Any], until: float) -> Any:
-        told = await self._ear.hear(_key(name, rank), read, until - time.monotonic())
+        told = await self._ear.receive(_key(name, rank), read, until - time.monotonic())
         if told is None:
             raise TryAgain(f"rank {rank} has not come to `{name}` in time", code="late_rank")
         return told
@@ -102,7 +102,7 @@ class BetweenStepsOfAll(BetweenSteps):
         try:
             await in_thread(lambda cancel: self._meeting.tell(name))
             if self._turns.leads:
-                await self.unless_lost(self._meeting.heard(name))
+                await self.unless_lost(self._meeting.receive_all(name))
                 self._turns.order(name, may_be_done)
                 self._front.send(Wake())
             return await self._in_time(name, done, within)
@@ -135,7 +135,7 @@ async def gather(
     """Gather what each rank says of the same, as JSON has it, this one's first; every rank asks."""
     text = json.dumps(own)
     await in_thread(lambda cancel: meeting.tell(name, text))
-    said = await meeting.heard(name, lambda text: read(parse_bounded(text, MOST_TOLD)))
+    said = await meeting.receive_all(name, lambda text: read(parse_bounded(text, MOST_TOLD)))
     return [read(json.loads(text)), *said]
 
 

@@ -269,19 +269,19 @@ class FollowerRefusal:
 
     @contextmanager
     def lend_preparer(self) -> Iterator[RunningEngine]:
-        """Refuse it: nobody is answered here."""
+        """Refuse: only rank 0 answers requests."""
         self._refuse()
         yield
 
     @asynccontextmanager
     async def admit(self, asked: Conditions = UNCONDITIONAL) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse it: nobody is answered here."""
+        """Refuse: only rank 0 answers requests."""
         self._refuse()
         yield
 
     @asynccontextmanager
     async def inspect(self) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse it: nobody is answered here."""
+        """Refuse: only rank 0 answers requests."""
         self._refuse()
         yield
 
@@ -293,7 +293,7 @@ class FollowerRefusal:
         """Return at once: no request is inside."""
 
     def engines(self) -> NoReturn:
-        """Refuse it: nobody is answered here."""
+        """Refuse: only rank 0 answers requests."""
         self._refuse()
 
     def operator(self) -> NoReturn:

@@ -40,25 +40,25 @@ def trusting_ranks_of(settings: Settings) -> Ranks | None:
 
 @asynccontextmanager
 async def meet(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
-    """Meet the others, and be with them; EngineLost, out of the body too, when one is gone.
+    """Meet the other ranks, and stay connected for the block; EngineLost when one is gone.
 
-    A rank that goes by itself tells the others why: none of them can go on without it. They go
-    together when rank 0 goes, and none waits for one that is gone.
+    A rank that leaves sends the others its reason: none of them can go on alone. They leave
+    together when rank 0 leaves, and wait for no rank that is gone.
     """
     log.info("ranks.meeting", extra={"rank": ranks.own, "of": ranks.count, "at": ranks.address})
     joined = await Joined.join(ranks, within)
     log.info("ranks.met", extra={"rank": ranks.own, "of": ranks.count})
-    looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 tells of all others
+    looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 reports all others
     beats = Beats(joined.store, ranks.own, looked_at)
     gone: list[EngineLost] = []
 
-    def hear(why: EngineLost) -> None:
+    def lose_rank(why: EngineLost) -> None:
         gone.append(why)
         lose(why)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(watch(beats, hear), name="beats")
+            beating = tasks.create_task(watch(beats, lose_rank), name="beats")
             yield joined, beats
             beating.cancel()
     except BaseException as end:

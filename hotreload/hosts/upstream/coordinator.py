@@ -1,12 +1,12 @@
 """A program of its own: the coordination service of JAX, through which the ranks of an engine meet.
 
-JAX ends a process as soon as its connection to the service breaks, without a word of ours. In the
-process of rank 0 the service would break with it. Here it ends in two steps: first it answers
-nobody any more, so that every rank hears within a second that rank 0 has ended; but it holds their
-connections until they have gone, too.
+JAX ends a process as soon as its connection to the service breaks, without a message of ours. In
+rank 0's process the service would break with rank 0. Here it ends in two steps: first it answers no
+request any more, so that every rank notices within a second that rank 0 has ended; but it holds
+their connections until they have left, too.
 
-Run as a script it imports nothing of ours. Its first line of input says what to do, its only line
-of output why it cannot; it is empty when it can. The second line says that all ranks have come, a
+Run as a script it imports nothing of ours. Its first line of input says what to do; its only line
+of output says why it cannot, or is empty. The second line of input says that all ranks have come, a
 third that all leave together, and the end of its input is the end of rank 0.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 HOLD_SECONDS = 20.0
 """Time for the others to end; only an end of their hosts takes longer to show."""
 TOLD_WITHIN = 0.5
-"""Seconds until the service has told all connected ranks that it ends."""
+"""Seconds for the service to notify all connected ranks of its end."""
 MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
 """systemd sends them to every process of a unit; the last is its watchdog's."""
 

@@ -1,7 +1,7 @@
-"""Encrypts what rank 0 sends to the others in each turn: they unpickle it, so it must be rank 0's.
+"""Encrypts the messages of rank 0 in each turn: the others unpickle them, so they must be rank 0's.
 
-libzmq's CURVE, with a key pair that follows from the join secret. A server's public key is never
-sent, so to know it is to know the secret: nobody else can speak as rank 0, or hear it.
+libzmq's CURVE, with a key pair derived from the join secret. A server's public key is never sent:
+only a process that has the secret can send as rank 0, or read its messages.
 """
 
 import hashlib
