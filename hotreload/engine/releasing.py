@@ -11,7 +11,7 @@ from typing import Any, override
 from hotreload.engine.switching import SwitchingEngine
 from hotreload.engine.upstream.thread.scheduler import rewrite_pools
 from hotreload.engine.weights.leaf.leaves import Vacated
-from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.engine.weights.memory.one_set import stand_ins
 from hotreload.threads import forgetting_locals, in_thread, run_to_end
 
@@ -77,7 +77,7 @@ class ReleasingEngine(SwitchingEngine):
                 made.append(each.zeros().block_until_ready())
 
         try:
-            with telling_lack_of_memory(what), forgetting_locals():
+            with raise_not_enough_memory(what), forgetting_locals():
                 await run_to_end(in_thread(lambda cancel: make()))
                 await run_to_end(self._between.run(partial(fill, made)))
         finally:

@@ -19,13 +19,13 @@ from hotreload.engine.slots import find_slot
 from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread, forget_caches, rewrite_pools
 from hotreload.engine.upstream.thread.watch import EngineWatch
-from hotreload.engine.weights.leaf.leaves import signature, zeroed
+from hotreload.engine.weights.leaf.leaves import fill_with_zeros, signature
 from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loaders import Comparison
-from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.engine.weights.memory.one_set import Trade, stand_ins
 from hotreload.engine.weights.sets import First, StagingEngine, StagingOptions
-from hotreload.engine.weights.staging import told_to_model
+from hotreload.engine.weights.staged_set import give_to_model
 from hotreload.engine.weights.twins import Original
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import EngineLost, TryAgain
@@ -88,7 +88,7 @@ class SwitchingEngine(StagingEngine):
         return {path: signature(leaf) for path, leaf in self._live_leaves().items()}
 
     def _live_leaves(self) -> dict[str, Any]:
-        return self.layout.named(self.live.weights.leaves)
+        return self.layout.by_path(self.live.weights.leaves)
 
     # --- where two generations can answer -------------------------------------------------------
 
@@ -128,7 +128,7 @@ class SwitchingEngine(StagingEngine):
         Nobody computes with them, so no step waits for it. But they would keep the old weights in
         memory, and LoRA on main makes the live list again from them.
         """
-        for _ in told_to_model(self.layout, weights.leaves):
+        for _ in give_to_model(self.layout, weights.leaves):
             await asyncio.sleep(0)
             self._watch.check()  # a closed engine holds no weights any more
 
@@ -278,7 +278,7 @@ class SwitchingEngine(StagingEngine):
     def _overwrite_pools(self) -> None:
         if not self._scheduler.cannot_overlap:
             self._scheduler.lanes.forget_prefixes()
-        rewrite_pools(self._scheduler.scheduler.tp_worker.get_model_runner(), zeroed)
+        rewrite_pools(self._scheduler.scheduler.tp_worker.get_model_runner(), fill_with_zeros)
         self._forget()
 
     # --- in a thread, while the scheduler thread stands still -------------------------------------
@@ -305,7 +305,7 @@ class SwitchingEngine(StagingEngine):
     async def _open_shadow(
         self, leaves: list[Any], pool: ShadowPool, prompts: int, along: Along | None
     ) -> int:
-        with telling_lack_of_memory():
+        with raise_not_enough_memory():
             made = await in_thread(lambda cancel: pool.make())
         shadow = partial(self._scheduler.lanes.open_shadow, prompts=prompts, along=along)
         open_lane = partial(shadow, leaves, *made)

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
 from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
-from hotreload.engine.weights.memory.spare_processors import Threads, counted
+from hotreload.engine.weights.memory.spare_processors import Threads, count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
@@ -81,7 +81,7 @@ class HotTerms:
 
     def staging_options(self, spool: Path) -> StagingOptions:
         """Return the options of a load, at normal priority: the caller waits for it."""
-        quiet = Quiet(counted(self.staging_threads, "normal"), "normal")
+        quiet = Quiet(count_threads(self.staging_threads, "normal"), "normal")
         return StagingOptions(spool, self.max_drift, self.loader, self.memory, quiet)
 
 

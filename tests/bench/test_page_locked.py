@@ -140,7 +140,7 @@ def test_what_several_readers_give(
                 name = names.popleft()
             except IndexError:
                 break
-            made[name] = reader.made([((Ingredient(name, rule),), live)])[0]
+            made[name] = reader.make_leaves([((Ingredient(name, rule),), live)])[0]
         reader.close()
 
     def staged() -> None:

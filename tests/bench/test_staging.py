@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from hotreload.engine.weights.load.upstream_loading import load_shadow
-from hotreload.engine.weights.memory.spare_processors import counted
-from hotreload.engine.weights.staging import told_to_model
+from hotreload.engine.weights.memory.spare_processors import count_threads
+from hotreload.engine.weights.staged_set import give_to_model
 from hotreload.quiet import Quiet
 from hotreload.types import Checkpoint, Staged
 from tests.bench import plots
@@ -72,7 +72,7 @@ async def counted_in[T](into: list[float], work: Callable[..., Awaitable[T]], *a
 @contextmanager
 def spare_threads(engine: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        quiet = replace(engine.loaders.quiet, threads=counted("auto", "idle"))
+        quiet = replace(engine.loaders.quiet, threads=count_threads("auto", "idle"))
         patch.setattr(engine.loaders, "quiet", quiet)
         yield
 
@@ -94,7 +94,7 @@ def least(engine: Any, checkpoint: Checkpoint, took: dict[str, list[float]]) -> 
             tensor = np.empty(held.end - held.begin + 2, np.uint8)[2:].view(live.dtype)
             tensor[...] = 0
             tensor = tensor.reshape(part.rule.shape)
-            for how, made in ((PUT, tensor), (TURNED, part.rule.applied(tensor))):
+            for how, made in ((PUT, tensor), (TURNED, part.rule.apply(tensor))):
                 began = time.perf_counter()
                 jax.device_put(made, live.sharding).block_until_ready()
                 seconds[how] += time.perf_counter() - began
@@ -198,6 +198,6 @@ async def flip_there_and_back(engine: Any, staged: Staged, took: dict[str, list[
 def all_set(engine: Any) -> float:
     """Seconds that it takes to have the model's own variables hold what is live."""
     began = time.perf_counter()
-    for _ in told_to_model(engine.layout, engine.live.weights.leaves):
+    for _ in give_to_model(engine.layout, engine.live.weights.leaves):
         pass
     return time.perf_counter() - began

@@ -38,7 +38,7 @@ def test_turning_a_matrix_on_the_host_and_on_its_device(
             for where, way in (("host", lambda *_: False), ("device", can_turn)):
                 monkeypatch.setattr(own, "pays_on_device", way)
                 began = time.perf_counter()
-                reader.made([((Ingredient(name, rule),), live)])
+                reader.make_leaves([((Ingredient(name, rule),), live)])
                 took[where].append(time.perf_counter() - began)
         speeds = {where: tensor.nbytes / 1e9 / median(each) for where, each in took.items()}
         print(f"\n{name:14} host {speeds['host']:5.2f} GB/s   device {speeds['device']:5.2f} GB/s")

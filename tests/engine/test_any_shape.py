@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from hotreload.engine.weights.leaf.comparing import same_bits
+from hotreload.engine.weights.leaf.differences import same_bits
 from hotreload.engine.weights.leaf.leaves import layout_of
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.engine.weights.load.own import Reader
@@ -156,7 +156,7 @@ def compare(engine: Any, folder: Path, served: str) -> None:
     reader = Reader(real.checked(folder), threading.Event(), lambda size: None)
     for place in layout.places:
         path = layout.paths[place]
-        (made,) = reader.made([(plan.parts[path], leaves[place])])
+        (made,) = reader.make_leaves([(plan.parts[path], leaves[place])])
         assert same_bits(made.leaf, leaves[place]), path
     reader.close()
 

@@ -107,7 +107,7 @@ async def asked_all_the_time(engines: Sequence[Engine], number: int) -> AsyncIte
 
 
 def devices_of(engine: Engine) -> set[int]:
-    leaves = engine.layout.named(engine.live.weights.leaves).values()
+    leaves = engine.layout.by_path(engine.live.weights.leaves).values()
     return {device.id for leaf in leaves for device in leaf.devices()}
 
 

@@ -13,7 +13,7 @@ from hotreload.checkpoint.arrays.axes import arrange
 from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.engine.weights.leaf.comparing import change_of, same_bits
+from hotreload.engine.weights.leaf.differences import change_of, same_bits
 from hotreload.engine.weights.leaf.from_arrays import (
     Borrower,
     Copier,
@@ -21,11 +21,11 @@ from hotreload.engine.weights.leaf.from_arrays import (
     _part,
     check_not_empty,
     groups,
-    rounded_bits,
+    round_bits,
 )
 from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
 from hotreload.engine.weights.leaf.leaves import signature
-from hotreload.engine.weights.leaf.measuring import gathered
+from hotreload.engine.weights.leaf.measures import join_measures
 from hotreload.engine.weights.load.own import Made, Reader
 from hotreload.errors import CheckpointChanged
 from hotreload.types import Checkpoint, Served, TensorSpec
@@ -74,7 +74,7 @@ def checked(arrays: Mapping[str, Any], *, is_unread: bool, is_part: bool = False
 def made_by(kind: Any, parts: Parts, live: Any, arrays: Arrays, *, is_part: bool = False) -> Made:
     checkpoint = checked(arrays, is_unread=kind is not Reader, is_part=is_part)
     reader = kind(checkpoint, threading.Event(), lambda size: None)
-    (made,) = reader.made([(parts, live)])
+    (made,) = reader.make_leaves([(parts, live)])
     reader.close()
     return made  # type: ignore[no-any-return]
 
@@ -217,7 +217,7 @@ def test_every_float32_has_the_bfloat16_that_the_host_gives_it() -> None:
         floats = (upper | np.uint32(lower)).view(np.float32)
         with np.errstate(invalid="ignore"):
             wanted = floats.astype(BF16).view(np.uint16)
-        assert np.array_equal(np.asarray(jax.jit(rounded_bits)(floats)), wanted)
+        assert np.array_equal(np.asarray(jax.jit(round_bits)(floats)), wanted)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -234,8 +234,8 @@ def test_a_set_without_values_is_left_to_a_look_at_each(kind: Any) -> None:
     arrays = on_devices({"a": np.zeros((6, 4), BF16)})
     one = made_by(kind, parts, live_for(parts, one_device()), arrays).one
     with pytest.raises(InDoubt):
-        check_not_empty(checked(arrays, is_unread=True), gathered({"leaf": one}))
-    check_not_empty(checked(arrays, is_unread=True, is_part=True), gathered({"leaf": one}))
+        check_not_empty(checked(arrays, is_unread=True), join_measures({"leaf": one}))
+    check_not_empty(checked(arrays, is_unread=True, is_part=True), join_measures({"leaf": one}))
 
 
 @pytest.mark.parametrize("how", ["as it is", "turned"])
@@ -246,7 +246,7 @@ def test_nothing_of_a_leaf_is_the_memory_of_the_array_it_was_made_of(how: str, k
     made = made_by(kind, parts, live_for(parts, one_device()), {"a": array})
     assert made.leaf.unsafe_buffer_pointer() != array.unsafe_buffer_pointer()
     jax.jit(lambda given: given * 0, donate_argnums=0)(array)
-    assert np.array_equal(np.asarray(made.leaf), parts[0].rule.applied(values))
+    assert np.array_equal(np.asarray(made.leaf), parts[0].rule.apply(values))
 
 
 def test_an_array_that_was_deleted_meanwhile_is_named(kind: Any) -> None:
@@ -255,7 +255,7 @@ def test_an_array_that_was_deleted_meanwhile_is_named(kind: Any) -> None:
     reader = kind(checked(arrays, is_unread=True), threading.Event(), lambda size: None)
     arrays["a"].delete()
     with pytest.raises(CheckpointChanged, match=r"a cannot be read: .*(was|been) deleted"):
-        reader.made([(parts, live)])
+        reader.make_leaves([(parts, live)])
 
 
 def test_leaves_are_made_together_until_they_are_many_or_large(

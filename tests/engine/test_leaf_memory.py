@@ -140,13 +140,13 @@ def test_a_second_set_lies_in_memory_of_the_first_one(tmp_path: Path, memory: Le
         sets.append((tensors, folder))
     axes = {"turned": (1, 0), "kept": None, "heads": (1, 0)}
 
-    def made(folder: Path) -> dict[str, Any]:
+    def make_leaves(folder: Path) -> dict[str, Any]:
         reader = Reader(real.checked(folder), Event(), lambda size: None)
         leaves = {}
         for name, shape in shapes.items():
             rule = Rule(shape, axes=axes[name])
             live = jax.device_put(np.zeros(rule.leaf_shape, ml_dtypes.bfloat16), jax.devices()[0])
-            leaves[name] = reader.made([((Ingredient(name, rule),), live)])[0].leaf
+            leaves[name] = reader.make_leaves([((Ingredient(name, rule),), live)])[0].leaf
         reader.close()
         return leaves
 
@@ -154,15 +154,15 @@ def test_a_second_set_lies_in_memory_of_the_first_one(tmp_path: Path, memory: Le
         for name, leaf in leaves.items():
             assert np.array_equal(leaf, tensors[name].transpose(axes[name] or (0, 1)))
 
-    first = made(sets[0][1])
+    first = make_leaves(sets[0][1])
     check(first, sets[0][0])
     kept = {"turned": first.pop("turned")}
     first.clear()
     gc.collect(0)
     before = memory.held + memory.spare
-    second = made(sets[1][1])
+    second = make_leaves(sets[1][1])
     assert memory.held + memory.spare - before == kept["turned"].nbytes, "one leaf has new memory"
-    third = made(sets[2][1])
+    third = make_leaves(sets[2][1])
     check(kept, sets[0][0])
     check(second, sets[1][0])
     check(third, sets[2][0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hotreload.checkpoint.fingerprint import TensorSum
-from hotreload.engine.weights import staging
+from hotreload.engine.weights import staged_set
 from hotreload.errors import CheckpointRejected
 from tests.engine import real
 
@@ -18,8 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 from jax.sharding import Mesh, NamedSharding  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
-from hotreload.engine.weights.leaf.leaves import like, signature, zeroed  # noqa: E402
-from hotreload.engine.weights.leaf.measuring import Measured, measure  # noqa: E402
+from hotreload.engine.weights.leaf.leaves import fill_with_zeros, like, signature  # noqa: E402
+from hotreload.engine.weights.leaf.measures import Measured, measure  # noqa: E402
 
 DTYPES = [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.float8_e4m3fn]
 VALUES = np.random.default_rng(0).normal(size=(16, 24)).astype(np.float32)
@@ -110,7 +110,7 @@ def test_a_placed_leaf_has_the_live_ones_signature_and_memory_of_its_own(
 def test_zeroing_overwrites_nan_in_place_and_keeps_the_signature() -> None:
     buffer = sharded(np.full((16, 24), np.nan, np.float32), None, "tensor")
     before = signature(buffer)
-    clean = zeroed(buffer)
+    clean = fill_with_zeros(buffer)
     assert buffer.is_deleted()
     assert signature(clean) == before
     assert not np.asarray(clean).any()
@@ -123,10 +123,10 @@ def measured(rms: float) -> Measured:
 @pytest.mark.parametrize("rms", [101.0, 0.0099, 0.0, float("nan"), float("inf")])
 def test_a_leaf_that_changed_its_size_too_much_is_refused(rms: float) -> None:
     with pytest.raises(CheckpointRejected, match="leaf") as refused:
-        staging.check_drift(measured(rms), measured(1.0), 100)
+        staged_set.check_drift(measured(rms), measured(1.0), 100)
     assert refused.value.code == "drift"
 
 
 def test_a_leaf_that_changed_its_size_a_little_is_fine() -> None:
-    staging.check_drift(measured(99.0), measured(1.0), 100)
-    staging.check_drift(measured(0.0), measured(0.0), 100)
+    staged_set.check_drift(measured(99.0), measured(1.0), 100)
+    staged_set.check_drift(measured(0.0), measured(0.0), 100)

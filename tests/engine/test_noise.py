@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from hotreload.checkpoint.file_reader import Cancelled  # noqa: E402
 from hotreload.engine.weights.leaf.leaves import Layout, signature  # noqa: E402
-from hotreload.engine.weights.leaf.measuring import measure  # noqa: E402
+from hotreload.engine.weights.leaf.measures import measure  # noqa: E402
 from hotreload.engine.weights.noise import with_noise  # noqa: E402
 from hotreload.engine.weights.weights import Weights  # noqa: E402
 
@@ -41,7 +41,7 @@ class Set:
         leaves += [jnp.ones((3,), jnp.int8), jax.random.key(0)]
         variables = [*(nnx.Param(leaf) for leaf in leaves[:-1]), None]
         self.layout = Layout((*order, "quantised", "rng"), tuple(variables))
-        self.weights = Weights(leaves, measure(self.layout.named(leaves)))
+        self.weights = Weights(leaves, measure(self.layout.by_path(leaves)))
 
     def noisy(self, noise: Noise) -> Weights:
         return self.noisy_unless(noise, threading.Event())
@@ -97,7 +97,7 @@ def test_a_noisy_set_shares_what_got_no_noise_and_keeps_every_signature() -> Non
     ]
     assert not pointers[0] & pointers[1]
     noisy.free()
-    assert measure(live.layout.named(live.weights.leaves)) == live.weights.measured
+    assert measure(live.layout.by_path(live.weights.leaves)) == live.weights.measured
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_a_leaf_is_the_one_that_the_host_makes(
     reader = reader_of(tmp_path / "model", tensors)
     lives = [jax.device_put(np.zeros(rule.leaf_shape, served), to) for to in split(rule)]
     recipes = [((Ingredient(name, rule),), live) for live in lives for name in tensors]
-    expected = [reader.made([recipe])[0] for recipe in recipes]
+    expected = [reader.make_leaves([recipe])[0] for recipe in recipes]
     on_the_device()
     # The second is read into the memory that the first was handed over from.
-    made = [reader.made([recipe])[0] for recipe in recipes]
+    made = [reader.make_leaves([recipe])[0] for recipe in recipes]
     for (_, live), one, other in zip(recipes, made, expected, strict=True):
         assert_same(one, other, live)
 
@@ -111,9 +111,9 @@ def test_a_leaf_that_is_committed_to_no_device_stays_so(
     live = jax.numpy.zeros(MATRIX.leaf_shape, BF16)
     assert not live.committed
     recipe = ((Ingredient("one", MATRIX),), live)
-    (expected,) = reader.made([recipe])
+    (expected,) = reader.make_leaves([recipe])
     on_the_device()
-    assert_same(reader.made([recipe])[0], expected, live)
+    assert_same(reader.make_leaves([recipe])[0], expected, live)
 
 
 def test_experts_are_stacked_there(tmp_path: Path, on_the_device: Callable[[], None]) -> None:
@@ -122,10 +122,10 @@ def test_experts_are_stacked_there(tmp_path: Path, on_the_device: Callable[[], N
     parts = tuple(Ingredient(name, MATRIX, at) for at, name in enumerate(tensors))
     shape = (len(parts), *MATRIX.leaf_shape)
     lives = [jax.device_put(np.zeros(shape, BF16), to) for to in shardings(shape)]
-    expected = [reader.made([(parts, live)])[0] for live in lives]
+    expected = [reader.make_leaves([(parts, live)])[0] for live in lives]
     on_the_device()
     for live, each in zip(lives, expected, strict=True):
-        assert_same(reader.made([(parts, live)])[0], each, live)
+        assert_same(reader.make_leaves([(parts, live)])[0], each, live)
 
 
 @pytest.mark.parametrize("expert", [None, 0])
@@ -157,7 +157,7 @@ def test_programs_are_as_many_as_shapes_and_rules(
     counting = Counting({threading.get_ident()})
     for _ in range(2):
         for recipe in recipes:
-            reader.made([recipe])
+            reader.make_leaves([recipe])
         assert counting.count == len(set(shapes))
 
 

@@ -12,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from hotreload.engine.weights.leaf.leaves import Layout, placed, signature
+from hotreload.engine.weights.leaf.leaves import Layout, place_copy, signature
 from hotreload.engine.weights.memory import one_set
 from hotreload.engine.weights.memory.one_set import Trade, stand_ins
 from hotreload.errors import CheckpointIncompatible, EngineLost, NotEnoughMemory
@@ -90,11 +90,11 @@ def test_the_device_never_holds_more_than_one_set_and_its_largest_leaf(
         nonlocal most
         # Before it comes, what it replaces has gone; two of a size are there only as it comes.
         assert device_bytes() == before - leaf.nbytes
-        new = placed(leaf, sharding)
+        new = place_copy(leaf, sharding)
         most = max(most, device_bytes())
         return new
 
-    monkeypatch.setattr(one_set, "placed", watched)
+    monkeypatch.setattr(one_set, "place_copy", watched)
     for _ in range(20):
         model.trade()
         assert device_bytes() == before
@@ -119,7 +119,7 @@ def test_each_leaf_is_told_as_progress() -> None:
 def broken_at(
     monkeypatch: pytest.MonkeyPatch, calls: set[int], fault: Exception | None = None
 ) -> None:
-    """The n-th leaf to be placed finds no room."""
+    """The n-th leaf to be place_copy finds no room."""
     count = 0
 
     def place(leaf: Any, sharding: Any) -> jax.Array:
@@ -127,9 +127,9 @@ def broken_at(
         count += 1
         if count in calls:
             raise fault or MemoryError
-        return placed(leaf, sharding)
+        return place_copy(leaf, sharding)
 
-    monkeypatch.setattr(one_set, "placed", place)
+    monkeypatch.setattr(one_set, "place_copy", place)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
@@ -175,7 +175,7 @@ def test_a_leaf_that_would_recompile_the_model_is_refused_and_all_is_walked_back
     model = Model(is_split=True)
     before = model.seen()
     model.host[2] = model.host[2].astype(np.float32)
-    with pytest.raises(CheckpointIncompatible, match="c cannot be placed like the live one"):
+    with pytest.raises(CheckpointIncompatible, match="c cannot be place_copy like the live one"):
         model.trade()
     assert model.seen()[0] == before[0]
 

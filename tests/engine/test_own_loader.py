@@ -28,9 +28,9 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import survey
 from hotreload.engine.versions import installed
 from hotreload.engine.weights.leaf import on_device
-from hotreload.engine.weights.leaf.comparing import same_bits
+from hotreload.engine.weights.leaf.differences import same_bits
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
-from hotreload.engine.weights.leaf.measuring import gathered, measure_leaf
+from hotreload.engine.weights.leaf.measures import join_measures, measure_leaf
 from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import loaders, own, rereading, trust
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
@@ -183,7 +183,7 @@ async def test_experts_are_stacked(tmp_path: Path) -> None:
     parts = [Ingredient(f"e{at}", Rule((4, 6), axes=(1, 0)), at) for at in range(3)]
     live = jax.device_put(np.zeros((3, 6, 4), np.float32))
     reader = Reader(real.checked(tmp_path), asyncio.Event(), lambda size: None)  # type: ignore[arg-type]
-    (made,) = reader.made([(parts, live)])
+    (made,) = reader.make_leaves([(parts, live)])
     assert np.array_equal(np.asarray(made.leaf), experts.transpose(0, 2, 1))
     assert made.one.sums.keys() == {"e0", "e1", "e2"}
 
@@ -194,14 +194,14 @@ async def test_experts_that_are_all_there_are_shared_in_their_first_reading(tmp_
     parts = [Ingredient(f"e{at}", Rule((4, 6), axes=(1, 0)), at) for at in range(3)]
     checked, told = real.checked(tmp_path), list[int]()
     live = jax.numpy.zeros((3, 6, 4), np.float32)
-    (made,) = Reader(checked, threading.Event(), told.append).made([(parts, live)])
-    there = Weights([made.leaf], gathered({"experts": made.one}), sources=sources_of(checked))
+    (made,) = Reader(checked, threading.Event(), told.append).make_leaves([(parts, live)])
+    there = Weights([made.leaf], join_measures({"experts": made.one}), sources=sources_of(checked))
     for is_other in (False, True):
         if is_other:
             changed(tmp_path, "e1")
         reader = Reader(first := unread(tmp_path), threading.Event(), told.append)
         reader.there = SameLeaves(first, ["experts"], [there]).find
-        (again,) = reader.made([(parts, made.leaf)])
+        (again,) = reader.make_leaves([(parts, made.leaf)])
         assert (again.is_shared, again.leaf is made.leaf) == (not is_other, not is_other)
 
 
@@ -213,7 +213,7 @@ async def test_experts_that_a_part_leaves_out_stay_what_they_are(tmp_path: Path)
     save_file({"e1": given[1]}, tmp_path / WEIGHTS)
     part = replace(real.checked(tmp_path), is_part=True)
     made = [
-        Reader(part, asyncio.Event(), lambda size: None).made([(parts, live)])[0],  # type: ignore[arg-type]
+        Reader(part, asyncio.Event(), lambda size: None).make_leaves([(parts, live)])[0],  # type: ignore[arg-type]
         Reader(part, asyncio.Event(), lambda size: None).made_on_host([(parts, live)])[0],  # type: ignore[arg-type]
     ]
     wanted = jax.device_put(mixed.transpose(0, 2, 1))
@@ -256,7 +256,7 @@ async def test_no_leaf_lies_in_memory_that_the_next_tensor_is_read_into(
     live = jax.device_put(np.zeros(expected.shape, np.float32))
     reader = Reader(real.checked(tmp_path), asyncio.Event(), lambda size: None)  # type: ignore[arg-type]
     first, second = (
-        reader.made([((Ingredient(name, Rule(shape, axes=axes)),), live)])[0].leaf
+        reader.make_leaves([((Ingredient(name, Rule(shape, axes=axes)),), live)])[0].leaf
         for name in ("one", "two")
     )
     read_into = reader._scratch
@@ -361,7 +361,7 @@ async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
     await engine.release(again)
     assert engine.held_bytes([older]) == [whole]
     drifted = engine.live.leaves | {engine.layout.paths[0]: 1}
-    engine._noted(engine.live, drifted)  # who knows which set holds what was damaged, too
+    engine._note_damage(engine.live, drifted)  # who knows which set holds what was damaged, too
     assert older.weights.sources == {}
     await engine.release(older)
     await engine.release(await engine.exchange(first))
@@ -408,7 +408,7 @@ async def test_a_loader_that_makes_something_else_is_switched_off_and_told(
     folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(Rule, "applied", lambda self, tensor: tensor.reshape(self.leaf_shape))
+        broken.setattr(Rule, "apply", lambda self, tensor: tensor.reshape(self.leaf_shape))
         async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
             why = await asyncio.wait_for(engine.wait_for_distrust(), 60)
             assert "ours made another" in why

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.engine.weights import staging
-from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights import staged_set
+from hotreload.engine.weights.leaf.measures import Measured
 from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import NotEnoughMemory, TryAgain
@@ -112,7 +112,7 @@ async def test_neither_noise_nor_a_way_back_makes_a_third_set_beside_one_left_be
     async with real.engine_of(folders.folder(1), tmp_path / "spool") as engine:
         one_set = await real.device_bytes()
         stowed = await engine.stow(await engine.stage(folders.checkpoint(2)))
-        monkeypatch.setattr(staging, "check_signatures", hang_with_the_set_made)
+        monkeypatch.setattr(staged_set, "check_signatures", hang_with_the_set_made)
         await left_behind(engine.stage(folders.checkpoint(3)), hanging.is_there)
         two_sets = await real.device_bytes()
         for another in (noise, way_back):

@@ -34,7 +34,7 @@ def test_heads_are_padded_repeated_and_followed_by_empty_ones(
         rest = np.zeros((heads.padded - heads.length, *along.shape[1:]), along.dtype)
         expected += [np.concatenate([head, rest])] * heads.copies
     expected += [np.zeros((heads.padded, *along.shape[1:]), along.dtype)] * heads.empty
-    made = heads.applied(tensor)
+    made = heads.apply(tensor)
     assert np.array_equal(np.moveaxis(made, heads.axis, 0), np.concatenate(expected))
     assert made.shape[heads.axis] == heads.leaf_length
 
@@ -47,13 +47,13 @@ def test_a_rule_says_the_shape_of_what_it_makes(
     axes = list(range(tensor.ndim))
     chance.shuffle(axes)
     rule = Rule(tensor.shape, heads, tuple(axes))
-    assert rule.applied(tensor).shape == rule.leaf_shape
-    assert np.array_equal(rule.applied(tensor), heads.applied(tensor).transpose(axes))
+    assert rule.apply(tensor).shape == rule.leaf_shape
+    assert np.array_equal(rule.apply(tensor), heads.apply(tensor).transpose(axes))
 
 
 def test_a_rule_that_moves_nothing_keeps_the_files_memory() -> None:
     tensor = np.zeros((2, 3))
     assert Rule((2, 3)).moves_nothing
-    assert np.shares_memory(Rule((2, 3)).applied(tensor), tensor)
+    assert np.shares_memory(Rule((2, 3)).apply(tensor), tensor)
     assert not Rule((2, 3), axes=(1, 0)).moves_nothing
     assert not Rule((2, 3), Heads(0, 2, 1, 2)).moves_nothing

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.engine.weights.memory import spare_processors
-from hotreload.engine.weights.memory.spare_processors import MOST, counted, limits
+from hotreload.engine.weights.memory.spare_processors import MOST, count_threads, limits
 
 
 def machine(patch: pytest.MonkeyPatch, processors: int, *limits: float) -> None:
@@ -16,7 +16,7 @@ def machine(patch: pytest.MonkeyPatch, processors: int, *limits: float) -> None:
 
 def test_a_number_is_that_number(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 4)
-    assert counted(7, "idle") == 7
+    assert count_threads(7, "idle") == 7
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ def test_idle_threads_may_have_all_others_half(
     monkeypatch: pytest.MonkeyPatch, processors: int, idle: int, normal: int
 ) -> None:
     machine(monkeypatch, processors)
-    assert (counted("auto", "idle"), counted("auto", "normal")) == (idle, normal)
+    assert (count_threads("auto", "idle"), count_threads("auto", "normal")) == (idle, normal)
 
 
 def test_a_limit_counts_what_idle_threads_take_too(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 64, 100.0, 4.5)
-    assert counted("auto", "idle") == 2
+    assert count_threads("auto", "idle") == 2
     machine(monkeypatch, 64, 0.5)
-    assert counted("auto", "idle") == 1
+    assert count_threads("auto", "idle") == 1
 
 
 def test_limits_are_those_of_each_group_up_to_the_root(tmp_path: Path) -> None:

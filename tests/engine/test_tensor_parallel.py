@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.engine.weights.leaf import comparing, measuring
-from hotreload.engine.weights.leaf.comparing import leaves_whose_copies_differ
-from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.leaf import differences, measures
+from hotreload.engine.weights.leaf.differences import leaves_whose_copies_differ
+from hotreload.engine.weights.leaf.leaves import place_copy
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.engine.weights.memory import headroom, one_set
 from hotreload.errors import ConfigError, NotEnoughMemory, ProbeFailed
@@ -93,7 +93,7 @@ def live(engine: Engine) -> list[jax.Array]:
 
 def bits(engine: Engine, staged: Staged) -> dict[tuple[str, int], bytes]:
     """What each device holds of each leaf."""
-    named: dict[str, jax.Array] = engine.layout.named(staged.weights.leaves)
+    named: dict[str, jax.Array] = engine.layout.by_path(staged.weights.leaves)
     return {
         (path, shard.device.id): np.asarray(shard.data).tobytes()
         for path, leaf in named.items()
@@ -160,7 +160,7 @@ async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
 ) -> None:
     """As on an accelerator: each leaf is measured, and compared with another, where it is."""
     here = await engine.stage(voices.checkpoint(2))
-    for module in (measuring, comparing):
+    for module in (measures, differences):
         monkeypatch.setattr(module, "is_on_host", lambda leaf: False)
     there = await engine.stage(voices.checkpoint(2))
     assert there.loading.largest_change == pytest.approx(here.loading.largest_change)
@@ -267,7 +267,7 @@ async def test_with_room_for_one_set_each_device_trades_its_share_leaf_by_leaf(
         before = on_each_device()
 
         def watched(leaf: Any, sharding: Any) -> jax.Array:
-            new = placed(leaf, sharding)
+            new = place_copy(leaf, sharding)
             share = headroom.shares_of([new]) if new.nbytes >= real.MATRIX_BYTES else {}
             now = on_each_device()
             # What it replaces has left each device before it came.
@@ -275,12 +275,12 @@ async def test_with_room_for_one_set_each_device_trades_its_share_leaf_by_leaf(
             return new
 
         with monkeypatch.context() as watching:
-            watching.setattr(one_set, "placed", watched)
+            watching.setattr(one_set, "place_copy", watched)
             spare = await engine.exchange(spare)
         assert (await tell(engine, 20)).is_whole
         assert engine.live.revision.id == "step_2"
         with monkeypatch.context() as broken:
-            broken.setattr(one_set, "placed", failing_at(engine.leaf_count // 2))
+            broken.setattr(one_set, "place_copy", failing_at(engine.leaf_count // 2))
             with pytest.raises(NotEnoughMemory):
                 await engine.exchange(spare)
         assert await engine.checksums() == engine.live.leaves
@@ -302,7 +302,7 @@ def failing_at(call: int) -> Callable[..., jax.Array]:
     def place(leaf: Any, sharding: Any) -> jax.Array:
         if next(calls) == call:
             raise MemoryError
-        return placed(leaf, sharding)
+        return place_copy(leaf, sharding)
 
     return place
 
@@ -376,7 +376,7 @@ async def test_equal_noise_is_equal_on_any_number_of_devices_and_in_every_copy(
 ) -> None:
     noise = Noise(7, 0.05, engine.leaf_count)
     noisy = await engine.perturb(Revision("noisy"), noise)
-    named = engine.layout.named(noisy.weights.leaves)
+    named = engine.layout.by_path(noisy.weights.leaves)
     assert agreed("noisy", (noisy.fingerprint, noisy.leaves))
     assert list(leaves_whose_copies_differ(named, engine.plan.parts)) == []
     with memory(engine, "host"):

@@ -10,7 +10,7 @@ import jax
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.leaf.leaves import place_copy
 from hotreload.engine.weights.memory import headroom, one_set
 from hotreload.errors import EngineLost, NotEnoughMemory
 from hotreload.threads import in_thread
@@ -38,16 +38,16 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 
 class Held:
-    """Holds up a trade before one leaf is placed, until `go_on` is set."""
+    """Holds up a trade before one leaf is place_copy, until `go_on` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
-        monkeypatch.setattr(one_set, "placed", self._place)
+        monkeypatch.setattr(one_set, "place_copy", self._place)
 
     def _place(self, leaf: Any, sharding: Any) -> jax.Array:
         self.reached.set()
         assert self.go_on.wait(PATIENCE)
-        return placed(leaf, sharding)
+        return place_copy(leaf, sharding)
 
     async def until_reached(self) -> None:
         assert await in_thread(lambda cancel: self.reached.wait(PATIENCE))
@@ -83,12 +83,12 @@ async def test_through_many_exchanges_the_device_holds_one_set_and_at_most_a_lea
         assert more[-1] == -(leaf.nbytes if leaf.nbytes >= real.MATRIX_BYTES else 0), (
             "what it replaces is still on the device"
         )
-        new = placed(leaf, sharding)
+        new = place_copy(leaf, sharding)
         more.append(live_bytes() - before)
         return new
 
     with monkeypatch.context() as watching:
-        watching.setattr(one_set, "placed", watched)
+        watching.setattr(one_set, "place_copy", watched)
         for _ in range(SWAPS):
             spare = await engine.exchange(spare)
     assert len(more) == 2 * SWAPS * engine.leaf_count
@@ -151,7 +151,7 @@ async def test_a_leaf_without_room_leaves_the_engine_as_it_was(
     before, compiled = await bytes_at_rest(engine), engine.recompiles
     staged = await engine.stage(folders.checkpoint(2))
     with monkeypatch.context() as broken:
-        broken.setattr(one_set, "placed", failing_at(engine.leaf_count // 2))
+        broken.setattr(one_set, "place_copy", failing_at(engine.leaf_count // 2))
         with pytest.raises(NotEnoughMemory):
             await engine.exchange(staged)
     assert engine.live is first
@@ -172,7 +172,7 @@ def failing_at(*calls: int) -> Callable[..., jax.Array]:
         count += 1
         if count in calls:
             raise MemoryError
-        return placed(leaf, sharding)
+        return place_copy(leaf, sharding)
 
     return place
 
@@ -221,7 +221,7 @@ async def test_half_a_set_answers_nobody_and_the_engine_is_lost(
         await another.stage(folders.checkpoint(2)),
         asyncio.create_task(another.wait_until_dead()),
     )
-    monkeypatch.setattr(one_set, "placed", failing_at(3, 4))
+    monkeypatch.setattr(one_set, "place_copy", failing_at(3, 4))
     with pytest.raises(EngineLost, match="half exchanged"):
         await another.exchange(staged)
     with pytest.raises(EngineLost, match="half exchanged"):

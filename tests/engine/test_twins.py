@@ -16,10 +16,10 @@ from jax.sharding import PartitionSpec as P
 from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaf.leaves import Layout, signature
-from hotreload.engine.weights.leaf.measuring import Measured, measure
+from hotreload.engine.weights.leaf.measures import Measured, measure
 from hotreload.engine.weights.memory import headroom
-from hotreload.engine.weights.staging import taken_to_host
-from hotreload.engine.weights.twins import Copying, Original, take_the_place
+from hotreload.engine.weights.staged_set import move_to_host
+from hotreload.engine.weights.twins import Original, TwinCopier, take_the_place
 from hotreload.engine.weights.weights import Destination, Weights
 from hotreload.errors import CheckpointIncompatible, NotEnoughMemory, TryAgain
 from hotreload.quiet import Quiet
@@ -56,18 +56,18 @@ class Side:
         return None if path == "r" else nnx.Param(leaf)
 
     def measured(self, leaves: list[Any]) -> Measured:
-        return measure(self.layout.named(leaves), PARTS)
+        return measure(self.layout.by_path(leaves), PARTS)
 
     @property
     def original(self) -> Original:
         return Original(staged(self.weights))
 
-    def copied(self, original: Original, place: Destination = HERE) -> Weights:
-        copying = Copying(self.layout, PARTS, self.weights, Quiet(threads=2, priority="normal"))
-        return copying.copied(original, place, cancel=threading.Event())
+    def copy_weights(self, original: Original, place: Destination = HERE) -> Weights:
+        copying = TwinCopier(self.layout, PARTS, self.weights, Quiet(threads=2, priority="normal"))
+        return copying.copy_weights(original, place, cancel=threading.Event())
 
     def bits(self, weights: Weights) -> Mapping[str, bytes]:
-        held = weights.host or self.layout.named(weights.leaves)
+        held = weights.host or self.layout.by_path(weights.leaves)
         paths = self.layout.paths
         return {
             paths[key] if isinstance(key, int) else key: np.asarray(leaf).tobytes()
@@ -90,7 +90,7 @@ def here(there: Side) -> Side:
 
 
 def test_a_copy_has_every_bit_in_its_own_place_like_what_is_live(there: Side, here: Side) -> None:
-    made = here.copied(there.original)
+    made = here.copy_weights(there.original)
     assert here.bits(made) == there.bits(there.weights)
     assert made.measured.sums == there.weights.measured.sums
     assert [*map(signature, made.leaves)] == [*map(signature, here.weights.leaves)]
@@ -98,12 +98,12 @@ def test_a_copy_has_every_bit_in_its_own_place_like_what_is_live(there: Side, he
 
 def test_what_waits_on_a_host_is_copied_and_what_is_to_wait_on_one(there: Side, here: Side) -> None:
     bits = there.bits(there.weights)
-    on_host = here.copied(there.original, Destination(is_host=True))
+    on_host = here.copy_weights(there.original, Destination(is_host=True))
     assert on_host.leaves == []
     assert here.bits(on_host) == bits
-    there.weights = taken_to_host(there.weights, there.layout, [None] * 4)
+    there.weights = move_to_host(there.weights, there.layout, [None] * 4)
     for place in (HERE, Destination(is_host=True)):
-        made = here.copied(there.original, place)
+        made = here.copy_weights(there.original, place)
         assert here.bits(made) == bits
         assert made.measured.sums == there.weights.measured.sums
         for at, kept in made.host.items():
@@ -116,7 +116,7 @@ def test_what_is_released_there_while_it_is_copied_is_copied_all_the_same(
 ) -> None:
     bits, original = there.bits(there.weights), there.original
     there.weights.drop()
-    assert here.bits(here.copied(original)) == bits
+    assert here.bits(here.copy_weights(original)) == bits
     with pytest.raises(TryAgain) as gone:
         _ = there.original
     assert gone.value.code == "original_gone"
@@ -127,18 +127,18 @@ def test_what_is_the_same_here_already_is_shared(there: Side, here: Side) -> Non
     here.weights.sources = {"a.weight": "same", "b.weight": "one"}
     here.weights.leaves[2] = jax.device_put(np.asarray(there.weights.leaves[0]), here.sharding)
     here.weights.measured = here.measured(here.weights.leaves)
-    made = here.copied(there.original)
+    made = here.copy_weights(there.original)
     is_shared = [a is b for a, b in zip(made.leaves, here.weights.leaves, strict=True)]
     assert is_shared == [False, False, True]  # c is not known here, and b is another one
     assert here.bits(made) == there.bits(there.weights)
     assert made.sources == there.weights.sources
-    assert here.copied(there.original, Destination(is_host=True)).host.keys() == {0, 1, 2}
+    assert here.copy_weights(there.original, Destination(is_host=True)).host.keys() == {0, 1, 2}
 
 
 def test_what_nobody_knows_the_tensors_of_is_copied_whole(there: Side, here: Side) -> None:
     there.weights.sources = {}  # noise was put on it
     here.weights.sources = {"a.weight": "same", "b.weight": "one", "c.weight": "same"}
-    made = here.copied(there.original)
+    made = here.copy_weights(there.original)
     assert not any(a is b for a, b in zip(made.leaves, here.weights.leaves, strict=True))
     assert here.bits(made) == there.bits(there.weights)
 
@@ -150,7 +150,7 @@ def test_a_copy_that_is_another_is_a_fault_of_the_machine_and_of_no_checkpoint(
     leaves[1] = leaves[1].at[5, 1].set(jnp.float16(0.5))
     for place in (HERE, Destination(is_host=True)):
         with pytest.raises(TryAgain, match="b of 7 is another one after it was copied") as other:
-            here.copied(there.original, place)
+            here.copy_weights(there.original, place)
         assert (other.value.code, other.value.findings) == ("copy_differs", ("b",))
 
 
@@ -169,7 +169,7 @@ def test_an_engine_of_another_model_is_no_twin(
     if there.weights.leaves[1] is None:
         there.weights.paths = ("a", "x", "r", "c")
     with pytest.raises(CheckpointIncompatible, match=words):
-        here.copied(there.original)
+        here.copy_weights(there.original)
 
 
 def test_a_copy_that_has_no_room_here_is_not_begun(
@@ -178,14 +178,14 @@ def test_a_copy_that_has_no_room_here_is_not_begun(
     monkeypatch.setattr(headroom, "host_bytes_free", lambda: 100)
     for place in (HERE, Destination(is_host=True)):
         with pytest.raises(NotEnoughMemory):
-            here.copied(there.original, place)
+            here.copy_weights(there.original, place)
 
 
 def test_a_copy_that_nobody_wants_any_more_ends(there: Side, here: Side) -> None:
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(Cancelled):
-        Copying(here.layout, PARTS, here.weights, Quiet(priority="normal")).copied(
+        TwinCopier(here.layout, PARTS, here.weights, Quiet(priority="normal")).copy_weights(
             there.original, HERE, cancel=cancel
         )
 

@@ -8,9 +8,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.engine.weights.leaf.comparing import copies_here, differing
+from hotreload.engine.weights.leaf.differences import copies_here, find_differing
 from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
-from hotreload.engine.weights.leaf.measuring import added_up, gathered, measure_leaf, splits_words
+from hotreload.engine.weights.leaf.measures import (
+    add_up_measures,
+    join_measures,
+    measure_leaf,
+    splits_words,
+)
 
 ROWS, COLUMNS = 8, 12
 
@@ -55,13 +60,13 @@ RULES = {
 @pytest.mark.parametrize("along", [rows, columns])
 def test_shares_add_up_to_the_whole(rule: Rule, along: Any, dtype: Any) -> None:
     numbers = np.random.default_rng(1).normal(size=rule.shape).astype(dtype)
-    whole, parts = np.ascontiguousarray(rule.applied(numbers)), (Ingredient("w", rule),)
+    whole, parts = np.ascontiguousarray(rule.apply(numbers)), (Ingredient("w", rule),)
     assert whole.shape == (ROWS, COLUMNS)
     middle = (ROWS if along is rows else COLUMNS) // 2
     shares = [held_by(whole, along(0, middle)), held_by(whole, along(middle, 2 * middle))]
     assert not any(splits_words(share, parts) for share in shares)
-    measured = [gathered({"leaf": measure_leaf(share, parts)}) for share in shares]
-    together, alone = added_up(measured), measure_leaf(jnp.asarray(whole), parts)
+    measured = [join_measures({"leaf": measure_leaf(share, parts)}) for share in shares]
+    together, alone = add_up_measures(measured), measure_leaf(jnp.asarray(whole), parts)
     assert together.sums == {"leaf": alone.sums}
     assert together.rms["leaf"] == pytest.approx(alone.rms)
     assert measured[0].fingerprint != together.fingerprint != measured[1].fingerprint
@@ -72,8 +77,8 @@ def test_what_several_hosts_hold_counts_once() -> None:
     parts = (Ingredient("w", Rule(whole.shape)),)
     all_of_it = (slice(None), slice(None))
     first, again = held_by(whole, all_of_it), held_by(whole, all_of_it, is_first=False)
-    measured = [gathered({"leaf": measure_leaf(share, parts)}) for share in (first, again)]
-    assert added_up(measured).sums == {"leaf": measure_leaf(jnp.asarray(whole), parts).sums}
+    measured = [join_measures({"leaf": measure_leaf(share, parts)}) for share in (first, again)]
+    assert add_up_measures(measured).sums == {"leaf": measure_leaf(jnp.asarray(whole), parts).sums}
 
 
 def test_copies_on_several_hosts_that_differ_are_told() -> None:
@@ -83,7 +88,7 @@ def test_copies_on_several_hosts_that_differ_are_told() -> None:
     all_of_it = (slice(None), slice(None))
 
     def told(*held: Any) -> set[str]:
-        return differing(copies_here({"norm": held_by(each, all_of_it)}) for each in held)
+        return find_differing(copies_here({"norm": held_by(each, all_of_it)}) for each in held)
 
     assert told(whole, whole.copy()) == set()
     assert told(whole, damaged) == told(whole, whole, damaged) == {"norm"}
@@ -94,8 +99,8 @@ def test_nan_in_one_share_shows_in_the_whole() -> None:
     whole[0, 0] = np.nan
     shares = [held_by(whole, rows(0, 4)), held_by(whole, rows(4, 8))]
     parts = (Ingredient("w", Rule(whole.shape)),)
-    measured = [gathered({"leaf": measure_leaf(share, parts)}) for share in shares]
-    assert np.isnan(added_up(measured).rms["leaf"])
+    measured = [join_measures({"leaf": measure_leaf(share, parts)}) for share in shares]
+    assert np.isnan(add_up_measures(measured).rms["leaf"])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Puts noise on some leaves of the live weights, to see whether checksums move.
+"""Puts noise on some leaves of the live weights, to show that checksums change.
 
 Equal noise on equal weights gives equal weights, whatever the sharding.
 """
@@ -17,11 +17,15 @@ import numpy as np
 from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import Layout, freely_split
-from hotreload.engine.weights.leaf.measuring import Measured, measure
+from hotreload.engine.weights.leaf.measures import Measured, measure
 from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
-from hotreload.engine.weights.memory.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.memory.host_arrays import copied_to_host
-from hotreload.engine.weights.staging import check_signatures
+from hotreload.engine.weights.memory.headroom import (
+    check_headroom,
+    raise_not_enough_memory,
+    size_of,
+)
+from hotreload.engine.weights.memory.host_arrays import copy_to_host
+from hotreload.engine.weights.staged_set import check_signatures
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Noise
@@ -39,7 +43,7 @@ def with_noise(
     cancel: threading.Event,
     to_host: bool = False,
 ) -> Weights:
-    """The live weights with noise on some leaves; on the device the others are shared with them."""
+    """Copy the live weights with noise on some leaves; on the device the others are shared."""
     keys = _keys_by_place(noise, layout, live.leaves)
     noisy = _Noisy(live, layout, parts, noise.scale, keys)
     made = noisy.to_host(cancel) if to_host else noisy.beside(cancel)
@@ -52,9 +56,9 @@ def with_noise(
 
 
 def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, jax.Array]:
-    """Choose the places that get noise, each with the key it is made from.
+    """Choose the places that get noise; return them with the random key of each.
 
-    They are chosen by path: another engine may list the same weights in another order.
+    Leaves are chosen by path: another engine may list the same weights in another order.
     """
     able = [at for at in layout.places if jnp.issubdtype(live[at].dtype, jnp.floating)]
     if noise.num_leaves > len(able):
@@ -69,7 +73,7 @@ def _keys_by_place(noise: Noise, layout: Layout, live: list[Any]) -> dict[int, j
 
 
 class _Noisy:
-    """A set in the making; measures what got noise, and knows the rest from the live one."""
+    """A set of weights with noise; measures the noisy leaves, and copies the others' figures."""
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class _Noisy:
         check_headroom([live[place] for place in self._keys])
         leaves = list(live)
         try:
-            with telling_lack_of_memory():
+            with raise_not_enough_memory():
                 for place in _until(cancel, self._keys):
                     leaves[place] = self._leaf(place)
             check_signatures(self._layout, leaves, live)
@@ -102,15 +106,15 @@ class _Noisy:
         return Weights(leaves, self._measured, sources=self._sources())
 
     def to_host(self, cancel: threading.Event) -> Weights:
-        """One leaf at a time: none but that with the noise is on the device twice."""
-        alive = self._layout.named(self._live.leaves)
+        """Copy one leaf at a time to the host: only a noisy one is on the device twice."""
+        alive = self._layout.by_path(self._live.leaves)
         check_headroom(_at_work(alive.values()), on_host=size_of(alive))
         made = Weights([], self._measured, sources=self._sources())
         try:
-            with telling_lack_of_memory():
+            with raise_not_enough_memory():
                 for place in _until(cancel, self._layout.places):
                     leaf = self._leaf(place) if place in self._keys else self._live.leaves[place]
-                    made.host[place] = copied_to_host(leaf)
+                    made.host[place] = copy_to_host(leaf)
         except BaseException:
             made.drop()
             raise
@@ -126,9 +130,9 @@ class _Noisy:
         return leaf
 
     def _rule(self, path: str, leaf: jax.Array) -> Rule:
-        """Find how the leaf is made of its tensor.
+        """Return the rule by which the leaf is made of its tensor.
 
-        As it is where there are several, or none is known. Heads stand only in leaves of one.
+        A leaf of several tensors, or of unknown ones, counts as one tensor: it has no heads.
         """
         first, *others = self._parts.get(path) or (None,)
         return Rule(leaf.shape) if first is None or others else first.rule
@@ -141,7 +145,7 @@ class _Noisy:
 
 
 def _at_work(leaves: Iterable[jax.Array]) -> list[jax.ShapeDtypeStruct]:
-    """Arrays that may be on the device while noise is put on the largest leaf."""
+    """Describe the arrays that may be on the device while the largest leaf gets its noise."""
     largest = max(leaves, key=lambda leaf: leaf.size)
     shape, sharding = largest.shape, largest.sharding
     each = jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)  # type: ignore[no-untyped-call]
@@ -168,15 +172,15 @@ def _adding_noise(sharding: jax.sharding.Sharding | None, rule: Rule) -> Callabl
 
 
 def _add_noise(leaf: jax.Array, key: jax.Array, scale: jax.Array, *, rule: Rule) -> jax.Array:
-    """To the tensor it is made of: each copy of a head gets the same, and zeros stay zeros."""
-    tensor = rule.restored(leaf)
+    """Add noise to the leaf's tensor: each copy of a head gets the same, and zeros stay zeros."""
+    tensor = rule.restore(leaf)
     noise = scale * jax.random.normal(key, tensor.shape, jnp.float32)
-    noisy: jax.Array = rule.applied((tensor.astype(jnp.float32) + noise).astype(leaf.dtype))
+    noisy: jax.Array = rule.apply((tensor.astype(jnp.float32) + noise).astype(leaf.dtype))
     return noisy
 
 
 def _check_changed(noise: Noise, chosen: list[str], new: Measured, live: Measured) -> None:
-    """Refuse noise that overflows, or is rounded away: that would look like no swap at all."""
+    """Refuse noise that overflows, or that rounding removes: the weights would not change."""
     broken = [path for path in chosen if not math.isfinite(new.rms[path])]
     same = [path for path in chosen if new.sums[path] == live.sums[path]]
     if broken:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 from weakref import WeakSet
 
-from hotreload.engine.weights import staging
-from hotreload.engine.weights.leaf.comparing import leaves_whose_copies_differ
+from hotreload.engine.weights import staged_set
+from hotreload.engine.weights.leaf.differences import leaves_whose_copies_differ
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import layout_of
-from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights.leaf.measures import Measured
 from hotreload.engine.weights.leaf.values import first_values
 from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loaders import Comparison, Loaders
@@ -23,7 +23,7 @@ from hotreload.engine.weights.load.trust import mark_of, note
 from hotreload.engine.weights.memory.headroom import size_of, why_one_set
 from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.noise import with_noise
-from hotreload.engine.weights.twins import Copying, Original, take_the_place
+from hotreload.engine.weights.twins import Original, TwinCopier, take_the_place
 from hotreload.engine.weights.weights import Destination, Weights, held_bytes, sources_of
 from hotreload.errors import BadRequest
 from hotreload.quiet import QUIET, Quiet
@@ -42,7 +42,7 @@ class StagingOptions:
     memory: Literal["double", "host", "auto"] = "double"
     quiet: Quiet = QUIET
     trust: Path | None = None
-    """The file that tells later starts what our own loader was found to make as upstream's does."""
+    """The file that notes for later starts which leaves our own loader makes as upstream's does."""
 
 
 First = Revision | Original | FirstLoad
@@ -52,7 +52,7 @@ First = Revision | Original | FirstLoad
 class StagingEngine:
     """An engine that can make and free sets of weights beside the live one.
 
-    What its verbs promise stands in `core.ports.Engine`.
+    `core.ports.Engine` says what its methods promise.
     """
 
     live: Staged
@@ -77,14 +77,13 @@ class StagingEngine:
             comparison=comparison,
         )
         self.set_bytes = 0
-        """Of one set; known when the first was adopted."""
+        """The size of one set; known once the first was adopted."""
         self.why_one_set: str | None = None
-        """Reason why one set at a time is on the device, and spare ones wait on the host; None if
-        they lie beside the live one."""
+        """The reason why spare sets wait on the host; None if they lie beside the live one."""
         self.staging: HowFar | None = None
         """Progress of the checkpoint that is being staged."""
         self.max_drift = terms.max_drift
-        """By how much a tensor's norm may differ; another may be set at any time."""
+        """The factor by which a leaf's root mean square may change; it may be set at any time."""
         self._memory = terms.memory
         self._trust = terms.trust
         self._destination = Destination()
@@ -101,38 +100,38 @@ class StagingEngine:
         return self.why_one_set is not None
 
     def adopt(self, leaves: list[Any], first: First) -> None:
-        """Make the live set of what was loaded, or of an original's copy."""
+        """Set `live` to the leaves that a loader made, or to a copy of an original's."""
         if isinstance(first, FirstLoad):
-            self.live = self._filled(leaves, first)
+            self.live = self._adopt_ours(leaves, first)
             return
         if isinstance(first, Revision):
-            self.live = self._adopted(leaves, first)
+            self.live = self._adopt_upstreams(leaves, first)
             return
         take_the_place(first, leaves, self.layout)
-        self.live = self._adopted(leaves, first.revision)
+        self.live = self._adopt_upstreams(leaves, first.revision)
         first.check_same(self.live.weights.measured)
         self.live.weights.sources = first.sources
 
-    def _adopted(self, leaves: list[Any], revision: Revision) -> Staged:
-        """One of our sets, copied into memory of our own.
+    def _adopt_upstreams(self, leaves: list[Any], revision: Revision) -> Staged:
+        """Copy the leaves of upstream's loader into memory of our own; return them as a set.
 
-        Upstream's loader maps the files: before the copy, a rewritten file changes live weights.
+        Upstream's loader maps the files: without the copy a rewritten file changes live weights.
         """
-        self.set_bytes = size_of(self.layout.named(leaves))
-        staging.take_over(leaves, self.layout)
+        self.set_bytes = size_of(self.layout.by_path(leaves))
+        staged_set.take_over(leaves, self.layout)
         return self._as_staged(revision, Weights(leaves, self.loaders.measure(leaves)))
 
-    def _filled(self, leaves: list[Any], filling: FirstLoad) -> Staged:
-        """One of our sets, which lies in memory of our own and is measured."""
+    def _adopt_ours(self, leaves: list[Any], filling: FirstLoad) -> Staged:
+        """Return the leaves of our own loader as a set: they are measured already."""
         assert filling.measured is not None, "the engine was built with it"
-        self.set_bytes = size_of(self.layout.named(leaves))
+        self.set_bytes = size_of(self.layout.by_path(leaves))
         weights = Weights(leaves, filling.measured, sources=sources_of(filling.checkpoint))
         return self._as_staged(filling.checkpoint.revision, weights)
 
     def drop_references(self) -> None:
-        """Hold nothing of the engine any more, and empty all its sets: it ends.
+        """Drop all references to the engine, and empty all its sets, when the engine ends.
 
-        A caller may keep an error, whose frames hold all that was at hand.
+        A caller may keep an error, whose frames hold all objects that they used.
         """
         for weights in self._made:
             weights.drop()
@@ -141,7 +140,7 @@ class StagingEngine:
         del self.loaders
 
     def compare_with(self, checkpoint: Checkpoint) -> asyncio.Task[None]:
-        """Begin to compare our own loader with what upstream's made live of this checkpoint."""
+        """Begin to compare our own loader with the leaves that upstream's made of a checkpoint."""
         compare = self._compare(checkpoint, self.live.weights)
         self._comparing = asyncio.create_task(compare, name="comparing the loaders")
         return self._comparing
@@ -149,12 +148,14 @@ class StagingEngine:
     async def _compare(self, checkpoint: Checkpoint, live: Weights) -> None:
         # The list is a copy: these leaves may be released meanwhile.
         made = Weights(list(live.leaves), live.measured)
-        await in_thread(lambda cancel: self._compared(checkpoint, made, cancel))
+        await in_thread(lambda cancel: self._compare_and_note(checkpoint, made, cancel))
         self._note_distrust()
         if self.loaders.comparison.is_tried:
             live.sources = sources_of(checkpoint)
 
-    def _compared(self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event) -> None:
+    def _compare_and_note(
+        self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event
+    ) -> None:
         self.loaders.compare(checkpoint, made, cancel)
         if self._trust is not None and self.loaders.why_upstream is None:
             note(self._trust, mark_of(self.layout, made.leaves, self.plan, checkpoint))
@@ -164,16 +165,16 @@ class StagingEngine:
             self._is_distrusted.set()
 
     async def wait_for_distrust(self) -> str:
-        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        """Wait until our own loader makes other weights than upstream's; return which leaf."""
         await self._is_distrusted.wait()
         return self.loaders.comparison.distrust
 
     def decide(self, beside: Sequence[Any] = ()) -> None:
-        """Decide where spare sets wait; `beside` describes what must fit beside one that is staged.
+        """Decide where spare sets wait; `beside` describes arrays that must fit beside a new one.
 
-        Once, before any is made: a set that waits on one side would not be looked for on the other.
+        It is decided once, before the first set is made: all spare sets wait in the same place.
         """
-        alive = self.layout.named(self.live.weights.leaves).values()
+        alive = self.layout.by_path(self.live.weights.leaves).values()
         self.why_one_set = why_one_set(self._memory, alive, beside)
         self._destination = (
             Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
@@ -186,43 +187,43 @@ class StagingEngine:
         how: list[LoadFacts] = []
         try:
             load = partial(self._load, checkpoint, self.live.weights, how)
-            staged = await self._staged(checkpoint.revision, load)
+            staged = await self._stage(checkpoint.revision, load)
         finally:
             self.staging = None
             self._note_distrust()
-        revision = checkpoint.as_read.revision  # only now anybody knows what unread files are
-        if checkpoint.is_unread:  # and arrays
+        revision = checkpoint.as_read.revision  # the id of unread files is known only now
+        if checkpoint.is_unread:  # and so is that of arrays
             revision = replace(revision, id=staged.fingerprint)
         return replace(staged, revision=revision, loading=how[0])
 
     async def until_ready_to_stage(self) -> None:
-        """Return once nothing is under way that must be over before a set is staged."""
+        """Wait until all work is over that must end before a set is staged."""
         await self.until_compared()
 
     async def until_compared(self) -> None:
-        """The comparison holds leaves of the live set, and one of its own at a time."""
+        """Wait for the comparison of the loaders: it holds live leaves, and one of its own."""
         if self._comparing is not None:
             await asyncio.wait({self._comparing})
 
     async def check_takes(self, checkpoint: Checkpoint) -> None:
-        """BadRequest for a part of the tensors, where sets are loaded whole alone."""
+        """Raise BadRequest for a part of the tensors if only whole sets can be loaded."""
         await self.until_compared()
         self.loaders.check_takes(checkpoint)
 
     async def takes_unread(self, checkpoint: Checkpoint) -> bool:
-        """Say if the engine takes these arrays from where they lie, and judges them there."""
+        """Say if the engine copies these arrays from where they lie, and checks them there."""
         await self.until_compared()
         async with self.unchanged:
             live = self.live.weights
             return not self.spares_wait_on_host and self.loaders.takes_unread(checkpoint, live)
 
     def live_sums(self) -> dict[str, int]:
-        """The number of each live tensor by its name: those that a fingerprint is made of.
+        """Return the number of each live tensor by its name; the fingerprint is made of them.
 
-        BadRequest where nobody can tell which tensors the leaves were made of.
+        BadRequest if it is unknown which tensors the leaves were made of.
         """
         if self.plan.why_not is not None:
-            words = "the tensors that are live cannot be told one by one"
+            words = "the tensors that are live cannot be listed one by one"
             raise BadRequest(f"{words}: {self.plan.why_not}")
         measured: Measured = self.live.weights.measured
         return measured.of_tensors
@@ -234,11 +235,11 @@ class StagingEngine:
         return await in_thread(partial(why_no_room, checkpoint, self.loaders, live, place))
 
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
-        """Bytes that each takes on the device beside those before it: a leaf is held once."""
+        """Return each set's bytes on the device; a leaf counts in the first set that has it."""
         return held_bytes(self.layout, [list(each.weights.leaves) for each in sets])
 
     def _beside_all(self, live: Weights) -> Destination:
-        """The place where a set is made, with what it holds already beside the live one."""
+        """Return the place where a set is made, with all sets that lie there already."""
         held = tuple(each for each in self._made if each is not live and each.leaves)
         return replace(self._destination, held=held)
 
@@ -250,54 +251,56 @@ class StagingEngine:
         *,
         cancel: threading.Event,
     ) -> Weights:
-        def told(done: int) -> None:
+        def note_progress(done: int) -> None:
             self.staging = HowFar(done, checkpoint.bytes)
 
-        weights, loading = staging.made_of(
+        weights, loading = staged_set.load_weights(
             checkpoint,
             loaders=self.loaders,
             layout=self.layout,
             live=live,
             max_drift=self.max_drift,
             place=self._beside_all(live),
-            told=told,
+            told=note_progress,
             cancel=cancel,
         )
         how.append(loading)
         return weights
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
-        """Copy the live weights, with noise on some leaves; it fails as `stage` does."""
+        """Copy the live weights, with noise on some leaves; raises the errors of `stage`."""
         await self.until_compared()
         work = partial(with_noise, noise, layout=self.layout, live=self.live.weights)
         work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
-        return await self._staged(revision, work)
+        return await self._stage(revision, work)
 
     async def twin(self, staged: Staged) -> Staged:
-        """Copy another engine's weights to where spare ones wait here; it fails as `stage` does."""
+        """Copy another engine's weights to the place of spare ones; raises what `stage` raises."""
         original = Original(staged)  # at once: they may be released there while we wait here
         try:
             await self.until_ready_to_stage()
-            copying = Copying(self.layout, self.plan.parts, self.live.weights, self.loaders.quiet)
-            work = partial(copying.copied, original, self._beside_all(self.live.weights))
-            return await self._staged(staged.revision, work, name="the copying of", is_read=False)
+            copier = TwinCopier(self.layout, self.plan.parts, self.live.weights, self.loaders.quiet)
+            work = partial(copier.copy_weights, original, self._beside_all(self.live.weights))
+            return await self._stage(staged.revision, work, name="the copying of", is_read=False)
         finally:
             original.drop_references()
 
     async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory; what is there already stays as it is."""
+        """Move spare weights to host memory; those that are there already stay as they are."""
         if not staged.weights.leaves:
             return staged
-        move = partial(staging.taken_to_host, staged.weights, self.layout, self.live.weights.leaves)
+        move = partial(
+            staged_set.move_to_host, staged.weights, self.layout, self.live.weights.leaves
+        )
         weights = await in_thread(lambda cancel: move(), discard=Weights.drop)
         self._made.add(weights)
         return replace(staged, weights=weights)
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back; what is where spare weights wait already stays as it is."""
+        """Bring stowed weights back to the place of spare ones, unless they are there already."""
         if staged.weights.leaves or self.why_one_set:
             return staged
-        back = partial(staging.brought_back, staged.weights, self.layout, self.live.weights.leaves)
+        back = partial(staged_set.bring_back, staged.weights, self.layout, self.live.weights.leaves)
         name = f"the way back to {staged.revision}"
         weights = await self._room.make(lambda cancel: back(), name=name)
         self._made.add(weights)
@@ -309,35 +312,35 @@ class StagingEngine:
         await asyncio.to_thread(staged.weights.free)
 
     async def checksums(self) -> dict[str, int]:
-        """Each leaf's checksum, computed on what is live now."""
+        """Compute the checksum of each live leaf."""
         async with self.unchanged:
             live = self.live
             # A cancel waits for the thread: it holds leaves that a trade must be able to free.
             now = await in_thread(lambda cancel: self._checksums(live.weights.leaves))
-            return self._noted(live, now)
+            return self._note_damage(live, now)
 
     async def first_values(self, name: str, most: int) -> list[Any]:
-        """The first numbers, or rows, of a live leaf, or of a tensor that one was made of."""
+        """Return the first numbers, or rows, of a live leaf, or of a tensor in one."""
         async with self.unchanged:
-            show = partial(first_values, self.layout.named(self.live.weights.leaves))
+            show = partial(first_values, self.layout.by_path(self.live.weights.leaves))
             return await in_thread(lambda cancel: show(self.plan.parts, name, most))
 
-    def _noted(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
-        """Note what checksums say of a set that is to be shared with; return them."""
+    def _note_damage(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
+        """Return the checksums; if they differ from the live set's, share no leaf any more."""
         if now != live.leaves:
-            # Nothing is shared with damaged weights, all is read again: others may hold that leaf.
+            # A damaged leaf may be in other sets, too: all is read again.
             for each in [live.weights, *self._made]:
                 each.sources = {}
         return now
 
     def _checksums(self, leaves: Sequence[Any]) -> dict[str, int]:
-        """Checksums of leaves; one whose copies differ gets another: none speaks for it."""
+        """Compute checksums of leaves; a leaf whose copies differ gets a wrong one on purpose."""
         checksums = self.loaders.measure(leaves).checksums
-        for path in leaves_whose_copies_differ(self.layout.named(leaves), self.plan.parts):
+        for path in leaves_whose_copies_differ(self.layout.by_path(leaves), self.plan.parts):
             checksums[path] ^= 1
         return checksums
 
-    async def _staged(
+    async def _stage(
         self,
         revision: Revision,
         work: Callable[..., Weights],

@@ -13,11 +13,15 @@ from hotreload import failpoints
 from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredients
 from hotreload.engine.weights.leaf.leaves import Layout, like, wait_for
-from hotreload.engine.weights.leaf.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.leaf.measures import Measured, One, join_measures, measure
 from hotreload.engine.weights.load.loaders import Comparison
-from hotreload.engine.weights.memory.headroom import check_headroom, size_of, telling_lack_of_memory
-from hotreload.engine.weights.memory.host_arrays import copied_to_host
-from hotreload.engine.weights.staging import check_signatures
+from hotreload.engine.weights.memory.headroom import (
+    check_headroom,
+    raise_not_enough_memory,
+    size_of,
+)
+from hotreload.engine.weights.memory.host_arrays import copy_to_host
+from hotreload.engine.weights.staged_set import check_signatures
 from hotreload.engine.weights.weights import Destination, Weights, at_hand
 from hotreload.errors import CheckpointIncompatible, TryAgain
 from hotreload.quiet import Quiet, do_quietly
@@ -25,13 +29,13 @@ from hotreload.types import Revision, Staged
 
 
 class Original:
-    """The weights of another engine as they are now, held until each leaf of them was copied.
+    """The weights of another engine as they are now, held until each leaf has been copied.
 
-    Whatever becomes of them there, nobody changes a leaf: it only may be let go.
+    The other engine may release them meanwhile, but it never changes a leaf.
     """
 
     def __init__(self, staged: Staged, comparison: Comparison | None = None) -> None:
-        """`comparison` is what the other engine knows of our own loader."""
+        """`comparison` is the other engine's result of comparing our own loader."""
         weights: Weights = staged.weights
         held = weights.host.items() if weights.host else enumerate(weights.leaves)
         self.revision: Revision = staged.revision
@@ -47,15 +51,15 @@ class Original:
             )
 
     def take(self, path: str) -> Any:
-        """A leaf, which is held no longer by us."""
+        """Return a leaf, and drop the reference to it."""
         return self._leaves.pop(path)
 
     def drop_references(self) -> None:
-        """Hold nothing any more: an error keeps the frames it passed, and they keep this."""
+        """Drop the leaves: an error keeps its frames, and they keep this object."""
         self._leaves.clear()
 
     def check_fits(self, layout: Layout, live: Sequence[Any], *, any_dtype: bool = False) -> None:
-        """CheckpointIncompatible unless it has a leaf like the live one for each place."""
+        """Raise CheckpointIncompatible unless the original has a leaf like each live one."""
         for place in layout.places:
             path, old = layout.paths[place], live[place]
             leaf = self._leaves.get(path)
@@ -68,10 +72,10 @@ class Original:
                 )
 
     def check_same(self, copy: Measured) -> None:
-        """TryAgain when a copy is another than what was measured when these weights were made.
+        """Raise TryAgain if a copy differs from the figures that the original had when made.
 
-        The copy is at fault, or the memory it was made of: both engines may have damaged weights.
-        New ones that come from the files do not, so nothing is said of the checkpoint.
+        The copy is at fault, or the memory it was made from: both engines may have damaged
+        weights. The files may still be good, therefore the checkpoint is not refused.
         """
         other = sorted(path for path, sums in copy.sums.items() if sums != self.measured.sums[path])
         if other:
@@ -84,8 +88,8 @@ class Original:
             )
 
 
-class Copying:
-    """Makes a set of weights of an original; one that is live here shares what it has already."""
+class TwinCopier:
+    """Copies an original's weights; leaves that are in a set here already are shared."""
 
     def __init__(self, layout: Layout, parts: Ingredients, live: Weights, quiet: Quiet) -> None:
         self._layout = layout
@@ -93,12 +97,14 @@ class Copying:
         self._live = live
         self._quiet = quiet
 
-    def copied(self, original: Original, place: Destination, *, cancel: threading.Event) -> Weights:
-        """The same weights where spare ones wait here; whatever goes wrong, nothing is left."""
+    def copy_weights(
+        self, original: Original, place: Destination, *, cancel: threading.Event
+    ) -> Weights:
+        """Copy the weights to the place of spare ones; after an error nothing is left behind."""
         failpoints.reach_in_thread("reading")
         original.check_fits(self._layout, self._live.leaves)
         copy = self._to_host if place.is_host else partial(self._beside, place=place)
-        with telling_lack_of_memory():
+        with raise_not_enough_memory():
             made = copy(original, cancel)
         try:
             original.check_same(made.measured)
@@ -119,35 +125,35 @@ class Copying:
         fresh = [at for at in self._layout.places if paths[at] not in ones]
         try:
             check_headroom([live.leaves[at] for at in fresh], beside=place.beside)
-            for at, leaf, one in self._made(original, fresh, _placed_like, cancel):
+            for at, leaf, one in self._make_leaves(original, fresh, _placed_like, cancel):
                 leaves[at], ones[paths[at]] = leaf, one
         except BaseException:
             leaves.clear()
             raise
-        return Weights(leaves, gathered(ones))
+        return Weights(leaves, join_measures(ones))
 
     def _to_host(self, original: Original, cancel: threading.Event) -> Weights:
-        """None is shared, as with checkpoints that wait on the host."""
+        """Copy every leaf to the host; none is shared, as with checkpoints that wait there."""
         paths = self._layout.paths
-        check_headroom((), on_host=size_of(self._layout.named(self._live.leaves)))
+        check_headroom((), on_host=size_of(self._layout.by_path(self._live.leaves)))
         made, ones = Weights([], self._live.measured), dict[str, One]()
         try:
-            for at, leaf, one in self._made(original, self._layout.places, _on_host, cancel):
+            for at, leaf, one in self._make_leaves(original, self._layout.places, _on_host, cancel):
                 made.host[at], ones[paths[at]] = leaf, one
         except BaseException:
             made.drop()
             raise
-        made.measured = gathered(ones)
+        made.measured = join_measures(ones)
         return made
 
-    def _made(
+    def _make_leaves(
         self,
         original: Original,
         places: Sequence[int],
         make: Callable[[Any, Any], Any],
         cancel: threading.Event,
     ) -> Iterator[tuple[int, Any, One]]:
-        """Each leaf copied and measured, in quiet threads."""
+        """Copy and measure each leaf in quiet threads; yield its place, copy and figures."""
 
         def copy(place: int) -> tuple[int, Any, One]:
             if cancel.is_set():
@@ -170,14 +176,14 @@ def _placed_like(leaf: Any, live: Any) -> Any:
 
 
 def _on_host(leaf: Any, live: Any) -> Any:
-    return copied_to_host(leaf)
+    return copy_to_host(leaf)
 
 
 def take_the_place(original: Original, leaves: list[Any], layout: Layout) -> None:
     """Put an original's leaves where random ones are, each placed like the one it replaces.
 
-    Nothing is computed yet, so the list may change in place. Of dtypes the original is right:
-    0.0.2 makes some random leaves bfloat16 whatever was asked for.
+    Nothing is computed yet: the list may change in place. The original's dtypes count, because
+    0.0.2 makes some random leaves bfloat16 even if another dtype was asked for.
     """
     original.check_fits(layout, leaves, any_dtype=True)
     for place, variable in enumerate(layout.variables):

@@ -1,4 +1,4 @@
-"""A set of weights, what is known of it, and the place where one is made."""
+"""A set of weights with its figures and sources, and the place where a set is made."""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Ingredients
 from hotreload.engine.weights.leaf.leaves import Layout
-from hotreload.engine.weights.leaf.measuring import Measured, One
+from hotreload.engine.weights.leaf.measures import Measured, One
 from hotreload.facts.heap import give_back
 from hotreload.types import Checkpoint
 
@@ -19,27 +19,26 @@ from hotreload.types import Checkpoint
 class Weights:
     """A set of leaves: the engine's whole list on the device, or copies in host memory.
 
-    Leaves may be shared with another set: nobody changes one, and each lives as long as a set
-    that holds it.
+    Sets may share leaves. A leaf never changes, and lives as long as one set holds it.
     """
 
     leaves: list[Any]
     measured: Measured
     host: dict[int, np.ndarray[Any, Any] | jax.Array] = field(default_factory=dict)
-    """Copies by place; of what the live weights shared, the leaf itself."""
+    """Copies by place; a leaf that the live weights share is held itself."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """The contents of each tensor that leaves were made of, by its name; not all may be known."""
+    """The content of each tensor that leaves were made of, by its name, if it is known."""
     paths: tuple[str, ...] = ()
     """The path at each place; another engine of the same model may have another order."""
     lane: int | None = None
-    """The number of the lane in which they answer; None while they are spare."""
+    """The number of the lane that answers with these weights; None while they are spare."""
 
     def drop(self) -> None:
-        """Let go of all leaves; an engine that still turns may hold the list itself."""
+        """Drop all leaves; an engine that still runs may hold the list itself."""
         self.leaves, self.host = [], {}
 
     def free(self) -> None:
-        """Free leaf after leaf, of weights that are nowhere any more: all at once takes long."""
+        """Free leaf after leaf of weights that are not used any more: all at once takes long."""
         while self.leaves:
             self.leaves.pop()
         while self.host:
@@ -48,7 +47,7 @@ class Weights:
         give_back()
 
     def same(self, parts: tuple[Ingredient, ...], sources: Mapping[str, str]) -> bool:
-        """Say if a leaf was made of tensors that these sources have too; unknown ones are not."""
+        """Say if a leaf's tensors have the same content in `sources`; unknown ones never do."""
         names = [part.tensor for part in parts]
         return all(
             name in self.sources and self.sources[name] == sources.get(name) for name in names
@@ -57,7 +56,7 @@ class Weights:
     def leaf_of(
         self, place: int, parts: tuple[Ingredient, ...], sources: Mapping[str, str]
     ) -> Any | None:
-        """The leaf at this place if it is on the device and was made of these sources."""
+        """Return the leaf at this place if it is on the device and was made of these sources."""
         for leaf in self.leaves[place : place + 1]:  # another thread may free this set meanwhile
             return leaf if self.same(parts, sources) else None
         return None
@@ -68,19 +67,19 @@ class Destination:
     """The place where a set is made."""
 
     is_host: bool = False
-    """In host memory, and no second set on the device."""
+    """True if the set is made in host memory, and no second one lies on the device."""
     beside: Sequence[Any] = ()
-    """Arrays that must fit beside a set on the device: the KV pool it is proven in."""
+    """Arrays that must fit beside a set on the device: the KV pool for proving it."""
     held: Sequence[Weights] = ()
-    """Sets there beside the live one: what one of them holds already is not made again."""
+    """Sets that lie there beside the live one: their leaves are shared, not made again."""
 
 
 def at_hand(
     layout: Layout, parts: Ingredients, sources: Mapping[str, str], sets: Sequence[Weights]
 ) -> tuple[list[Any], dict[str, One]]:
-    """A list like the first set's, with each leaf of these sources that one of the sets has.
+    """Return the first set's leaves, with each leaf of these sources that one of the sets has.
 
-    The second tells what is known of those leaves, by path; all others are still to be made.
+    The second result has the figures of those leaves, by path; all others are still to be made.
     """
     leaves, ones = list(sets[0].leaves), dict[str, One]()
     for place in layout.places:
@@ -94,7 +93,7 @@ def at_hand(
 
 
 def held_bytes(layout: Layout, sets: Sequence[Sequence[Any]]) -> list[int]:
-    """Bytes that the weights of each set take beside those before it: a leaf is held once."""
+    """Return each set's bytes; a leaf counts in the first set that has it."""
     counted, taken = set[int](), list[int]()
     for leaves in sets:
         places = (leaves[place : place + 1] for place in layout.places)  # it may be freed meanwhile
@@ -106,9 +105,9 @@ def held_bytes(layout: Layout, sets: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
-    """Tell the contents of each tensor of a checkpoint: equal ones make equal leaves.
+    """Return the content of each tensor of a checkpoint: equal content makes equal leaves.
 
-    Nothing is told of what nobody read.
+    Tensors that have not been read are left out.
     """
     specs, read = (
         checkpoint.tensors,
@@ -118,7 +117,7 @@ def sources_of(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def sources_upon(live: Weights, checkpoint: Checkpoint) -> Mapping[str, str]:
-    """The same of the set that it makes: what a part leaves out is what is live."""
+    """Return the sources of the set that a checkpoint makes; a part keeps the other live ones."""
     given = sources_of(checkpoint)
     if not checkpoint.is_part:
         return given
@@ -127,7 +126,7 @@ def sources_upon(live: Weights, checkpoint: Checkpoint) -> Mapping[str, str]:
 
 
 def left_out(layout: Layout, parts: Ingredients, checkpoint: Checkpoint) -> set[int]:
-    """The places of the leaves that stay as they are live: a part has no tensor of theirs."""
+    """Return the places of the leaves that stay live: a part has no tensor of them."""
     if not checkpoint.is_part:
         return set()
     given, paths = checkpoint.held, layout.paths

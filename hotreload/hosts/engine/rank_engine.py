@@ -20,8 +20,8 @@ from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
 from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.scheduler import Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
-from hotreload.engine.weights.leaf.comparing import copies_here, differing
-from hotreload.engine.weights.leaf.measuring import splits_words
+from hotreload.engine.weights.leaf.differences import copies_here, find_differing
+from hotreload.engine.weights.leaf.measures import splits_words
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined import Joined
@@ -126,9 +126,9 @@ class RankEngine(SglangEngine):
             now = (await merge_measurements(self._meeting, next_job(), own)).checksums
             leaves = self._live_leaves()
             copies = await in_thread(lambda cancel: copies_here(leaves))
-            for path in differing(await gather(self._meeting, next_job(), copies)):
+            for path in find_differing(await gather(self._meeting, next_job(), copies)):
                 now[path] ^= 1  # as where copies differ on one host
-            return self._noted(live, now)
+            return self._note_damage(live, now)
 
     def withdraw(self, step: int) -> None:
         """Let no rank wait any more to do its part of this step; rank 0 alone asks."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from hotreload.engine.upstream.thread.between import JOB_SECONDS, BetweenSteps, Front
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread, Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
-from hotreload.engine.weights.leaf.measuring import Measured, added_up
+from hotreload.engine.weights.leaf.measures import Measured, add_up_measures
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.bounds import NotBelieved, number, parse_bounded
 from hotreload.hosts.message_reader import MessageReader
@@ -142,7 +142,7 @@ async def gather(
 async def merge_measurements(meeting: MeetingPlace, name: str, own: Measured) -> Measured:
     """Add up the measurements of a set over all ranks; every rank must call this."""
     sums: Mapping[str, Any] = {path: dict(each) for path, each in own.sums.items()}
-    return added_up(await gather(meeting, name, [sums, dict(own.rms)], _read_measured))
+    return add_up_measures(await gather(meeting, name, [sums, dict(own.rms)], _read_measured))
 
 
 def _read_measured(told: Any) -> Measured:

@@ -16,7 +16,7 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.trust import note_in_vain, noted
-from hotreload.engine.weights.memory.spare_processors import counted
+from hotreload.engine.weights.memory.spare_processors import count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checkpoint_checks import CheckpointChecks
@@ -270,7 +270,7 @@ def _send_with_cors(settings: Settings, model: Path, copy: Path) -> Iterator[Non
 
 def _terms(settings: Settings, spool: Path) -> StagingOptions:
     engine = settings.engine
-    threads = counted(engine.staging_threads, engine.staging_priority)
+    threads = count_threads(engine.staging_threads, engine.staging_priority)
     quiet = Quiet(threads, engine.staging_priority, engine.staging_starve)
     drift = settings.checks.max_drift
     trust = settings.state.directory / TRUST

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.engine.lanes.lane import Bound
-from hotreload.engine.weights.leaf.leaves import placed
+from hotreload.engine.weights.leaf.leaves import place_copy
 from hotreload.engine.weights.memory import one_set
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, check_memory, end, lanes_of, tell
@@ -71,7 +71,7 @@ async def what_trades_compile(root: Path) -> dict[str, Any]:
         def place(leaf: Any, sharding: Any) -> Any:
             leaves_it = leaf.nbytes if leaf.nbytes >= real.MATRIX_BYTES else 0
             stays.append(real.bytes_of_arrays(real.MATRIX_BYTES) - (before - leaves_it))
-            return placed(leaf, sharding)
+            return place_copy(leaf, sharding)
 
         one_set.placed = place  # type: ignore[attr-defined]
         with compilations() as later:

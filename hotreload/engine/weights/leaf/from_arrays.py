@@ -1,8 +1,8 @@
 """Makes leaves of arrays of JAX where they lie: on accelerators, or in the host's memory.
 
-Every leaf is a copy: who gave the arrays may delete them, donate them or overwrite them afterwards.
-Arrays of JAX never change while they are read, so what is measured of one is the leaf's. On
-accelerators compiled programs make them, and only figures come to the host.
+Every leaf is a copy: the caller may delete, donate or overwrite its arrays afterwards. An array of
+JAX never changes while it is read: its figures are the leaf's. On accelerators compiled programs
+make the leaves, and only figures come to the host.
 """
 
 import math
@@ -19,10 +19,10 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hotreload.checkpoint.file_reader import Cancelled, Changed
-from hotreload.engine.weights.leaf.comparing import change_by, figures_of_change
+from hotreload.engine.weights.leaf.differences import change_by, figures_of_change
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import freely_split
-from hotreload.engine.weights.leaf.measuring import Figures, Measured, One, figures_of, one_of
+from hotreload.engine.weights.leaf.measures import Figures, Measured, One, figures_of, one_of
 from hotreload.engine.weights.leaf.on_device import split_like
 from hotreload.engine.weights.load.opening import words_for
 from hotreload.engine.weights.load.own import DTYPES, Made, Reader, Recipe, batches
@@ -41,21 +41,21 @@ _UNSIGNED = {2: jnp.uint16, 4: jnp.uint32}
 
 
 class InDoubt(TryAgain):
-    """Figures alone do not tell if these values are good; a look at each of them does."""
+    """The figures of a leaf leave open if its values are good: each value must be checked."""
 
 
 class Borrower(Reader):
     """Makes leaves of arrays in the host's memory, read where they lie; belongs to one thread."""
 
-    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
-        """The leaves that these arrays make, each placed like its live one; InDoubt of NaN."""
-        made = super().made(recipes)
+    def make_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """Make leaves of these arrays, each placed like its live one; InDoubt if one has NaN."""
+        made = super().make_leaves(recipes)
         for (parts, _), each in zip(recipes, made, strict=True):
             _check_finite(parts, each.one)
         return made
 
-    def lent(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
-        """The tensor as the file would have it, in the caller's own memory where it lies so."""
+    def borrow(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
+        """Return the tensor as a file would have it, in the caller's memory if it lies there so."""
         if self._cancel.is_set():
             raise Cancelled
         with words_for(IN_MEMORY):
@@ -66,7 +66,7 @@ class Borrower(Reader):
 
     def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:
         """Copy the tensor into memory that a leaf may keep."""
-        tensor, pieces = self.lent(part)
+        tensor, pieces = self.borrow(part)
         memory.view(tensor.dtype).reshape(tensor.shape)[...] = tensor
         return pieces
 
@@ -77,7 +77,7 @@ class Copier:
     def __init__(
         self, checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None]
     ) -> None:
-        """`told` is given the number of bytes of each tensor that has been taken over."""
+        """`told` is called with the number of bytes of each tensor that has been copied."""
         self._cancel = cancel
         self._told = told
         with words_for(IN_MEMORY):
@@ -85,40 +85,40 @@ class Copier:
         self._arrangements: dict[str, Any] = checkpoint.memory.arrangements
         self._places: dict[str, Mapping[int, int]] = checkpoint.memory.places
 
-    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
-        """The leaves that these arrays make, each placed like its live one; InDoubt of NaN."""
+    def make_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
+        """Make leaves of these arrays, each placed like its live one; InDoubt if one has NaN."""
         if self._cancel.is_set():
             raise Cancelled
-        with words_for(IN_MEMORY), self._telling_what_is_gone():
-            begun = [self._begun(*recipe) for recipe in recipes]
-            told = jax.device_get([figures for _, figures in begun])
+        with words_for(IN_MEMORY), self._raise_if_gone():
+            begun = [self._begin(*recipe) for recipe in recipes]
+            computed = jax.device_get([figures for _, figures in begun])
             jax.block_until_ready([leaf for leaf, _ in begun])  # type: ignore[no-untyped-call]
         return [
-            self._judged(parts, leaf, *figures)
-            for (parts, _), (leaf, _), figures in zip(recipes, begun, told, strict=True)
+            self._judge(parts, leaf, *figures)
+            for (parts, _), (leaf, _), figures in zip(recipes, begun, computed, strict=True)
         ]
 
     def close(self) -> None:
         """Let go of the arrays."""
         self._arrays = {}
 
-    def _begun(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[jax.Array, Any]:
-        """The leaf and its figures, which a device is about to compute."""
+    def _begin(self, parts: Sequence[Ingredient], live: jax.Array) -> tuple[jax.Array, Any]:
+        """Begin to compute a leaf and its figures on its devices; return both unfinished."""
         free = freely_split(live)
-        given = [self._taken(part.tensor) for part in parts]
+        given = [self._take(part.tensor) for part in parts]
         how = [self._arrangements.get(part.tensor) for part in parts]
         places = [_place_of(*each, live) for each in zip(parts, given, how, strict=True)]
         tensors = jax.device_put(given, places)
         shares = tuple((p.rule, p.expert, each) for p, each in zip(parts, how, strict=True))
-        leaf, *figures = _making(free.sharding)(tensors, free, shares)
+        leaf, *figures = _leaf_program(free.sharding)(tensors, free, shares)
         return jax.device_put(leaf, live.sharding), figures
 
-    def _taken(self, tensor: str) -> jax.Array | None:
-        """The array; of one in a stack a copy, which its devices make. None if it is left out."""
+    def _take(self, tensor: str) -> jax.Array | None:
+        """Return a tensor's array, copied out if it is part of a stack; None if it is left out."""
         array, places = self._arrays.get(tensor), self._places.get(tensor)
         return _part(array, tuple(places), [*places.values()]) if places else array
 
-    def _judged(
+    def _judge(
         self, parts: Sequence[Ingredient], leaf: jax.Array, measured: Sequence[Figures], change: Any
     ) -> Made:
         one = one_of(parts, measured)
@@ -129,7 +129,7 @@ class Copier:
         return Made(leaf, one, change_by(*change))
 
     @contextmanager
-    def _telling_what_is_gone(self) -> Iterator[None]:
+    def _raise_if_gone(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as fault:
@@ -145,7 +145,7 @@ def _check_finite(parts: Sequence[Ingredient], one: One) -> None:
 
 
 def maker_of(checkpoint: Checkpoint) -> tuple[type[Reader | Copier], Callable[..., Any]]:
-    """Tell who makes the leaves of a checkpoint, and how its places are divided among threads."""
+    """Return the class that makes a checkpoint's leaves, and how threads divide its places."""
     if not checkpoint.is_unread:
         return Reader, batches
     return (Borrower, batches) if checkpoint.memory.are_on_host else (Copier, groups)
@@ -167,9 +167,9 @@ def groups(places: Sequence[int], leaves: Sequence[Any]) -> Iterator[list[int]]:
 def are_taken_unread(
     checkpoint: Checkpoint, parts: Ingredients, leaves: Mapping[str, jax.Array | None]
 ) -> bool:
-    """Say if what is made of these arrays where they lie is what is made of them once read.
+    """Say if leaves made of these arrays in place equal those that would be made by reading them.
 
-    A leaf whose memory was given back is None: like that nothing can be placed.
+    A leaf is None if its memory was given back: then no new leaf can be placed like it.
     """
     stored = {name: DTYPES.get(spec.dtype) for name, spec in checkpoint.tensors.items()}
     memory = checkpoint.memory
@@ -225,54 +225,54 @@ def _place_of(
 
 
 @cache
-def _making(sharding: jax.sharding.Sharding) -> Callable[..., Any]:
-    return jax.jit(_made, static_argnums=2, out_shardings=(sharding, None, None))
+def _leaf_program(sharding: jax.sharding.Sharding) -> Callable[..., Any]:
+    return jax.jit(_make_leaf, static_argnums=2, out_shardings=(sharding, None, None))
 
 
-def _made(
+def _make_leaf(
     tensors: Sequence[jax.Array | None], live: jax.Array, shares: tuple[LeafPart, ...]
 ) -> tuple[Any, ...]:
-    """The leaf, figures of each tensor in it, and of its change.
+    """Return the leaf, the figures of each of its tensors, and those of its change.
 
     All is moved as whole numbers: nothing is rounded, and no small number becomes zero. An expert
-    whose tensor is left out stays what it is in the live leaf.
+    without a tensor keeps the live leaf's values.
     """
     figures, made = [], dict[int | None, Any]()
     for tensor, (rule, expert, how) in zip(tensors, shares, strict=True):
         if tensor is None:
-            bits = rule.restored(_bits(live)[expert])
+            bits = rule.restore(_bits(live)[expert])
         else:
             bits = _as_served(tensor, live, 1.0 if how is None else how.factor)
             bits = bits if how is None else how.turn(bits)
         figures.append(figures_of(jax.lax.bitcast_convert_type(bits, live.dtype)))
-        made[expert] = rule.applied(bits)
+        made[expert] = rule.apply(bits)
     stacked = made[None] if None in made else jnp.stack([made[at] for at in range(len(made))])
     leaf = jax.lax.bitcast_convert_type(jnp.copy(stacked), live.dtype)
     return leaf, figures, figures_of_change(leaf, live)
 
 
 def _as_served(tensor: jax.Array, live: jax.Array, factor: float) -> jax.Array:
-    """A tensor's bits in the live leaf's dtype, of all values multiplied by this factor.
+    """Return a tensor's bits in the live leaf's dtype, with all values multiplied by `factor`.
 
     A product is rounded to the tensor's own dtype first, as by the host.
     """
     if factor != 1:
         product = _without_tiny(_without_tiny(tensor.astype(jnp.float32)) * np.float32(factor))
-        bits = _bits(product) if tensor.dtype == jnp.float32 else rounded_bits(product)
+        bits = _bits(product) if tensor.dtype == jnp.float32 else round_bits(product)
         tensor = jax.lax.bitcast_convert_type(bits, tensor.dtype)
-    return _bits(tensor) if tensor.dtype == live.dtype else rounded_bits(tensor)
+    return _bits(tensor) if tensor.dtype == live.dtype else round_bits(tensor)
 
 
 def _without_tiny(values: jax.Array) -> jax.Array:
-    """The same with zeros for what some devices compute with, and others take for zero."""
+    """Return the values with zeros for denormal numbers: some devices take those for zero."""
     bits = _bits(values)
     is_tiny = (bits & np.uint32(0x7F800000)) == 0
     kept = jnp.where(is_tiny, bits & np.uint32(0x80000000), bits)
     return jax.lax.bitcast_convert_type(kept, values.dtype)
 
 
-def rounded_bits(tensor: jax.Array) -> jax.Array:
-    """The bits of float32s as bfloat16s: the nearest, the even one of two, as the host has them."""
+def round_bits(tensor: jax.Array) -> jax.Array:
+    """Return float32 numbers as bits of bfloat16, rounded to nearest even, as the host does."""
     bits = _bits(tensor)
     upper = bits >> np.uint32(16)
     nearest = (bits + np.uint32(0x7FFF) + (upper & np.uint32(1))) >> np.uint32(16)

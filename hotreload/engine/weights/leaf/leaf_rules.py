@@ -35,8 +35,8 @@ class Heads:
         """Length of the axis in the leaf."""
         return (self.count * self.copies + self.empty) * self.padded
 
-    def applied(self, tensor: Any) -> Any:
-        """The tensor of numpy or JAX with its heads as the leaf has them, in memory of its own."""
+    def apply(self, tensor: Any) -> Any:
+        """Return the tensor, of numpy or JAX, with the leaf's heads, in memory of its own."""
         xp, axis = tensor.__array_namespace__(), self.axis
         before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
         heads = tensor.reshape(*before, self.count, self.length, *after)
@@ -46,8 +46,8 @@ class Heads:
         made = xp.pad(made, zeros) if any(map(any, zeros)) else made
         return made.reshape(*before, self.leaf_length, *after)
 
-    def restored(self, made: Any) -> Any:
-        """The tensor of what was made of it, as an array of numpy or JAX."""
+    def restore(self, made: Any) -> Any:
+        """Return the tensor that a leaf's array was made of, as an array of numpy or JAX."""
         before, after = made.shape[: self.axis], made.shape[self.axis + 1 :]
         heads = made.reshape(*before, -1, self.padded, *after)
         whole = (slice(None),) * len(before)
@@ -67,7 +67,7 @@ class Rule:
 
     @property
     def leaf_shape(self) -> ArrayShape:
-        """The shape of what it makes."""
+        """The shape of the leaf, or of the expert's share, that the rule makes."""
         shape = list(self.shape)
         if self.heads is not None:
             shape[self.heads.axis] = self.heads.leaf_length
@@ -78,16 +78,16 @@ class Rule:
         """True if the leaf has the tensor's elements in the file's order, and no others."""
         return self.heads is None and self.axes is None
 
-    def applied(self, tensor: Any) -> Any:
-        """The leaf's array, of numpy or JAX, which may be a view of the tensor's memory."""
-        made = tensor if self.heads is None else self.heads.applied(tensor)
+    def apply(self, tensor: Any) -> Any:
+        """Make the leaf's array, of numpy or JAX; it may be a view of the tensor's memory."""
+        made = tensor if self.heads is None else self.heads.apply(tensor)
         return made if self.axes is None else made.transpose(self.axes)
 
-    def restored(self, made: Any) -> Any:
-        """The tensor of what was made of it, as an array of numpy or JAX."""
+    def restore(self, made: Any) -> Any:
+        """Return the tensor that a leaf's array was made of, as an array of numpy or JAX."""
         if self.axes is not None:
             made = made.transpose(tuple(self.axes.index(axis) for axis in range(len(self.axes))))
-        return made if self.heads is None else self.heads.restored(made)
+        return made if self.heads is None else self.heads.restore(made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 @dataclass(frozen=True)
 class Layout:
-    """Places of the engine's list of leaves, and what stands there; the same for every generation.
+    """The places in the engine's list of leaves; they are the same for every generation.
 
     `variables` holds the model's own variable where the leaf is a weight, and None where the leaf
     stays as it is: random state (a loaded 0.0.2 model has two such leaves more than a dummy one,
@@ -50,18 +50,18 @@ class Layout:
         return {path: v.get_raw_value().dtype for path, v in weights if v is not None}
 
     def drop_references(self) -> None:
-        """Empty the model's own variables: nobody computes with it any more."""
+        """Empty the model's own variables, once nothing computes with the model any more."""
         for variable in self.variables:
             if variable is not None:
                 variable.set_raw_value(None)
 
-    def named(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The weights among `leaves` by path."""
+    def by_path(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """Return the weights among `leaves` by path."""
         return {self.paths[i]: leaves[i] for i in self.places}
 
 
 def layout_of(model: nnx.Module) -> Layout:
-    """The layout of the list that the engine made of `model`."""
+    """Return the layout of the list that the engine made of `model`."""
     paths = paths_of(model)
     variables = {
         ".".join(map(str, path)): node
@@ -77,12 +77,12 @@ def _weight(variable: nnx.Variable[Any]) -> nnx.Variable[Any] | None:
 
 
 def paths_of(model: nnx.Module) -> tuple[str, ...]:
-    """The path of every leaf, in the order in which the engine flattens the model."""
+    """Return the path of every leaf, in the order in which the engine flattens the model."""
     return tuple(path for path, _ in _flat(model))
 
 
 def leaves_by_path(model: nnx.Module) -> dict[str, Any]:
-    """Every leaf of a model by its path, placeholders too."""
+    """Return every leaf of a model by its path, placeholders too."""
     return dict(_flat(model))
 
 
@@ -104,7 +104,7 @@ def is_placeholder(leaf: Any) -> bool:
 
 
 def signature(leaf: jax.Array) -> tuple[Any, ...]:
-    """All by which the compiled model tells leaves apart: equal signatures never recompile."""
+    """Return all that a compiled program depends on: leaves of equal signature never recompile."""
     return (
         leaf.shape,
         leaf.dtype,
@@ -116,14 +116,14 @@ def signature(leaf: jax.Array) -> tuple[Any, ...]:
 
 
 def like(leaf: jax.Array | np.ndarray[Any, Any], live: jax.Array) -> jax.Array:
-    """`leaf` with the sharding of `live`, in memory of its own."""
-    return placed(leaf, live.sharding if live.committed else None)
+    """Copy `leaf` into memory of its own, with the sharding of `live`."""
+    return place_copy(leaf, live.sharding if live.committed else None)
 
 
-def placed(
+def place_copy(
     leaf: jax.Array | np.ndarray[Any, Any], sharding: jax.sharding.Sharding | None
 ) -> jax.Array:
-    """`leaf` in memory of its own, with this sharding; None for one that is committed to none.
+    """Copy `leaf` into memory of its own, with this sharding; None leaves it uncommitted.
 
     On CPU `device_put` aliases aligned host memory, a mapped file too: there only the copy makes
     the memory our own. On an accelerator the transfer is the copy.
@@ -137,29 +137,29 @@ def placed(
 
 
 def freely_split(leaf: jax.Array) -> jax.Array:
-    """The same memory, of which the compiler decides how what is made of it is split over devices.
+    """Return the same memory as an array whose results the compiler may split as it likes.
 
-    0.1.0rc0 has a mesh of which each step must say so (`AxisType.Explicit`): a slice or a heap of
-    heads that its devices cannot share evenly is an error there.
+    0.1.0rc0's mesh requires each step to say how its result is split (`AxisType.Explicit`). There
+    a slice, or a number of heads, that the devices cannot share evenly is an error.
     """
     if not is_explicit(leaf.sharding):
         return leaf
-    put: jax.Array = jax.device_put(leaf, untyped(leaf.sharding))
+    put: jax.Array = jax.device_put(leaf, without_types(leaf.sharding))
     return put
 
 
 def is_explicit(sharding: Any) -> bool:
-    """Say if it is of a mesh of which each step must say how it splits what it makes."""
+    """Say if the sharding's mesh requires each step to say how its result is split."""
     return isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types
 
 
-def untyped(sharding: Any) -> Any:
-    """The same split, of which the compiler decides what it is for what is made of it."""
-    return _without_types(sharding) if is_explicit(sharding) else sharding
+def without_types(sharding: Any) -> Any:
+    """Return the same sharding on a mesh that lets the compiler split the results."""
+    return _without_axis_types(sharding) if is_explicit(sharding) else sharding
 
 
 @cache
-def _without_types(sharding: NamedSharding) -> NamedSharding:
+def _without_axis_types(sharding: NamedSharding) -> NamedSharding:
     mesh = Mesh(sharding.mesh.devices, sharding.mesh.axis_names)
     return NamedSharding(mesh, sharding.spec)
 
@@ -184,13 +184,13 @@ class Vacated:
 
     @classmethod
     def by(cls, array: jax.Array) -> "Vacated":
-        """Give back the memory of an array, whoever holds it still."""
+        """Give back the memory of an array, even if references to the array are left."""
         left = cls(array.shape, array.dtype, array.sharding, array.committed, array.nbytes)
         array.delete()
         return left
 
     def zeros(self) -> jax.Array:
-        """An array of zeros with the same signature."""
+        """Make an array of zeros with the same signature."""
         if not self.committed:
             return jnp.zeros(self.shape, self.dtype)
         made: jax.Array = _zeros(self.shape, self.dtype, self.sharding)()
@@ -202,8 +202,8 @@ def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], ja
     return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
 
 
-def zeroed(buffer: jax.Array) -> jax.Array:
-    """The buffer overwritten with zeros in place; its old contents, NaN too, are gone."""
+def fill_with_zeros(buffer: jax.Array) -> jax.Array:
+    """Overwrite the buffer with zeros in place; its old contents, NaN too, are gone."""
     return _zeros_to(buffer.sharding)(buffer)
 
 

@@ -1,9 +1,9 @@
 """Turns tensors into leaves on their devices: the host hands bytes over as a file has them.
 
-`turned` and `stacked` take an array that lies on the devices of a leaf in the file's order (`put`
-places one so), and return the leaf and figures of the tensor, which `measuring.one_of` reads. A
-program is compiled for each rule, shape, dtype and sharding, when it is first asked for: leaves
-that differ in their place alone share one. Where the device is the host this is the slower way.
+`put` places an array on the devices of a leaf, in the file's order. `make_leaf` and `add_to_stack`
+take such an array and return the leaf and figures of the tensor, which `measures.one_of` reads. A
+program is compiled for each rule, shape, dtype and sharding, when it is first needed: leaves that
+differ in their place alone share one. Where the device is the host this is the slower way.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Rule
-from hotreload.engine.weights.leaf.leaves import freely_split, is_explicit, placed, untyped
-from hotreload.engine.weights.leaf.measuring import Figures, figures_of
+from hotreload.engine.weights.leaf.leaves import (
+    freely_split,
+    is_explicit,
+    place_copy,
+    without_types,
+)
+from hotreload.engine.weights.leaf.measures import Figures, figures_of
 from hotreload.engine.weights.memory.host_arrays import is_on_host
 
 Sharding = jax.sharding.Sharding
@@ -33,7 +38,7 @@ def pays_on_device(live: Any, stored: Any) -> bool:
 
 
 def can_turn(live: Any, stored: Any) -> bool:
-    """Say if it can be done at all: of other hosts' parts nothing is computed here alone."""
+    """Say if a tensor can become a leaf on its device; a leaf of several hosts cannot."""
     # Without 64 bits JAX would cast on the way, and round twice.
     is_whole = live.is_fully_addressable and np.dtype(stored).itemsize <= WIDEST
     is_split = isinstance(live.sharding, NamedSharding)
@@ -51,42 +56,44 @@ def there_twice(leaves: Sequence[Any], threads: int) -> list[Any]:
 
 
 def put(tensor: Array, part: Ingredient, live: Any) -> jax.Array:
-    """The tensor on the devices of the leaf, split as its leaf is; in memory that may be ours."""
+    """Put the tensor on the leaf's devices, split as the leaf is; a CPU may share our memory."""
     where = split_like(live, part)
     return jnp.asarray(tensor) if where is None else jax.device_put(tensor, where)
 
 
-def kept_as_it_is(tensor: Array, live: Any) -> tuple[jax.Array, Figures]:
-    """The leaf of a tensor that nothing moves or casts, and figures of it."""
-    leaf = placed(tensor, live.sharding if live.committed else None)
+def keep_as_it_is(tensor: Array, live: Any) -> tuple[jax.Array, Figures]:
+    """Make the leaf of a tensor that nothing moves or casts; return it with its figures."""
+    leaf = place_copy(tensor, live.sharding if live.committed else None)
     return leaf, _figures(freely_split(leaf))
 
 
-def turned(raw: jax.Array, rule: Rule, live: Any) -> tuple[jax.Array, Figures]:
-    """The leaf that a rule makes of a tensor, like the live one, and figures of the tensor."""
-    leaf, figures = _turning(rule, live.dtype, _free(live))(raw)
+def make_leaf(raw: jax.Array, rule: Rule, live: Any) -> tuple[jax.Array, Figures]:
+    """Make a tensor's leaf by its rule, like the live one; return it with the tensor's figures."""
+    leaf, figures = _leaf_program(rule, live.dtype, _free(live))(raw)
     return _like(leaf, live), figures
 
 
 def empty_stack(live: Any) -> jax.Array:
-    """A leaf like the live one, to be filled by `stacked`."""
+    """Make a leaf like the live one, to be filled by `add_to_stack`."""
     return _zeros(live.shape, live.dtype, _free(live))()
 
 
-def stacked(
+def add_to_stack(
     stack: jax.Array, raw: jax.Array, part: Ingredient, live: Any
 ) -> tuple[jax.Array, Figures]:
-    """The stack with an expert's tensor in its place, and figures of the tensor.
+    """Put an expert's tensor in its place in the stack; return it with the tensor's figures.
 
-    The stack that is given is given up: the next one lies in its memory.
+    The given stack may not be used any more: the returned one lies in its memory.
     """
     filled: tuple[jax.Array, Figures]
-    filled = _stacking(part.rule, live.dtype, _free(live))(stack, raw, np.int32(part.expert or 0))
+    filled = _stack_program(part.rule, live.dtype, _free(live))(
+        stack, raw, np.int32(part.expert or 0)
+    )
     return filled
 
 
 def as_leaf(stack: jax.Array, live: Any) -> jax.Array:
-    """The stack, once all its experts are in it, as the leaf that is like the live one."""
+    """Return the stack, once all its experts are in it, as a leaf like the live one."""
     return _like(stack, live)
 
 
@@ -94,17 +101,17 @@ def as_leaf(stack: jax.Array, live: Any) -> jax.Array:
 
 
 def _free(live: Any) -> Sharding | None:
-    """The sharding for programs: of 0.1.0rc0's mesh each step in one would have to say how."""
-    return untyped(live.sharding) if live.committed else None
+    """Return the sharding for programs, in which no step has to say how its result is split."""
+    return without_types(live.sharding) if live.committed else None
 
 
 def _like(leaf: jax.Array, live: Any) -> jax.Array:
-    """The same memory under the live leaf's own sharding: with another the model recompiles."""
+    """Return the same memory under the live leaf's sharding: with another the model recompiles."""
     return jax.device_put(leaf, live.sharding) if is_explicit(live.sharding) else leaf
 
 
 def split_like(live: Any, part: Ingredient) -> Sharding | None:
-    """The way to split the tensor: so that no device needs what another has, if that can be."""
+    """Return how to split the tensor: no device needs another's part, if that is possible."""
     where, rule = _free(live), part.rule
     if not isinstance(where, NamedSharding):
         return where
@@ -127,19 +134,19 @@ _figures: Callable[[jax.Array], Figures] = jax.jit(figures_of)
 
 
 @cache
-def _turning(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
+def _leaf_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
     def turn(raw: jax.Array) -> tuple[jax.Array, Figures]:
         tensor = raw.astype(dtype)
-        return rule.applied(tensor), figures_of(tensor)
+        return rule.apply(tensor), figures_of(tensor)
 
     return jax.jit(turn, out_shardings=(where, None))
 
 
 @cache
-def _stacking(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
+def _stack_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
     def put_in(stack: jax.Array, raw: jax.Array, at: jax.Array) -> tuple[jax.Array, Figures]:
         tensor = raw.astype(dtype)
-        filled = jax.lax.dynamic_update_index_in_dim(stack, rule.applied(tensor), at, 0)
+        filled = jax.lax.dynamic_update_index_in_dim(stack, rule.apply(tensor), at, 0)
         return filled, figures_of(tensor)
 
     return jax.jit(put_in, donate_argnums=0, out_shardings=(where, None))

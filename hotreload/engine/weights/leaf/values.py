@@ -20,11 +20,11 @@ SHOWN_VALUES = 2**20
 def first_values(
     named: Mapping[str, jax.Array], parts: Ingredients, name: str, most: int
 ) -> list[Any]:
-    """The first numbers, or rows, of the tensor of this name, else of the leaf; it blocks.
+    """Return the first numbers, or rows, of the tensor of this name, else of the leaf; it blocks.
 
-    BadRequest when nothing is called so, or that were too many.
+    BadRequest if neither a tensor nor a leaf has the name, or the numbers were too many.
     """
-    leaf, part = _found(named, parts, name)
+    leaf, part = _find(named, parts, name)
     shape = (leaf.shape if part is None else part.rule.shape) or (1,)
     values = min(most, shape[0]) * math.prod(shape[1:])
     if values > SHOWN_VALUES:
@@ -36,7 +36,7 @@ def first_values(
     return first
 
 
-def _found(
+def _find(
     named: Mapping[str, jax.Array], parts: Ingredients, name: str
 ) -> tuple[jax.Array, Ingredient | None]:
     for path, made_of in parts.items():
@@ -55,7 +55,7 @@ def _found(
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _first(leaf: jax.Array, part: Ingredient | None, most: int) -> jax.Array:
-    """Compiled as one: of a turned tensor no second copy is made."""
+    """Return the first rows in one compiled program, which makes no second copy of the tensor."""
     if part is not None:
-        leaf = part.rule.restored(leaf if part.expert is None else leaf[part.expert])
+        leaf = part.rule.restore(leaf if part.expert is None else leaf[part.expert])
     return jnp.atleast_1d(leaf)[:most].astype(jnp.float32)

@@ -21,12 +21,12 @@ from flax import nnx
 from hotreload import failpoints
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout, is_placeholder, paths_of
-from hotreload.engine.weights.leaf.measuring import Measured, One, gathered
+from hotreload.engine.weights.leaf.measures import Measured, One, join_measures
 from hotreload.engine.weights.load.bytes_read import Count
 from hotreload.engine.weights.load.own import Made, Reader, batches, why_not_by_rules
 from hotreload.engine.weights.load.plan import Recorded, loading_by, plan_of
 from hotreload.engine.weights.load.trust import mark_of
-from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.quiet import Quiet, do_quietly
 from hotreload.types import Checkpoint, HowFar
@@ -98,11 +98,11 @@ class FirstLoad:
         recipes = self._recipes(layout, outlines, loader, mappings)
         failpoints.reach_in_thread("reading")
         ones: dict[str, One] = {}
-        with telling_lack_of_memory("the weights"):
+        with raise_not_enough_memory("the weights"):
             for path, made in self._made(recipes, quiet, cancel):
                 empty[path].set_raw_value(made.leaf)
                 ones[path] = made.one
-        self.measured = gathered(ones)
+        self.measured = join_measures(ones)
 
     def _recipes(
         self, layout: Layout, outlines: Mapping[str, Outline], loader: Any, mappings: Recorded
@@ -132,7 +132,7 @@ class FirstLoad:
 
                 def make(places: list[int]) -> list[tuple[str, Made]]:
                     named = [paths[at] for at in places]
-                    made = reader.made([recipes[path] for path in named])
+                    made = reader.make_leaves([recipes[path] for path in named])
                     return list(zip(named, made, strict=True))
 
                 yield make

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hotreload import failpoints
-from hotreload.engine.weights.leaf.comparing import change_of, same_bits, with_changes
+from hotreload.engine.weights.leaf.differences import change_of, same_bits, with_changes
 from hotreload.engine.weights.leaf.from_arrays import (
     Copier,
     are_taken_unread,
@@ -25,7 +25,7 @@ from hotreload.engine.weights.leaf.from_arrays import (
 )
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
-from hotreload.engine.weights.leaf.measuring import Measured, One, gathered, measure
+from hotreload.engine.weights.leaf.measures import Measured, One, join_measures, measure
 from hotreload.engine.weights.leaf.on_device import there_twice
 from hotreload.engine.weights.load.bytes_read import Count, ToldBytes
 from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
@@ -37,7 +37,7 @@ from hotreload.engine.weights.load.rereading import (
 )
 from hotreload.engine.weights.load.upstream_loading import load_upstream
 from hotreload.engine.weights.memory.headroom import check_headroom, size_of
-from hotreload.engine.weights.memory.host_arrays import copied_to_host
+from hotreload.engine.weights.memory.host_arrays import copy_to_host
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.quiet import Quiet, do_quietly
@@ -156,7 +156,7 @@ class Loaders:
         """Say if arrays of JAX can be taken over from where they lie."""
         if self.why_not_ours(checkpoint) is not None:
             return False
-        leaves = self._layout.named(live.leaves)
+        leaves = self._layout.by_path(live.leaves)
         return are_taken_unread(checkpoint, self._plan.parts, leaves)
 
     def _beside(
@@ -186,7 +186,7 @@ class Loaders:
                     shared.append(at)
                 leaves[at], ones[paths[at]], changes[paths[at]] = made.leaf, made.one, change
             if checkpoint.is_unread:
-                check_not_empty(checkpoint, gathered(ones))
+                check_not_empty(checkpoint, join_measures(ones))
             elif checkpoint.memory is not None:
                 parts = (part for at in shared for part in self._plan.parts[paths[at]])
                 check_again(checkpoint, parts, cancel, count, self.quiet)
@@ -196,7 +196,7 @@ class Loaders:
             raise
         made_anew = len(self._layout.places) - len(shared)
         how = LoadFacts("own", "", made_anew, len(shared), count.total)
-        return Weights(leaves, gathered(ones)), with_changes(how, changes)
+        return Weights(leaves, join_measures(ones)), with_changes(how, changes)
 
     def need(
         self, checkpoint: Checkpoint | None, live: Weights, place: Destination
@@ -205,7 +205,7 @@ class Loaders:
 
         None stands for a set that is no checkpoint's. A leaf is described by the live one.
         """
-        alive = self._layout.named(live.leaves)
+        alive = self._layout.by_path(live.leaves)
         checkpoint = checkpoint and checkpoint.as_read
         if checkpoint is None or self.why_not_ours(checkpoint) is not None:
             return [*alive.values()], size_of(alive) if checkpoint is not None else 0
@@ -232,12 +232,12 @@ class Loaders:
         """None is shared: a set that waits on the host is whole, whatever is live when it goes."""
         paths, stay = self._layout.paths, left_out(self._layout, self._plan.parts, checkpoint)
         places = [at for at in self._layout.places if at not in stay]
-        size = size_of(self._layout.named(live.leaves))
+        size = size_of(self._layout.by_path(live.leaves))
         check_headroom((), on_host=size + self._largest_tensor(checkpoint))
         made, ones, changes = Weights([], live.measured), dict[str, One](), dict[str, float]()
         try:
             for at in stay:
-                made.host[at] = copied_to_host(live.leaves[at])
+                made.host[at] = copy_to_host(live.leaves[at])
                 ones[paths[at]], changes[paths[at]] = live.measured.one(paths[at]), 0.0
             make = Reader.made_on_host
             for at, each, change in self._made(
@@ -248,7 +248,7 @@ class Loaders:
         except BaseException:
             made.drop()
             raise
-        made.measured = gathered(ones)
+        made.measured = join_measures(ones)
         how = LoadFacts("own", "", len(places), len(stay), count.total)
         return made, with_changes(how, changes)
 
@@ -261,7 +261,7 @@ class Loaders:
         count: Count,
     ) -> Weights:
         """It knows no other way than beside the live ones, and has all its tensors on the host."""
-        alive = self._layout.named(live.leaves)
+        alive = self._layout.by_path(live.leaves)
         check_headroom(alive.values(), beside=place.beside, on_host=size_of(alive))
         load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=self._layout)
         load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
@@ -296,7 +296,7 @@ class Loaders:
 
     def measure(self, leaves: Sequence[Any]) -> Measured:
         """Measure a set where it is."""
-        return measure(self._layout.named(leaves), self._plan.parts)
+        return measure(self._layout.by_path(leaves), self._plan.parts)
 
     def _made(
         self,
@@ -349,4 +349,4 @@ class Loaders:
 
 def _placed_by(maker: Reader | Copier, recipes: Sequence[Recipe]) -> list[Made]:
     """The leaves that it makes, each placed like its live one."""
-    return maker.made(recipes)
+    return maker.make_leaves(recipes)

@@ -16,18 +16,18 @@ import numpy as np
 
 from hotreload.checkpoint.file_reader import Changed, HashedPieces, Readable
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
-from hotreload.engine.weights.leaf.measuring import One, Tally, one_of
+from hotreload.engine.weights.leaf.measures import One, Tally, one_of
 from hotreload.engine.weights.leaf.on_device import (
+    add_to_stack,
     as_leaf,
     empty_stack,
-    kept_as_it_is,
+    keep_as_it_is,
+    make_leaf,
     pays_on_device,
     put,
-    stacked,
-    turned,
 )
 from hotreload.engine.weights.load.opening import opened, words_for
-from hotreload.engine.weights.memory.host_arrays import copied_to_host, fresh, in_order, lay
+from hotreload.engine.weights.memory.host_arrays import copy_to_host, fresh, in_order, lay
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 1 << 20
@@ -81,7 +81,7 @@ class Reader:
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
 
-    def made(self, recipes: Sequence[Recipe]) -> list[Made]:
+    def make_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The leaves that these tensors make, each placed like its live one; several at once."""
         if len(recipes) == 1 and self._pays_on_device(*recipes[0]):
             return [self._on_device(*recipes[0])]
@@ -111,19 +111,21 @@ class Reader:
         """
         if parts[0].expert is not None:
             return self._stacked(parts, live)
-        part, tensor = parts[0], _passed(*self.lent(parts[0]))
+        part, tensor = parts[0], _passed(*self.borrow(parts[0]))
         if (there := self.there(parts, live)) is not None:
             return there
         if part.rule.moves_nothing and tensor.dtype == live.dtype:
-            leaf, figures = kept_as_it_is(tensor, live)
+            leaf, figures = keep_as_it_is(tensor, live)
         else:
-            leaf, figures = turned(put(tensor, part, live), part.rule, live)
+            leaf, figures = make_leaf(put(tensor, part, live), part.rule, live)
         return Made(leaf.block_until_ready(), one_of(parts, [figures]))
 
     def _stacked(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, figures = empty_stack(live), []
         for part in parts:
-            stack, of_part = stacked(stack, put(_passed(*self.lent(part)), part, live), part, live)
+            stack, of_part = add_to_stack(
+                stack, put(_passed(*self.borrow(part)), part, live), part, live
+            )
             figures.append(jax.device_get(of_part))
         made = Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
         return self.there(parts, live) or made
@@ -137,7 +139,7 @@ class Reader:
         leaf = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
         given = [part.tensor in self._checkpoint.held for part in parts]
         if not all(given):
-            leaf[...] = copied_to_host(live)
+            leaf[...] = copy_to_host(live)
         for part, is_given in zip(parts, given, strict=True):
             own = leaf if part.expert is None else leaf[part.expert, ...]
             if is_given:
@@ -145,9 +147,9 @@ class Reader:
                 if part is parts[-1] and (there := self.there(parts, live)) is not None:
                     return there
                 if tensor is not None:
-                    lay(part.rule.applied(tensor), own)
+                    lay(part.rule.apply(tensor), own)
             else:
-                self._tally.add(part.tensor, [in_order(part.rule.restored(own))])
+                self._tally.add(part.tensor, [in_order(part.rule.restore(own))])
         return Made(leaf, self._tally.one)
 
     def _measured(self, own: Array, part: Ingredient) -> Array | None:
@@ -157,7 +159,7 @@ class Reader:
             memory = own.reshape(-1).view(np.uint8)
             self._tally.add(part.tensor, self.read_into(memory, part))
             return None
-        tensor, pieces = self.lent(part)
+        tensor, pieces = self.borrow(part)
         if stored != own.dtype:
             tensor = _passed(tensor, pieces).astype(own.dtype)
             pieces = iter([tensor])
@@ -176,7 +178,7 @@ class Reader:
             file.close()
         self._files = {}
 
-    def lent(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
+    def borrow(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
         """The tensor as the file has it, once these pieces have passed; the next overwrites it."""
         held = self._checkpoint.held[part.tensor]
         memory = self._room(held.end - held.begin)

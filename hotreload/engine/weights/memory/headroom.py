@@ -1,4 +1,4 @@
-"""Says, in bytes and in words, if more weights fit where they are to lie."""
+"""Checks, in bytes, if more weights fit on the devices or on the host; says what is missing."""
 
 import math
 from collections import Counter
@@ -13,11 +13,11 @@ from hotreload.engine.weights.memory.host_memory import host_bytes, host_bytes_f
 from hotreload.errors import NotEnoughMemory
 
 Described = Any
-"""An array, or what says of one that is to be made its shape, dtype and sharding."""
+"""An array, or the description of one that is to be made: shape, dtype and sharding."""
 
 KEPT_FREE = 16
-"""One part in so many of a device, or of the host, that further sets than two leave free: the
-answering takes memory for moments that no look between two steps sees."""
+"""The share of a device, or of the host, that a third set and later ones leave free (1 in 16):
+answering takes memory for moments that no check between two steps sees."""
 
 
 def size_of(leaves: Mapping[str, jax.Array]) -> int:
@@ -48,11 +48,11 @@ class Lack:
 def check_headroom(
     new: Iterable[Described], *, beside: Iterable[Described] = (), on_host: int = 0
 ) -> None:
-    """NotEnoughMemory unless `new` leaves fit on their devices beside all that is there.
+    """Raise NotEnoughMemory unless `new` leaves fit on their devices beside all that is there.
 
-    `beside` are arrays that will be made later and must fit then: the KV pool weights are proven
-    in. `on_host` is how many bytes of host memory are needed to make them; where the device is the
-    host, the leaves take theirs on top.
+    `beside` are arrays that will be made later and must fit then: the KV pool for proving weights.
+    `on_host` is the number of bytes of host memory for making the leaves; if the device is the
+    host, the leaves' own memory comes on top.
     """
     for lack in find_lacks([*new, *beside], on_host):
         todo = (
@@ -67,9 +67,9 @@ def check_headroom(
 def find_lacks(
     arrays: Iterable[Described], on_host: int, *, is_further: bool = False
 ) -> Iterator[Lack]:
-    """Each device, and last the host, that has no room for its share of these arrays.
+    """Yield each device, and last the host, that has no room for its share of these arrays.
 
-    A set that `is_further` than the second leaves one part in `KEPT_FREE` of each free.
+    With `is_further`, for a third set or a later one, one part in `KEPT_FREE` must stay free.
     """
     on_cpu, kept = 0, int(is_further)
     for device, need in shares_of(arrays).items():
@@ -86,7 +86,7 @@ def find_lacks(
 
 
 def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
-    """Bytes of these arrays on each device of this host."""
+    """Return the bytes of these arrays on each device of this host."""
     shares: Counter[Any] = Counter()
     for each in arrays:
         share = math.prod(each.sharding.shard_shape(each.shape)) * each.dtype.itemsize
@@ -96,9 +96,9 @@ def shares_of(arrays: Iterable[Described]) -> Mapping[Any, int]:
 
 
 def why_one_set(memory: str, live: Iterable[Described], beside: Iterable[Described]) -> str | None:
-    """Say why one set of weights at a time is on the device; None where two are.
+    """Say why one set of weights at a time is on the device; None if two fit there.
 
-    `auto` looks once, at the start, when everything else is there that the engine will need.
+    `auto` is decided once, at the start, when all else that the engine needs is in memory.
     """
     if memory == "double":
         return None
@@ -110,9 +110,10 @@ def why_one_set(memory: str, live: Iterable[Described], beside: Iterable[Describ
 
 
 def why_no_further(new: Iterable[Described], on_host: int) -> str | None:
-    """Say why a set that is made of `new` leaves finds no room beside two or more; None if it does.
+    """Say why a set of `new` leaves has no room beside two or more sets; None if it has.
 
-    What else the host lacks for making it, its staging says: no older set's end gives that back.
+    Host memory that only the making of the set needs is checked when it is staged: freeing an
+    older set does not provide it.
     """
     lack = _lack_of_device([*new], on_host, is_further=True)
     return None if lack is None else str(lack)
@@ -131,10 +132,10 @@ def _gb(size: int) -> str:
 
 
 @contextmanager
-def telling_lack_of_memory(what: str = "a second set of weights") -> Iterator[None]:
-    """Turn the error of a failed allocation, on the host or a device, into NotEnoughMemory.
+def raise_not_enough_memory(what: str = "a second set of weights") -> Iterator[None]:
+    """Raise NotEnoughMemory in place of the error of a failed allocation, on host or device.
 
-    And XLA's where it cannot open a device of random numbers: no file descriptor is left.
+    The same for XLA's error when no file descriptor is left to open a source of random numbers.
     """
     short = None
     try:

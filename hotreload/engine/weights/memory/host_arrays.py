@@ -1,4 +1,4 @@
-"""Arrays in host memory: how to get at those that are there, and how to turn them quickly."""
+"""Arrays in host memory: access to those that are there, and a quick way to transpose them."""
 
 import mmap
 import threading
@@ -22,12 +22,12 @@ C library's memory, where something small that stays may make such a hole useles
 
 
 class LeafMemory:
-    """Memory that leaves are made in: what a freed leaf leaves is used again.
+    """The memory that leaves are made in; the memory of a freed leaf is used again.
 
     On a CPU a leaf is that memory itself, and to touch new memory takes longer than to fill it.
-    Memory is spare once nobody holds the array that was handed out, or a part of it: JAX holds it
-    until the last leaf is gone that lies there, and the last program has ended that reads it. The
-    system takes spare memory back when anybody wants some: it counts as free.
+    Memory is spare once no reference is left to the array that was handed out, or to a part of it.
+    JAX keeps one until the last leaf there is gone, and the last program that reads it has ended.
+    The system may take spare memory for other processes: it counts as free.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class LeafMemory:
         self._lock = threading.RLock()
 
     def take(self, size: int) -> Array:
-        """Bytes of memory that is the caller's until no array lies there any more."""
+        """Return memory of `size` bytes; it is the caller's until no array lies there any more."""
         if size < LEAST_KEPT:
             held = np.empty(size + ALIGNED, np.uint8)
             begin = -held.ctypes.data % ALIGNED
@@ -73,7 +73,7 @@ class LeafMemory:
 
 
 def _is_lent_to_the_system(block: mmap.mmap) -> bool:
-    """Let the system take its pages when it wants some; False where it knows no such loan."""
+    """Let the system take the block's pages when it needs some; False if it cannot do that."""
     try:
         block.madvise(mmap.MADV_FREE)
     except OSError:
@@ -86,18 +86,17 @@ fresh = LeafMemory().take
 
 
 def is_on_host(leaf: jax.Array | Array) -> bool:
-    """Say if it lies in host memory, be it a CPU's as a device."""
+    """Say if the leaf lies in host memory, also if a CPU is its device."""
     return isinstance(leaf, np.ndarray) or all(
         device.platform == "cpu" for device in leaf.devices()
     )
 
 
 def on_host(leaf: jax.Array | Array) -> Array:
-    """The whole of a leaf that lies in host memory; of one device it is the memory itself.
+    """Return the whole of a leaf in host memory; on one device that is the leaf's own memory.
 
-    Of several it is a copy's: a leaf keeps what it was asked for, for as long as it lives, and one
-    that is asked for its shards counts as two arrays. Where other hosts hold a part, or hold it
-    first, there are zeros.
+    On several devices a copy is read: a leaf keeps the array that it was asked for as long as the
+    leaf lives. Parts that other hosts hold, or hold first, are zeros.
     """
     if isinstance(leaf, np.ndarray):
         return leaf
@@ -106,8 +105,8 @@ def on_host(leaf: jax.Array | Array) -> Array:
     return np.asarray(leaf if len(leaf.devices()) == 1 else _copy(leaf))
 
 
-def copied_to_host(leaf: jax.Array | Array) -> Array:
-    """The leaf in host memory of our own; the leaf itself does not keep what it was asked for."""
+def copy_to_host(leaf: jax.Array | Array) -> Array:
+    """Copy the leaf into host memory of our own; the leaf itself keeps no second array."""
     return np.array(on_host(leaf) if is_on_host(leaf) else _copy(leaf))
 
 
@@ -123,7 +122,7 @@ _copy = jax.jit(jnp.copy)
 
 
 def in_order(array: Any) -> Array:
-    """The same elements one after the other in memory, as a file has them."""
+    """Return the same elements one after the other in memory, as a file has them."""
     if array.flags.c_contiguous:
         return np.asarray(array)
     made: Array = fresh(array.nbytes).view(array.dtype).reshape(array.shape)
@@ -134,8 +133,8 @@ def in_order(array: Any) -> Array:
 def lay(array: Array, memory: Array) -> None:
     """Put the elements of an array into memory of its shape, one after the other.
 
-    JAX turns several times as fast as numpy, in calls that leave the GIL to others, but into new
-    memory: it turns a piece of what is to be copied from there.
+    JAX transposes several times as fast as numpy, and releases the GIL meanwhile, but it writes to
+    new memory. Therefore it transposes one piece at a time, which is then copied from there.
     """
     if array.flags.c_contiguous:
         memory[...] = array

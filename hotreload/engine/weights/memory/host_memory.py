@@ -5,16 +5,16 @@ from pathlib import Path
 
 
 def host_bytes_free(pid: object = "self") -> int:
-    """The bytes a process may still take: of the machine, and of each group that limits it.
+    """Return the bytes that a process may still take, by the machine and its control groups.
 
-    A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; a process that goes
-    over them is killed.
+    A unit's MemoryMax= and a container's limit do not show in /proc/meminfo; a process that
+    exceeds them is killed.
     """
     return min([_of_the_machine("MemAvailable"), *free_in_groups(*groups_of(pid))])
 
 
 def host_bytes() -> int:
-    """The bytes that all of this process's group may hold, or the machine has."""
+    """Return the bytes that this process's control group may hold, or else the machine's."""
     limits = (_limit_of(each) for each in control_groups(*groups_of("self")))
     return min([_of_the_machine("MemTotal"), *(limit for limit in limits if limit is not None)])
 
@@ -25,18 +25,18 @@ def _of_the_machine(field: str) -> int:
 
 
 def groups_of(pid: object) -> tuple[Path, Path]:
-    """Place where the control group of a process is named, and the one where groups lie."""
+    """Return the file that names a process's control group, and the folder of all groups."""
     return Path(f"/proc/{pid}/cgroup"), Path("/sys/fs/cgroup")
 
 
 def free_in_groups(membership: Path, tree: Path) -> Iterator[int]:
-    """Bytes free below each limit on the way from a control group (version 2) to the root."""
+    """Yield the bytes free below each limit from a control group (version 2) up to the root."""
     for group in control_groups(membership, tree):
         yield from _free_in(group)
 
 
 def control_groups(membership: Path, tree: Path) -> Iterator[Path]:
-    """Each control group that may limit a process, up to the root."""
+    """Yield each control group that may limit a process, up to the root."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from flax import nnx
 
-from hotreload.engine.weights.leaf.leaves import Layout, placed, signature
-from hotreload.engine.weights.memory.headroom import telling_lack_of_memory
+from hotreload.engine.weights.leaf.leaves import Layout, place_copy, signature
+from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.errors import CheckpointIncompatible, EngineLost
 
 HostLeaf = np.ndarray[Any, Any]
@@ -20,7 +20,7 @@ Setter = Callable[[Any], None]
 
 
 def stand_ins(leaves: Sequence[Any]) -> list[Any]:
-    """Make what stands there while leaves change: nothing can be computed, and it holds no memory.
+    """Make placeholders for leaves that are being exchanged; they hold no memory.
 
     Each is an object of its own: programs that were compiled ahead know leaves by identity.
     """
@@ -37,17 +37,17 @@ class Trade:
         host: dict[int, Any],
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        """`leaves` and `host` change in place; nobody else may hold what is on the device."""
+        """`leaves` and `host` change in place; no other reference to device leaves may exist."""
         self._layout = layout
         self._leaves = leaves
         self._host = host
         self._on_progress = on_progress
 
     def run(self) -> None:
-        """Trade every leaf that waits: its own inverse.
+        """Exchange every leaf that waits on the host; a second run undoes the first.
 
-        Whatever cannot be finished is walked back before the fault is raised; EngineLost when that
-        fails too.
+        If one leaf fails, those before are exchanged back and the fault is raised. If that fails
+        too, EngineLost is raised.
         """
         done: list[int] = []
         try:
@@ -70,7 +70,7 @@ class Trade:
             raise _half_a_set(self._layout.paths[place], broken) from broken
 
     def _trade(self, place: int) -> None:
-        """One leaf: afterwards it is traded, or all is as it was."""
+        """Exchange one leaf; if that fails, put the old one back."""
         seat = _Seat(self._layout.paths[place], self._leaves[place])
         old = _on_host(self._leaves[place])
         self._seat(place, None)  # from here on its memory is free
@@ -83,7 +83,7 @@ class Trade:
         self._on_progress()
 
     def _put_back(self, place: int, seat: "_Seat", old: HostLeaf) -> None:
-        """Into the room that it just left: nobody else allocates while nothing is computed."""
+        """Put the old leaf back into the room it left: nothing else allocates meanwhile."""
         try:
             self._seat(place, seat.take(old))
         except Exception as broken:
@@ -105,19 +105,19 @@ class _Seat:
         self._sharding = leaf.sharding if leaf.committed else None
 
     def take(self, leaf: HostLeaf) -> jax.Array:
-        """The leaf on the device, as the one before lay there: the model never recompiles."""
-        with telling_lack_of_memory():
-            new = placed(leaf, self._sharding).block_until_ready()
+        """Place the leaf on the device with the signature of the one before: no recompile."""
+        with raise_not_enough_memory():
+            new = place_copy(leaf, self._sharding).block_until_ready()
         if signature(new) != self._signature:
             raise CheckpointIncompatible(
-                f"{self.path} cannot be placed like the live one: "
+                f"{self.path} cannot be place_copy like the live one: "
                 f"{signature(new)}, not {self._signature}"
             )
         return new
 
 
 def _on_host(leaf: jax.Array) -> HostLeaf:
-    """A copy in memory of our own; np.asarray would alias device memory on CPU."""
+    """Copy the leaf into memory of our own; np.asarray would alias device memory on CPU."""
     return np.array(leaf)
 
 

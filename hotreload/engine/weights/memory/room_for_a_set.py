@@ -16,29 +16,29 @@ MakeSet = Callable[[threading.Event], Weights]
 
 
 class Room:
-    """Belongs to one engine and its loop."""
+    """The room for one further set of weights; belongs to one engine and its loop."""
 
     def __init__(self) -> None:
         self._one_at_a_time = asyncio.Lock()
-        self._given_up: _Making | None = None
+        self._given_up: _UnfinishedSet | None = None
 
     async def make(
         self, make: MakeSet, *, name: str, leave: bool = False, is_read: bool = True
     ) -> Weights:
         """Make a set in a thread; with `leave` a cancel leaves behind a thread that does not end.
 
-        NotEnoughMemory while an earlier thread that was left behind hangs. `is_read` says whether
-        the thread reads files: if it hangs, so may every other read.
+        NotEnoughMemory while an earlier thread that was left behind hangs. `is_read` says that the
+        thread reads files: if one such thread hangs, others may hang too.
         """
         async with self._one_at_a_time:
             await self._wait_for_given_up()
-            making, leave_as = _Making(make, name), name if leave else None
+            unfinished, leave_as = _UnfinishedSet(make, name), name if leave else None
             try:
                 return await threads.in_thread(
-                    making.run, discard=making.free, leave_as=leave_as, is_read=is_read
+                    unfinished.run, discard=unfinished.free, leave_as=leave_as, is_read=is_read
                 )
             except asyncio.CancelledError:
-                self._given_up = making
+                self._given_up = unfinished
                 raise
 
     async def _wait_for_given_up(self) -> None:
@@ -54,13 +54,13 @@ class Room:
             )
 
 
-class _Making:
-    """One set in the making; `over` tells that it failed, or was freed because nobody wanted it."""
+class _UnfinishedSet:
+    """A set that a thread is making; `over` is set if that failed, or its set was discarded."""
 
     def __init__(self, make: MakeSet, name: str) -> None:
         self.name = name
         self.over: Future[None] = Future()
-        self.over.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        self.over.set_running_or_notify_cancel()  # a task that waits for it cannot cancel it
         self._make: MakeSet | None = make
 
     @property

@@ -1,4 +1,4 @@
-"""Tells how many threads of long work a machine has processors for, beside those who serve."""
+"""Counts the threads of long work that a machine has processors for, beside those that serve."""
 
 import os
 from collections.abc import Iterator
@@ -8,15 +8,16 @@ from typing import Literal
 from hotreload.engine.weights.memory.host_memory import control_groups, groups_of
 
 MOST = 8
-"""By then the memory or the files are what is waited for."""
+"""The most threads: with more the memory or the files are the bottleneck."""
 
 Threads = int | Literal["auto"]
 
 
-def counted(threads: Threads, priority: str) -> int:
-    """The number of threads that was asked for, or that the machine has processors to spare for.
+def count_threads(threads: Threads, priority: str) -> int:
+    """Return the configured number of threads, or for "auto" that of the spare processors.
 
-    Threads of idle priority leave others nine tenths, unless a limit counts what those take too.
+    Threads of idle priority leave nine tenths to other threads, unless a limit of the control
+    group counts their time too.
     """
     if threads != "auto":
         return threads
@@ -27,7 +28,7 @@ def counted(threads: Threads, priority: str) -> int:
 
 
 def limits(membership: Path, tree: Path) -> Iterator[float]:
-    """Processors that each control group (version 2) allows, on the way to the root."""
+    """Yield the processors that each control group (version 2) allows, up to the root."""
     for group in control_groups(membership, tree):
         try:
             quota, period = (group / "cpu.max").read_text().split()

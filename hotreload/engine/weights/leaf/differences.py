@@ -17,18 +17,18 @@ from jax.sharding import PartitionSpec
 
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import freely_split
-from hotreload.engine.weights.leaf.measuring import sums_of
+from hotreload.engine.weights.leaf.measures import sums_of
 from hotreload.engine.weights.memory.host_arrays import is_on_host, on_host
 from hotreload.types import LoadFacts
 
 SAMPLE = 1 << 15
 """Elements of a leaf that are looked at to say how much it changed."""
 LARGEST_CHANGE = 1e6
-"""The change that is told when it is larger, or no number."""
+"""The change that is reported if the change is larger, or is no number."""
 
 
 def change_of(new: jax.Array | Array, live: jax.Array) -> float:
-    """The root mean square of the difference over that of the live leaf, from a sample of both."""
+    """Return the root mean square of the difference over that of the live leaf, from samples."""
     steps = _steps(new.shape)
     one, other = _sample(new, steps), _sample(live, steps)
     with np.errstate(all="ignore"):
@@ -36,18 +36,18 @@ def change_of(new: jax.Array | Array, live: jax.Array) -> float:
 
 
 def figures_of_change(new: jax.Array, live: jax.Array) -> tuple[jax.Array, ...]:
-    """The sums of squares of which `change_by` tells the same, to be computed on their devices."""
+    """Return the sums of squares for `change_by`, to be computed on the leaves' devices."""
     every = _every(_steps(new.shape))
     return _squares(new[every].astype(jnp.float32), live[every].astype(jnp.float32))
 
 
 def _squares(one: Any, other: Any) -> tuple[Any, ...]:
-    """Of the difference of two samples, of the live one, and of the new one."""
+    """Return the sums of squares of the difference, of the live sample and of the new one."""
     return ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
 
 
 def change_by(*squares: Any) -> float:
-    """The root mean square of a difference over that of what was live."""
+    """Return the root mean square of a difference over that of the live leaf."""
     difference, before, after = (math.sqrt(abs(float(each))) for each in squares)
     if difference == 0:  # none in the sample, though there is one
         return 1 / LARGEST_CHANGE
@@ -56,7 +56,7 @@ def change_by(*squares: Any) -> float:
 
 
 def with_changes(loading: LoadFacts, changes: Mapping[str, float]) -> LoadFacts:
-    """The same, with how far each leaf is from the live one."""
+    """Return `loading` with the number of changed leaves and the largest change."""
     changed = {path: change for path, change in changes.items() if change}
     most = max(changed, key=changed.__getitem__, default="")
     largest = changed.get(most, 0.0)
@@ -75,7 +75,7 @@ def _bytes(array: Array) -> Array:
 
 
 def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Every how many rows, columns … are looked at."""
+    """Return, for each axis, the distance between two elements of the sample."""
     left, steps = math.prod(shape) / SAMPLE, []
     for length in shape:
         steps.append(max(1, min(length, math.floor(left))))
@@ -85,7 +85,7 @@ def _steps(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _sample(leaf: jax.Array | Array, steps: tuple[int, ...]) -> Array:
     if isinstance(leaf, jax.Array) and not is_on_host(leaf):
-        return np.asarray(jax.device_get(_sliced(freely_split(leaf), steps)), np.float32)
+        return np.asarray(jax.device_get(_take_sample(freely_split(leaf), steps)), np.float32)
     held = on_host(leaf) if isinstance(leaf, jax.Array) else leaf
     return held[_every(steps)].astype(np.float32)
 
@@ -95,12 +95,12 @@ def _every(steps: tuple[int, ...]) -> tuple[slice, ...]:
 
 
 @partial(jax.jit, static_argnums=1)
-def _sliced(leaf: jax.Array, steps: tuple[int, ...]) -> jax.Array:
+def _take_sample(leaf: jax.Array, steps: tuple[int, ...]) -> jax.Array:
     return leaf[_every(steps)]
 
 
 def equal_bits(one: jax.Array, other: jax.Array) -> jax.Array:
-    """The same, to be computed on their devices."""
+    """Return whether two leaves hold the same bits, to be computed on their devices."""
     bits = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[one.dtype.itemsize]
     if one.dtype == jnp.bool_:
         return jnp.all(one == other)
@@ -112,9 +112,9 @@ _equal = jax.jit(equal_bits)
 
 
 def leaves_whose_copies_differ(named: Mapping[str, jax.Array], parts: Ingredients) -> Iterator[str]:
-    """The paths of the leaves whose copies differ, of a head in it or on the devices that hold it.
+    """Yield the path of each leaf with copies that differ: of one head, or on two devices.
 
-    Of a padded head, also those with something else than zeros behind it.
+    A padded head with other numbers than zeros behind its end counts as one that differs.
     """
     for path, leaf in named.items():
         if _devices_differ(leaf) or any(_heads_differ(leaf, p.rule) for p in parts.get(path, ())):
@@ -122,12 +122,12 @@ def leaves_whose_copies_differ(named: Mapping[str, jax.Array], parts: Ingredient
 
 
 def _heads_differ(leaf: jax.Array, rule: Rule) -> bool:
-    return rule.heads is not None and not bool(_made_anew_is_equal(freely_split(leaf), rule))
+    return rule.heads is not None and not bool(_is_equal_anew(freely_split(leaf), rule))
 
 
 @partial(jax.jit, static_argnums=1)
-def _made_anew_is_equal(leaf: jax.Array, rule: Rule) -> jax.Array:
-    return equal_bits(rule.applied(rule.restored(leaf)), leaf)
+def _is_equal_anew(leaf: jax.Array, rule: Rule) -> jax.Array:
+    return equal_bits(rule.apply(rule.restore(leaf)), leaf)
 
 
 Copies = Mapping[str, list[list[str]]]
@@ -135,18 +135,18 @@ Copies = Mapping[str, list[list[str]]]
 
 
 def copies_here(named: Mapping[str, jax.Array]) -> Copies:
-    """Sums on this host, of the leaves of which several devices hold the same part."""
-    return {path: _numbered(leaf) for path, leaf in named.items() if _has_copies(leaf)}
+    """Return this host's sums of the leaves that have one part on several devices."""
+    return {path: _number_copies(leaf) for path, leaf in named.items() if _has_copies(leaf)}
 
 
-def differing(told: Iterable[Copies]) -> set[str]:
-    """The paths of the leaves whose copies differ, of what each host has."""
+def find_differing(of_hosts: Iterable[Copies]) -> set[str]:
+    """Return the paths of the leaves whose copies differ; each host gives the sums it has."""
     found: dict[tuple[str, str], str] = {}
-    here = ((path, *copy) for each in told for path, copies in each.items() for copy in copies)
+    here = ((path, *copy) for each in of_hosts for path, copies in each.items() for copy in copies)
     return {path for path, part, number in here if found.setdefault((path, part), number) != number}
 
 
-def _numbered(leaf: jax.Array) -> list[list[str]]:
+def _number_copies(leaf: jax.Array) -> list[list[str]]:
     shards = leaf.addressable_shards
     return [[str(each.index), str(jax.device_get(_sums(each.data)))] for each in shards]
 
@@ -160,28 +160,31 @@ def _has_copies(leaf: jax.Array) -> bool:
 
 
 def _devices_differ(leaf: jax.Array) -> bool:
-    """Say if two devices that hold the same part of it hold other bits."""
+    """Say if two devices hold different bits for the same part of the leaf."""
     if not _has_copies(leaf):
         return False
     parts = leaf.sharding.devices_indices_map(leaf.shape)
     found: dict[str, bytes] = {}
-    for shard in _summed_apart(leaf.sharding)(leaf).addressable_shards:
-        told = np.asarray(shard.data).tobytes()
-        if found.setdefault(str(parts[shard.device]), told) != told:
+    for shard in _sum_up_apart(leaf.sharding)(leaf).addressable_shards:
+        sums = np.asarray(shard.data).tobytes()
+        if found.setdefault(str(parts[shard.device]), sums) != sums:
             return True
     return False
 
 
 @cache
-def _summed_apart(sharding: Any) -> Any:
-    """Each device sums up what it holds; the leaf is not asked for its shards, and keeps none."""
+def _sum_up_apart(sharding: Any) -> Any:
+    """Compile a program in which each device sums up its own part of a leaf.
 
-    def summed(part: jax.Array) -> jax.Array:
+    The leaf itself is not asked for its shards: it would keep them.
+    """
+
+    def sum_up(part: jax.Array) -> jax.Array:
         return jnp.stack(sums_of(part))[None]
 
     mesh = sharding.mesh
     of_each = PartitionSpec(mesh.axis_names)  # type: ignore[no-untyped-call]
     each = jax.shard_map(
-        summed, mesh=mesh, in_specs=sharding.spec, out_specs=of_each, check_vma=False
+        sum_up, mesh=mesh, in_specs=sharding.spec, out_specs=of_each, check_vma=False
     )
     return jax.jit(each)

@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from hotreload.engine.weights.leaf.leaves import Layout, like, signature, wait_for
-from hotreload.engine.weights.leaf.measuring import Measured
+from hotreload.engine.weights.leaf.measures import Measured
 from hotreload.engine.weights.load.bytes_read import ToldBytes
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
-from hotreload.engine.weights.memory.headroom import check_headroom, telling_lack_of_memory
+from hotreload.engine.weights.memory.headroom import check_headroom, raise_not_enough_memory
 from hotreload.engine.weights.weights import Destination, Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
 from hotreload.types import Checkpoint, LoadFacts
@@ -27,7 +27,7 @@ SLICE = 128
 """Leaves that the model's own variables are given at once, 2.6 us each; the loop waits for it."""
 
 
-def made_of(
+def load_weights(
     checkpoint: Checkpoint,
     *,
     loaders: Loaders,
@@ -38,8 +38,8 @@ def made_of(
     told: ToldBytes,
     cancel: threading.Event,
 ) -> tuple[Weights, LoadFacts]:
-    """Load a checkpoint where spare weights wait; whatever goes wrong, nothing is left behind."""
-    with telling_lack_of_memory():
+    """Load a checkpoint to the place of spare weights; after an error nothing is left behind."""
+    with raise_not_enough_memory():
         made, loading = loaders.load(checkpoint, live, place, cancel, told)
     try:
         if made.leaves:
@@ -51,8 +51,8 @@ def made_of(
         made.drop()
         raise
     made.sources = sources_upon(live, checkpoint.as_read)
-    # Now, rather than while the gate is closed, and of young objects alone: to look at every one
-    # stops all threads for tenths of a second.
+    # Collected now, before the gate is closed, and young objects alone: a whole collection stops
+    # all threads for tenths of a second.
     gc.collect(YOUNG)
     return made, loading
 
@@ -101,8 +101,8 @@ def take_over(leaves: list[Any], layout: Layout) -> None:
     wait_for(layout, leaves)
 
 
-def taken_to_host(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
-    """The same weights in host memory of our own; the given set is emptied.
+def move_to_host(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
+    """Move weights to host memory of our own; the given set is emptied.
 
     A leaf that the live weights share stays where it is: a copy would free nothing.
     """
@@ -117,11 +117,11 @@ def taken_to_host(weights: Weights, layout: Layout, live: list[Any]) -> Weights:
     return stowed
 
 
-def brought_back(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
-    """The stowed weights on the device again, placed like the live ones."""
-    check_headroom(layout.named(live).values())
+def bring_back(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
+    """Bring stowed weights back to the device, placed like the live ones."""
+    check_headroom(layout.by_path(live).values())
     leaves = list(live)
-    with telling_lack_of_memory():
+    with raise_not_enough_memory():
         for place in layout.places:
             kept = stowed.host[place]
             leaves[place] = kept if isinstance(kept, jax.Array) else like(kept, live[place])
@@ -131,8 +131,8 @@ def brought_back(stowed: Weights, layout: Layout, live: list[Any]) -> Weights:
     return Weights(leaves, stowed.measured, sources=stowed.sources, paths=stowed.paths)
 
 
-def told_to_model(layout: Layout, leaves: list[Any]) -> Iterator[None]:
-    """Put leaves into the model's own variables, in slices: others may work between two."""
+def give_to_model(layout: Layout, leaves: list[Any]) -> Iterator[None]:
+    """Put leaves into the model's variables, in slices: other threads may work between two."""
     for at, (variable, leaf) in enumerate(zip(layout.variables, leaves, strict=True), 1):
         if variable is not None:
             variable.set_raw_value(leaf)

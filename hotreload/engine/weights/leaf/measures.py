@@ -26,7 +26,7 @@ MEASURED_AT_A_TIME = 1 << 20
 """Bytes: few enough that they stay in a core's cache until all is known of them."""
 SQUARED_AT_A_TIME = 1 << 16
 WORD = 4
-"""Bytes of what is summed up."""
+"""Bytes of the words that are summed up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Measured:
     """The root mean square of each leaf's elements."""
 
     def one(self, path: str) -> "One":
-        """Return what is known of one leaf."""
+        """Return the figures of one leaf."""
         return One(self.sums[path], self.rms[path])
 
     @property
@@ -72,17 +72,17 @@ class One:
     rms: float
 
 
-def gathered(ones: Mapping[str, One]) -> Measured:
-    """Join what is known of each leaf by its path to what is known of the set."""
+def join_measures(ones: Mapping[str, One]) -> Measured:
+    """Join the figures of leaves, given by path, to the figures of the set."""
     sums = {path: one.sums for path, one in ones.items()}
     return Measured(sums, {path: one.rms for path, one in ones.items()})
 
 
-def added_up(measured: Sequence[Measured]) -> Measured:
-    """Add up what each of several hosts knows of its own part of a set."""
+def add_up_measures(measured: Sequence[Measured]) -> Measured:
+    """Add up the figures that several hosts have of their own parts of a set."""
     first = measured[0]
     sums = {
-        path: {name: _added(each.sums[path][name] for each in measured) for name in tensors}
+        path: {name: _add_sums(each.sums[path][name] for each in measured) for name in tensors}
         for path, tensors in first.sums.items()
     }
     return Measured(sums, {p: math.hypot(*(each.rms[p] for each in measured)) for p in first.rms})
@@ -98,8 +98,8 @@ def splits_words(leaf: jax.Array, parts: Sequence[Ingredient]) -> bool:
     return any(length % share for length in cut if share > 1)
 
 
-def _added(sums: Iterable[int]) -> int:
-    """Each lane by itself: what overflows one must not reach the other."""
+def _add_sums(sums: Iterable[int]) -> int:
+    """Add up sums lane by lane: the overflow of one lane must not reach the other."""
     return fingerprint.join_lanes(
         sum(lane) for lane in zip(*map(fingerprint.lanes_of, sums), strict=True)
     )
@@ -108,7 +108,7 @@ def _added(sums: Iterable[int]) -> int:
 def measure(named: Mapping[str, jax.Array], parts: Ingredients = MappingProxyType({})) -> Measured:
     """Measure leaves by path; a leaf without parts counts as a tensor of its own name."""
     whole = {path: (Ingredient(path, Rule(leaf.shape)),) for path, leaf in named.items()}
-    return gathered(
+    return join_measures(
         {path: measure_leaf(leaf, parts.get(path) or whole[path]) for path, leaf in named.items()}
     )
 
@@ -119,10 +119,10 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
         # Of a leaf that lies on several hosts each measures its own: the sums add up to the whole.
         held, tally = on_host(leaf), Tally()
         for part in parts:
-            tally.add(part.tensor, [in_order(part.rule.restored(_share(held, part)))])
+            tally.add(part.tensor, [in_order(part.rule.restore(_share(held, part)))])
         return tally.one
     rules = tuple((part.rule, part.expert) for part in parts)
-    return one_of(parts, _measured(freely_split(leaf), rules))
+    return one_of(parts, _measure_on_device(freely_split(leaf), rules))
 
 
 Figures = tuple[jax.Array, ...]
@@ -130,14 +130,14 @@ Figures = tuple[jax.Array, ...]
 
 
 def one_of(parts: Sequence[Ingredient], figures: Sequence[Figures]) -> One:
-    """Figures of a leaf, of those of each of its parts; it waits for what computes them."""
-    told = jax.device_get(figures)
+    """Return the figures of a leaf from those of its parts; wait until they are computed."""
+    computed = jax.device_get(figures)
     sums = {
         part.tensor: fingerprint.join_lanes(lanes)
-        for part, (*lanes, _) in zip(parts, told, strict=True)
+        for part, (*lanes, _) in zip(parts, computed, strict=True)
     }
     count = sum(math.prod(part.rule.shape) for part in parts)
-    return One(sums, _root(sum(float(square) for *_, square in told), count))
+    return One(sums, _root(sum(float(square) for *_, square in computed), count))
 
 
 class Tally:
@@ -181,7 +181,10 @@ class Tally:
                 self._squares += float(np.dot(piece, piece))
 
     def _pairs_as_float32(self, bits: Array) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
-        """Of bfloat16s, whose bits are the upper half of a float32's; each piece until the next."""
+        """Yield bfloat16s as float32s, whose upper half they are; each piece lasts until the next.
+
+        The even places come first in each piece, then the odd ones.
+        """
         words = (np.append(bits, np.uint16(0)) if len(bits) % 2 else bits).view(np.uint32)
         for piece in _in_pieces(words, SQUARED_AT_A_TIME):
             held = self._room[: len(piece)]
@@ -206,21 +209,22 @@ def _in_pieces(array: Array, size: int) -> Iterator[Array]:
 
 
 @partial(jax.jit, static_argnums=1)
-def _measured(leaf: jax.Array, rules: tuple[tuple[Rule, int | None], ...]) -> list[Figures]:
-    """Figures of each tensor in the leaf."""
+def _measure_on_device(
+    leaf: jax.Array, rules: tuple[tuple[Rule, int | None], ...]
+) -> list[Figures]:
+    """Return the figures of each tensor in the leaf."""
     return [
-        figures_of(rule.restored(leaf if expert is None else leaf[expert]))
-        for rule, expert in rules
+        figures_of(rule.restore(leaf if expert is None else leaf[expert])) for rule, expert in rules
     ]
 
 
 def figures_of(tensor: jax.Array) -> Figures:
-    """Figures of a tensor as a file has it, to be computed on its device."""
+    """Return the figures of a tensor as a file has it, to be computed on its device."""
     return (*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32))))
 
 
 def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
-    """Both sums of what lies on a device, to be computed there."""
+    """Return both sums of an array on a device, to be computed there."""
     words, at = _words(tensor)
     fold = fingerprint.fold_words(words)
     block = fingerprint.number_of_block(at // fingerprint.BLOCK)
@@ -231,7 +235,7 @@ def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _words(tensor: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The tensor's words of four bytes, and the place of each in the file."""
+    """Return the tensor's words of four bytes, and the place of each in the file."""
     bits = _bits(tensor)
     share = 4 // bits.dtype.itemsize
     if not bits.ndim or bits.shape[-1] % share:
