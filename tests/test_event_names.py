@@ -13,7 +13,7 @@ GIVEN = {
     "life/shutdown.py: event": "the ends of a daemon share one line of code",
 }
 """Where the name is a parameter."""
-HANDING_OVER = {"daemon.py": {"by"}}
+HANDING_OVER = {"daemon.py": {"fail"}}
 """Calls whose last argument is such a name, by module."""
 
 
