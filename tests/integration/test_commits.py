@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import survey
+from hotreload.checkpoint.whole import first_read
 from hotreload.events import Progress
 from hotreload.types import UNREAD, Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.hub.local_hub import local_hub
@@ -111,16 +112,19 @@ async def test_a_commit_is_named_by_a_stat_until_it_was_staged(
     assert UNREAD not in str(history) + str(await running.status())
 
 
+@pytest.mark.parametrize("beginning", [first_read.FIRST_BYTES, 0])
 async def test_what_is_wrong_with_values_is_found_in_that_reading(
-    running: FromHub, read: dict[str, int]
+    running: FromHub, read: dict[str, int], monkeypatch: pytest.MonkeyPatch, beginning: int
 ) -> None:
-    sha = running.push(11, "nan")
+    """In the beginning before there is room for the rest; else while it is staged."""
+    monkeypatch.setattr(first_read, "FIRST_BYTES", beginning)
+    sha = running.push(11 if beginning else 31, "nan")
     attempt = await attempted(running, sha)
     assert (attempt.outcome, attempt.reason and attempt.reason.code) == (
         Outcome.REJECTED,
         "nonfinite",
     )
-    assert Phase.STAGING in attempt.phases
+    assert (Phase.STAGING in attempt.phases) is (beginning == 0)
     assert is_once(running, sha, read)
     assert sha in running.daemon.ledger.refused
 
