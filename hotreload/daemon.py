@@ -23,9 +23,9 @@ from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, Engi
 from hotreload.events import Events, StopRequested
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
-from hotreload.hosts.life.follow import Follow, FollowerRefusal
+from hotreload.hosts.life.follower import FollowerLife, FollowerRefusal
 from hotreload.hosts.life.lead import make_lead
-from hotreload.hosts.life.rank_group import trusting_ranks_of
+from hotreload.hosts.life.rank_group import ranks_with_secret
 from hotreload.life.checkpoint_checks import CheckpointChecks
 from hotreload.life.live_settings import LiveSettings, SecretFiles, digest_of_probes
 from hotreload.life.observers import Observers
@@ -94,7 +94,7 @@ class Daemon:
         systemd."""
         self.live_settings = LiveSettings(settings, read, publish, self.entrance, self.limits)
         self.secrets = SecretFiles(settings, self.live_settings.refused)
-        self.ranks = ranks = trusting_ranks_of(settings)  # None where there is one host
+        self.ranks = ranks = ranks_with_secret(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, the object that has the other hosts do each step, too."""
         self.attempts = Attempts(
@@ -194,9 +194,9 @@ class Daemon:
             others=self.lead,
         )
 
-    def _make_follower(self) -> Follow:
+    def _make_follower(self) -> FollowerLife:
         assert self.ranks is not None, "there are others to follow"
-        return Follow(
+        return FollowerLife(
             self.settings,
             self.ranks,
             self.slot,

@@ -154,7 +154,7 @@ class FakeEngine(FakeAnswers):
         """Whether its weights can be compared: core tests say so where they are about it."""
         self.asked_unseen: list[Question] = []
         self.spares_wait_on_host = False
-        self.staging: HowFar | None = None
+        self.staging_progress: HowFar | None = None
         self.loading: LoadFacts | None = None
         """How checkpoints are made here."""
         self.cache: set[str] = {"clean"}
@@ -219,12 +219,12 @@ class FakeEngine(FakeAnswers):
                 raise ConfigError(f"{each.place}: is too long")
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        self.staging = HowFar(0, checkpoint.bytes)
+        self.staging_progress = HowFar(0, checkpoint.bytes)
         try:
             await self.steps.pass_through("stage")
             staged = await self.loaded(read(checkpoint))
         finally:
-            self.staging = None
+            self.staging_progress = None
         return self._spare(staged)
 
     async def loaded(self, checkpoint: Checkpoint) -> Staged:

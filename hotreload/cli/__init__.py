@@ -38,7 +38,7 @@ MODULES: tuple[Any, ...] = (
     diff,
     completion,
 )
-"""Each has `add(verbs)`, which adds its verbs to the subparsers and sets `run` for each."""
+"""The modules of the verbs; each has `add(verbs)`, which adds parsers and sets their `run`."""
 
 GROUPS = (
     ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code of the process."""
     _fill_closed_descriptors()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a folder's name may hold bytes that are not text
+        if isinstance(stream, io.TextIOWrapper):  # a folder's name may have bytes that are no text
             stream.reconfigure(errors="backslashreplace")
     parser = build_parser()
     args = _parse(parser, sys.argv[1:] if argv is None else argv)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fill_closed_descriptors() -> None:
     """Open /dev/null in place of a closed stdin, stdout or stderr.
 
-    Otherwise a socket would take the free number, and C++ writes its log to number 2.
+    Otherwise a socket would get the free descriptor 2, and C++ would write its log into the socket.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -105,7 +105,7 @@ def _fill_closed_descriptors() -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of all verbs."""
+    """Return the parser of all verbs."""
     parser = argparse.ArgumentParser(
         prog="hotreload",
         usage="hotreload VERB …",
@@ -144,7 +144,7 @@ class _Verbs:
 
 
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the words behind `hotreload`; words that make no sense end the process with 2."""
+    """Parse the arguments of `hotreload`; invalid ones end the process with exit code 2."""
     verbs = _verbs_of(parser)
     if argv and argv[0] not in verbs and argv[0] not in _WITHOUT_A_VERB:
         parser.error(_without_a_verb(verbs, argv))
@@ -156,7 +156,7 @@ def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
 
 
 def _verbs_of(parser: argparse.ArgumentParser) -> ParserOfVerb:
-    """Each verb's parser; argparse has no public way to ask for them."""
+    """Return each verb's parser, by a private name of argparse."""
     actions = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     return {name: verb for action in actions for name, verb in action.choices.items()}
 

@@ -1,4 +1,4 @@
-"""`python -m hotreload.cli`: the command, where it is not installed."""
+"""`python -m hotreload.cli`: the command, if the package is not installed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Shows how far a download or a loading is: a bar on a terminal, elsewhere a line now and then."""
+"""Shows the progress of a download or a load: a bar on a terminal, else a line now and then."""
 
 import os
 import sys
@@ -15,14 +15,14 @@ ProgressFields = Mapping[str, Any] | None
 
 REDRAW_SECONDS = 0.3
 LINE_SECONDS = 3.0
-"""Seconds between two lines; a shorter piece of work has none."""
+"""Seconds between two lines; shorter work prints no line."""
 BAR_WIDTH = 24
 PHASE_WIDTH = 12
 """Columns by which a bar is narrower with a phase before it: it fits 80 columns in full."""
 
 
 class Bar:
-    """One line on stderr, drawn again and again; nothing at all without a terminal."""
+    """One line on stderr that is drawn again and again; it draws nothing without a terminal."""
 
     every = REDRAW_SECONDS
 
@@ -31,7 +31,7 @@ class Bar:
         self._is_drawn = False
 
     def draw(self, progress: ProgressFields) -> None:
-        """Show how far it is; None takes the bar away."""
+        """Draw the progress; None removes the bar."""
         if progress is None:
             self.close()
         elif self.is_seen:
@@ -42,49 +42,49 @@ class Bar:
             self._is_drawn = True
 
     def close(self) -> None:
-        """Take the bar away, so that the next line stands alone."""
+        """Remove the bar: the next line stands alone."""
         if self._is_drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
             self._is_drawn = False
 
 
 class Lines:
-    """A line of its own on stderr each time, for logs that are read later."""
+    """A new line on stderr for each look, for logs."""
 
     every = LINE_SECONDS
 
     def draw(self, progress: ProgressFields) -> None:
-        """Say how far it is; nothing while no bytes are awaited."""
+        """Print the progress; nothing while its size is unknown."""
         if progress is not None:
             words = f"{share_of(progress):.0%}, {progress_text(progress)}"
             print(f"{_phase(progress)}: {words}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Every line is whole."""
+        """Do nothing: every line is complete."""
 
 
 def bar_text(progress: Mapping[str, Any], width: int = BAR_WIDTH) -> str:
-    """Write how far a download or a loading is, how fast, and how long it still takes."""
+    """Return the progress of a download or a load, its speed, and the time left."""
     return f"{bar(share_of(progress), width)}  {progress_text(progress)}"
 
 
 def bar(share: float, width: int = BAR_WIDTH) -> str:
-    """Draw which part is done."""
+    """Return a bar whose filled part is this share."""
     full = "#" * int(share * width)
     return f"[{full:<{width}}] {share:4.0%}"
 
 
 def _phase(progress: Mapping[str, Any]) -> str:
-    return plain(progress.get("phase", "fetching"))  # a daemon of before knows no other
+    return plain(progress.get("phase", "fetching"))  # an older daemon sends no phase
 
 
 @contextmanager
 def while_it_lasts(look: Callable[[], ProgressFields], wanted: bool) -> Iterator[None]:
-    """Show what `look` returns, in a thread beside the block, until the block ends."""
+    """Show the progress that `look` returns, in a second thread, until the block ends."""
     shown, over = Bar() if sys.stderr.isatty() else Lines(), threading.Event()
 
     def go_on() -> None:
-        with suppress(HotReloadError):  # the caller tells that the daemon ended
+        with suppress(HotReloadError):  # the caller reports that the daemon ended
             while not over.wait(shown.every):
                 shown.draw(look())
 
@@ -101,7 +101,7 @@ def while_it_lasts(look: Callable[[], ProgressFields], wanted: bool) -> Iterator
 
 
 def make_observer(bar: Bar) -> Callable[[Any], None]:
-    """Return an observer that draws how far a download is."""
+    """Return an observer that draws the progress of a download."""
     from hotreload.picture.under_way import Pace
 
     pace = Pace()

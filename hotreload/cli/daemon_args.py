@@ -1,4 +1,4 @@
-"""The arguments of every verb that talks to the daemon, and what their help has in common."""
+"""The arguments of every verb that talks to the daemon, and the common part of their help."""
 
 import argparse
 import math
@@ -24,7 +24,7 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 t
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
-    """Read a duration within bounds; argparse shows the user the error's message."""
+    """Return a duration within bounds; argparse shows the user the error's message."""
     number = seconds_in(text)
     if number is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no duration: {HOW_TO_WRITE}")
@@ -35,7 +35,7 @@ def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
 
 
 def how_many(text: str, most: int) -> int:
-    """Read a count within bounds; argparse shows the user the error's message."""
+    """Return a count within bounds; argparse shows the user the error's message."""
     try:
         count = int(text)
     except ValueError:
@@ -54,9 +54,9 @@ def add_client_verb(
     explained: str = "",
     as_json: bool = True,
 ) -> argparse.ArgumentParser:
-    """Add a verb that talks to the daemon; the first sentence is its line in the overview.
+    """Add a verb that talks to the daemon; the overview shows the first sentence of its help.
 
-    `explained` follows as it is written: more words, examples.
+    `explained`, with more words and examples, is appended unchanged.
     """
     line = description.partition(".")[0]
     paragraphs = (textwrap.fill(description, HELP_WIDTH), explained)
@@ -78,7 +78,7 @@ def add_client_verb(
 
 def daemon_of(args: argparse.Namespace) -> "DaemonClient":
     """Return the daemon that the arguments name."""
-    from hotreload.cli.client.daemon_client import (  # not every verb asks one
+    from hotreload.cli.client.daemon_client import (  # imported only by verbs that need it
         DaemonClient,
         find_socket,
     )

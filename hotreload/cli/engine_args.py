@@ -1,4 +1,4 @@
-"""The options of `swap` and `diff` for the engine that they start themselves."""
+"""The options of `swap` and `diff` for the engine that these verbs start."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from hotreload.cli.exits import Misused
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for where the engine computes, in which dtype, and with what else."""
+    """Add the options for the engine's device, dtype and further arguments."""
     devices = ("auto", "cpu", "tpu", "gpu")
     parser.add_argument("--device", choices=devices, help="where to run (auto)")
     parser.add_argument("--tp", type=_count, metavar="N", help="devices that share the weights (1)")
@@ -27,7 +27,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return those that were given, by the names of an engine's options."""
+    """Return the given options by the names of an engine's options."""
     named = {name: getattr(args, name) for name in ("device", "tp", "dtype")}
     given = {name: value for name, value in named.items() if value is not None}
     return {**given, "args": _engine_args(args.engine_arg)}
@@ -48,7 +48,7 @@ def _engine_args(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, as in a settings file; anything else is plain text."""
+    """Return a TOML value, as in a settings file; a text that is no TOML stays a text."""
     import tomllib
 
     try:

@@ -1,4 +1,4 @@
-"""The command's exit codes and their meaning, and the errors only a client has."""
+"""The command's exit codes and their meaning, and the errors that only the command raises."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
 class Unreachable(HotReloadError):
-    """No daemon answers where we look for it."""
+    """No daemon answers on the socket."""
 
     code = "unreachable"
 
     def __init__(self, message: str, *, may_come: bool = False) -> None:
-        """`may_come`: a daemon that is just being started would not answer either."""
+        """`may_come` if a daemon may be starting, which does not answer yet."""
         super().__init__(message)
         self.may_come = may_come
 
@@ -35,7 +35,7 @@ class NotReady(HotReloadError):
 
 
 class TimedOut(HotReloadError):
-    """The daemon did not answer, or the attempt did not end, in the time given."""
+    """The daemon did not answer, or the attempt did not end, in the given time."""
 
     code = "timed_out"
 
@@ -64,10 +64,10 @@ _STATES = {"booting": NOT_READY, "stopping": NOT_READY, "lost": ENGINE_LOST}
 
 
 def check_code(status: Mapping[str, Any], findings: Sequence[object]) -> int:
-    """Return the exit code of `hotreload status --check`: 0 says that all is well."""
+    """Return the exit code of `hotreload status --check`: 0 if there is no fault."""
     return _STATES.get(status["state"], FAILED if findings else 0)
 
 
 def exit_code(error: HotReloadError) -> int:
-    """Return the exit code that stands for this error."""
+    """Return the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

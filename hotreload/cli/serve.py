@@ -65,10 +65,10 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until stopped; the exit code says why it ended."""
+    """Serve until stopped; return the exit code for the reason of the end."""
     from hotreload.facts.heap import STARTING, collect_seldom, keep_what_is_there
 
-    collect_seldom(STARTING)  # first: what is imported from here on makes most of what stays
+    collect_seldom(STARTING)  # before the imports, which make most of the objects that stay
     from hotreload.errors import ConfigError
 
     try:
@@ -77,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
         _turn_away(fault)
         raise
     finally:
-        keep_what_is_there(STARTING)  # of a start that came to nothing
+        keep_what_is_there(STARTING)  # also after a start that failed
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Late: client verbs are in the same parser, and must start quickly.
+    # Imported here: client verbs have the same parser, and must start quickly.
     import asyncio
 
     import uvloop
@@ -109,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
-    """Return what starts, where it is reached, and which settings the file does not decide."""
+    """Return the facts for the first log line: the version, addresses, and overridden settings."""
     from hotreload import __version__
     from hotreload.observe.metrics import version_of
 
@@ -131,7 +131,7 @@ def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
 
 
 def _turn_away(fault: "ConfigError") -> None:
-    """Answer the clients in systemd's sockets: they would start us again, for the same fault."""
+    """Refuse the clients in systemd's sockets: else they would start the daemon again."""
     if "LISTEN_FDS" not in os.environ:  # systemd passed none, or the daemon has them
         return
     from contextlib import suppress
@@ -139,16 +139,16 @@ def _turn_away(fault: "ConfigError") -> None:
     from hotreload.errors import ConfigError
     from hotreload.server.http.server_sockets import refuse_clients, systemd_sockets
 
-    with suppress(ConfigError):  # a second fault; the caller raises the first
+    with suppress(ConfigError):  # a second fault: the caller raises the first
         refuse_clients(systemd_sockets(), fault)
 
 
 def _tell_where_it_hangs() -> None:
-    """Write the stacks to stderr on SIGABRT, by which systemd's watchdog ends a hanging daemon."""
+    """Write the stacks to stderr on SIGABRT: systemd's watchdog ends a hanging daemon with it."""
     import faulthandler
     from contextlib import suppress
 
-    with suppress(RuntimeError, OSError, ValueError):  # without a stderr there is nowhere to tell
+    with suppress(RuntimeError, OSError, ValueError):  # there may be no stderr
         faulthandler.enable()
 
 
@@ -182,8 +182,8 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     if work:
         logging.getLogger("hotreload").warning("daemon.left_behind", extra={"work": work})
     if work or settings.engine.nnodes > 1:
-        # A normal exit would kill threads in the middle of C++ code, which then aborts; and of
-        # several hosts JAX would wait for those that are gone.
+        # A normal exit would kill threads in the middle of C++ code, which then aborts. On several
+        # hosts JAX would also wait for hosts that are gone.
         sys.stderr.flush()
         os._exit(code)
     return code

@@ -100,7 +100,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def staging(self) -> HowFar | None:
+    def staging_progress(self) -> HowFar | None:
         """Progress of `stage`; None when no checkpoint is being staged. For any thread."""
         ...
 

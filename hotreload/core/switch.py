@@ -134,7 +134,7 @@ class Switch(ABC):
         return staged
 
     def _how_far(self) -> HowFar | None:
-        return self._engine.staging
+        return self._engine.staging_progress
 
     async def _ask_probes(self, staged: Staged) -> None:
         """Ask the probes; bad answers reach no client."""

@@ -1,1 +1,1 @@
-"""Agreement of the processes that hold one engine: rank 0 asks, the others say yes or no."""
+"""Keeps the processes of one engine in step: rank 0 calls each step, the others vote on it."""

@@ -1,7 +1,7 @@
 """Rank 0's side of the steps: each change of its part of the engine is made on all ranks.
 
-A step is done everywhere or nowhere: a rank that objects is named. A step that was done here, and
-of which it is unknown whether the others did it, loses the engine.
+A step is done everywhere or nowhere: the error names each rank that objects. If rank 0 did the
+step and it is unknown whether the others did it, the engine is lost.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
-from hotreload.hosts.steps import DROP, InVain, OwnPart, StepKind, StepSeconds, in_step
+from hotreload.hosts.steps import DROP, AfterFailure, OwnPart, StepKind, StepSeconds, in_step
 from hotreload.hosts.vote import Ballot, Chair, Step
 from hotreload.threads import run_to_end
 from hotreload.types import Staged
@@ -20,7 +20,7 @@ type Work[T] = Callable[[], Coroutine[Any, Any, T]]
 
 
 class AllRanks:
-    """Rank 0's own part of the engine, and the chair that takes the others along."""
+    """Rank 0's own part of the engine, and the chair that calls the steps of the others."""
 
     def __init__(self, own: OwnPart, chair: Chair, seconds: StepSeconds) -> None:
         self.seconds = seconds
@@ -31,50 +31,48 @@ class AllRanks:
     @asynccontextmanager
     async def step(
         self, kind: StepKind, about: Mapping[str, str] | None = None
-    ) -> AsyncIterator["BegunStep"]:
-        """One step at a time: the next one ends it on ranks that still are at it."""
+    ) -> AsyncIterator["RunningStep"]:
+        """Begin a step on all others and hold it; a second step waits until this one has ended."""
         async with self._taking:
             step = await self._begin(kind, about or {})
             with in_step(step.number):
-                yield BegunStep(self, self._own, kind, step)
+                yield RunningStep(self, self._own, kind, step)
 
     async def _begin(self, kind: StepKind, about: Mapping[str, str]) -> Step:
-        """Begin a step; after a cancel, the others are sent that it is given up: they may have
-        begun it."""
+        """Begin a step; after a cancel the others, which may have begun it, give it up."""
         calling = asyncio.ensure_future(self._chair.call(kind.name, about))
         try:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
-            await run_to_end(self._not_begun_here(calling))
+            await run_to_end(self._give_up_when_called(calling))
             raise
 
-    async def _not_begun_here(self, calling: asyncio.Future[Step]) -> None:
+    async def _give_up_when_called(self, calling: asyncio.Future[Step]) -> None:
         await self.give_up(await calling)
 
-    async def others_did(self, kind: StepKind, step: Step) -> list[Ballot]:
-        """Receive the others' votes; EngineLost as soon as this rank's part is lost: none come
-        then."""
+    async def collect_votes(self, kind: StepKind, step: Step) -> list[Ballot]:
+        """Return the others' votes; EngineLost as soon as this rank's part is lost."""
         within = kind.within(self.seconds)
-        hearing = asyncio.create_task(self._chair.all_did(step, within))
+        votes = asyncio.create_task(self._chair.collect_votes(step, within))
         lost = asyncio.create_task(self._own.wait_until_dead())
         try:
-            await asyncio.wait({hearing, lost}, return_when=FIRST_COMPLETED)
-            if not hearing.done():
+            await asyncio.wait({votes, lost}, return_when=FIRST_COMPLETED)
+            if not votes.done():
                 await lost
-            return hearing.result()
+            return votes.result()
         finally:
-            await run_to_end(_cancel(hearing, lost))
+            await run_to_end(_cancel(votes, lost))
 
     async def give_up(self, step: Step) -> None:
-        """Have others that are still at a step give it up, and free what they made in it."""
-        self._own.withdraw(step.number)  # some wait for it who cannot be cancelled
+        """Have the others give a step up, and free the weights that they made in it."""
+        self._own.withdraw(step.number)  # a rank may wait for it in a job, which no cancel ends
         dropping = await self._chair.call(DROP.name, {"set": str(step.number)})
-        with suppress(TryAgain, CheckpointRejected):  # what went wrong before is what is told
-            await self.others_did(DROP, dropping)
+        with suppress(TryAgain, CheckpointRejected):  # the caller reports the first error
+            await self.collect_votes(DROP, dropping)
 
 
-class BegunStep:
-    """A step that all others have begun; `AllRanks.step` makes it."""
+class RunningStep:
+    """A step that all others have been sent; made by `AllRanks.step`."""
 
     def __init__(self, ranks: AllRanks, own: OwnPart, kind: StepKind, step: Step) -> None:
         self.number = step.number
@@ -83,46 +81,46 @@ class BegunStep:
         self._kind = kind
         self._step = step
 
-    async def others_did(self) -> list[Ballot]:
-        """Receive the votes of all ranks that have done the step; raise the gravest objection."""
-        return await self._ranks.others_did(self._kind, self._step)
+    async def collect_votes(self) -> list[Ballot]:
+        """Return the votes of all others on this step; raise the gravest objection."""
+        return await self._ranks.collect_votes(self._kind, self._step)
 
-    async def all_did[T](
+    async def do_everywhere[T](
         self,
         work: Work[T],
         staged: Staged | None = None,
         free: Callable[[T], Awaitable[None]] | None = None,
     ) -> tuple[T, list[Ballot]]:
-        """Do the work here while the others do theirs; what it made, and what they say.
+        """Do the work here while the others do theirs; return its result and their votes.
 
-        `staged` is what the step makes live, if it does; `free` puts away what was made here when
-        one of them is against it.
+        `staged` are the weights that the step makes live, if any. If a rank objects, `free` frees
+        the result.
         """
         try:
-            return await self._together(work, free)
+            return await self._do_beside_others(work, free)
         except BaseException as fault:
-            if self._is_past_undoing(staged):
+            if self._is_irrevocable(staged):
                 words = f"rank 0 did {self._kind.name}, but {str(fault) or 'was told to stop'}"
                 self._own.lose(words)
                 raise EngineLost(words) from fault
-            if self._kind.in_vain is not InVain.STAYS:
+            if self._kind.after_failure is not AfterFailure.STAYS:
                 await run_to_end(self.give_up())
             raise
 
     async def give_up(self) -> None:
-        """Have the others free what they made in it."""
+        """Have the others free the weights that they made in this step."""
         await self._ranks.give_up(self._step)
 
-    def _is_past_undoing(self, staged: Staged | None) -> bool:
+    def _is_irrevocable(self, staged: Staged | None) -> bool:
         is_done = staged is not None and self._own.live is staged
-        return is_done and self._kind.in_vain is InVain.DROPPED_OR_LOST
+        return is_done and self._kind.after_failure is AfterFailure.DROPPED_OR_LOST
 
-    async def _together[T](
+    async def _do_beside_others[T](
         self, work: Work[T], free: Callable[[T], Awaitable[None]] | None
     ) -> tuple[T, list[Ballot]]:
-        """Do it here while the others do it; the first that is against it ends it here, too."""
+        """Do the work while the others do theirs; the first objection ends it here, too."""
         own = asyncio.create_task(work())
-        others = asyncio.create_task(self.others_did())
+        others = asyncio.create_task(self.collect_votes())
         try:
             await asyncio.wait({own, others}, return_when=FIRST_COMPLETED)
             if others.done():
@@ -130,7 +128,7 @@ class BegunStep:
             made = await own
             return made, await others
         except BaseException:
-            await run_to_end(_given_up(own, others, free))
+            await run_to_end(_cancel_and_free(own, others, free))
             raise
         finally:
             del own  # as in `threads`: its error holds this frame
@@ -142,7 +140,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _given_up[T](
+async def _cancel_and_free[T](
     own: asyncio.Task[T],
     others: asyncio.Task[list[Ballot]],
     free: Callable[[T], Awaitable[None]] | None,

@@ -1,8 +1,8 @@
-"""Each rank says again and again that it lives, and looks whether the others do.
+"""Heartbeats: each rank writes a number every second, and reads those of the others.
 
-Between two requests nothing else would show that a process is gone. JAX looks too, and then ends
-this process without a word of ours: so we look more often. The end of rank 0 shows by itself: the
-store is gone with it.
+Between two requests nothing else shows that a process is gone. JAX has its own heartbeats, and
+ends this process without any log line of ours: hotreload must notice earlier. The end of rank 0
+shows without heartbeats, since the store ends with it.
 """
 
 import asyncio
@@ -14,74 +14,74 @@ from itertools import count
 from typing import NoReturn
 
 from hotreload.errors import EngineLost, RankLeft
-from hotreload.hosts.bounds import NotBelieved, number, words
+from hotreload.hosts.bounds import InvalidMessage, parse_number, parse_text
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 BEAT_SECONDS = 1.0
 SILENT_LOOKS = 30
-"""After so many looks at which a rank had nothing new to say it counts as gone."""
+"""The number of reads in a row without a new heartbeat after which a rank counts as gone."""
 AT_ONCE = 0.01
-SAYS_LEAVES, SAYS_LOST = "leaves: ", "has lost its part: "
-"""Words with which a rank begins to say why it goes, in order or not; no number does."""
+LEAVES_PREFIX, LOST_PREFIX = "leaves: ", "has lost its part: "
+"""The beginning of a rank's last message, before its reason: it ends in order, or has failed."""
 LONGEST_GOODBYE = 2000
-"""Characters of why it goes."""
+"""The most characters of that reason."""
 
 
 class Beats:
-    """Of one rank."""
+    """The heartbeats that one rank sends, and those that it reads."""
 
     def __init__(self, store: Store, own: int, others: Sequence[int]) -> None:
         self.every = BEAT_SECONDS
         self.silent_looks = SILENT_LOOKS
         self._store = store
         self._own = own
-        self._heard: dict[int, int] = dict.fromkeys(others, 0)
+        self._last_beats: dict[int, int] = dict.fromkeys(others, 0)
         self._silent = dict.fromkeys(others, 0)
-        """At how many looks in a row it said nothing new: time in which we starved is none."""
+        """The reads in a row without a new heartbeat: reads, since a starved process reads late."""
         self._new_at = dict.fromkeys(others, time.monotonic())
 
     @property
     def silences(self) -> dict[int, float]:
-        """Seconds since each other rank last said something new; any thread may ask."""
+        """Seconds since the last new heartbeat of each other rank; any thread may read it."""
         now = time.monotonic()
         return {rank: now - at for rank, at in self._new_at.items()}
 
     async def run(self) -> NoReturn:
-        """Say and look, until EngineLost names a rank that is silent or leaves."""
+        """Send and read heartbeats, until EngineLost names a rank that is silent or leaves."""
         for beat in count(1):
             if self._list_gone():
                 break
-            await in_thread(partial(self._say_and_look, str(beat)))
+            await in_thread(partial(self._beat_and_read, str(beat)))
             await asyncio.sleep(self.every)
         named = " and ".join(f"rank {rank}" for rank in self._list_gone())
         silent = self.silent_looks * self.every
         raise EngineLost(f"{named} has not been heard of for {silent:g} s")
 
     async def leave(self, why: str) -> None:
-        """Send the others that this rank leaves, after `run` has ended: the engine ends with it."""
-        await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LEAVES + why))
+        """Report to the others that this rank leaves, and the engine ends; call it after `run`."""
+        await in_thread(lambda cancel: self._store.put(_key(self._own), LEAVES_PREFIX + why))
 
     async def lose(self, why: str) -> None:
-        """Send the others that this rank's part, and with it the engine, is lost."""
-        await in_thread(lambda cancel: self._store.put(_key(self._own), SAYS_LOST + why))
+        """Report to the others that this rank's part, and with it the engine, is lost."""
+        await in_thread(lambda cancel: self._store.put(_key(self._own), LOST_PREFIX + why))
 
-    def _say_and_look(self, news: str, cancel: threading.Event) -> None:
+    def _beat_and_read(self, news: str, cancel: threading.Event) -> None:
         self._store.put(_key(self._own), news)
-        self._look()
+        self._read_others()
 
-    def _look(self) -> None:
-        for rank, before in list(self._heard.items()):
+    def _read_others(self) -> None:
+        for rank, before in list(self._last_beats.items()):
             said = self._store.get(_key(rank), AT_ONCE) or ""
-            if said.startswith(SAYS_LEAVES):
+            if said.startswith(LEAVES_PREFIX):
                 raise RankLeft(f"rank {rank} {_in_words(said)}")
-            if said.startswith(SAYS_LOST):
+            if said.startswith(LOST_PREFIX):
                 raise EngineLost(f"rank {rank} {_in_words(said)}")
-            now = max(before, _number(said))  # what it said before can be said again by anybody
+            now = max(before, _number(said))  # anything may write an old number again
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
             if now != before:
                 self._new_at[rank] = time.monotonic()
-            self._heard[rank] = now
+            self._last_beats[rank] = now
 
     def _list_gone(self) -> list[int]:
         return [rank for rank, looks in self._silent.items() if looks >= self.silent_looks]
@@ -93,10 +93,10 @@ def _key(rank: int) -> str:
 
 def _number(said: str) -> int:
     try:
-        return number(said)
-    except NotBelieved:
+        return parse_number(said)
+    except InvalidMessage:
         return 0
 
 
 def _in_words(said: str) -> str:
-    return words(said[:LONGEST_GOODBYE])
+    return parse_text(said[:LONGEST_GOODBYE])

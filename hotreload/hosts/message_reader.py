@@ -1,6 +1,6 @@
-"""Reads messages of other ranks; a message that no rank would write counts as missing.
+"""Reads messages of other ranks; an invalid message counts as missing.
 
-The first such message for each key is logged.
+The first invalid message under each key is logged.
 """
 
 import asyncio
@@ -9,16 +9,16 @@ import math
 import time
 from collections.abc import Callable
 
-from hotreload.hosts.bounds import NotBelieved
+from hotreload.hosts.bounds import InvalidMessage
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.ranks")
 
 READ_SECONDS = 0.5
-"""Seconds that a thread waits in the store without a break: a cancel waits for its end."""
+"""The longest wait of a thread in the store; a cancel takes effect after it."""
 MOST_DOUBTS = 100
-"""The most keys that are logged: an attacker may write ever new ones."""
+"""The most keys that are logged: an attacker may write ever new keys."""
 DOUBT_TODO = (
     "see who reaches the port of [engine] dist_init_addr, and whether all hosts have the same "
     "[engine] join_secret_file: `hotreload doctor --meet` compares them"
@@ -26,13 +26,13 @@ DOUBT_TODO = (
 
 
 class Doubts:
-    """Logs that a rank does not believe a value in the store."""
+    """Logs values of the store that this rank does not believe, each key once."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
 
     def log_once(self, key: str, why: str) -> None:
-        """Log it, once for each key, and for MOST_DOUBTS keys at most."""
+        """Log the reason, unless this key was logged, or too many were."""
         if key not in self._logged and len(self._logged) < MOST_DOUBTS:
             self._logged.add(key)
             log.error("ranks.not_believed", extra={"key": key, "why": why, "todo": DOUBT_TODO})
@@ -48,7 +48,7 @@ class MessageReader:
     async def receive[T](
         self, key: str, read: Callable[[str], T], within: float = math.inf
     ) -> T | None:
-        """Wait for a value under the key that `read` accepts; None if there is none in time."""
+        """Wait for a value under the key that `read` accepts, and return it; None if none comes."""
         until = time.monotonic() + within
         while (left := until - time.monotonic()) > 0:
             text = await in_thread(lambda cancel: self._store.get(key, min(left, READ_SECONDS)))
@@ -56,7 +56,7 @@ class MessageReader:
                 continue
             try:
                 return read(text)
-            except NotBelieved as why:
+            except InvalidMessage as why:
                 self._doubts.log_once(key, str(why))
-                await asyncio.sleep(min(left, READ_SECONDS))  # it may be written over
+                await asyncio.sleep(min(left, READ_SECONDS))  # a rank may overwrite the value
         return None

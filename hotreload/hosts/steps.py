@@ -1,8 +1,8 @@
 """The steps that all ranks of an engine take: one table, which rank 0 and the others read.
 
-Rank 0 begins a step; each other rank does its part of the step and votes. To add a step: a line
-here, the follower's part in `StepFollower`, and its beginning on rank 0 (`OverRanks` while the
-engine runs, `Lead` before that).
+Rank 0 begins a step; each other rank does its part and votes. To add a step, write a line here, the
+follower's part in `StepFollower`, and its begin on rank 0: in `EngineOverRanks` while the engine
+runs, in `Lead` before.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from typing import Any, NoReturn, Protocol
 from hotreload import failpoints
 from hotreload.core.ports import Engine
 from hotreload.errors import EngineLost
-from hotreload.hosts.bounds import revision_of
+from hotreload.hosts.bounds import parse_revision
 from hotreload.hosts.vote import Step
 from hotreload.types import Checkpoint, Revision, Staged
 
 FIRST_SET = "first"
-"""The ranks' name for the weights they started with."""
+"""The ranks' name for the weights of their start."""
 
 About = Mapping[str, str]
 
@@ -33,27 +33,27 @@ class StepSeconds:
     """Seconds that rank 0 waits for the slowest of the others."""
 
     meet: float
-    """Seconds for a rank to introduce itself."""
+    """Seconds to send its versions and settings."""
     stage: float
-    """To fetch, check and load a checkpoint."""
+    """Seconds to fetch, check and load a checkpoint."""
     prove: float
-    """To compute the answers to the probes."""
+    """Seconds to compute the answers to the probes."""
     build: float = 900.0
-    """To build its part of the engine."""
+    """Seconds to build its part of the engine."""
     other: float = 60.0
-    """For what computes and loads nothing."""
+    """Seconds for a step that computes and loads nothing."""
 
 
-class InVain(Enum):
-    """Fate of a step that one rank did not do."""
+class AfterFailure(Enum):
+    """The effect on the other ranks of a step that one rank failed to do."""
 
     STAYS = auto()
-    """Ranks that did it have done it."""
+    """The step stays done on the ranks that did it."""
     DROPPED = auto()
-    """All others give it up, and free what they made in it."""
+    """All others give the step up, and free the weights that they made in it."""
     DROPPED_OR_LOST = auto()
-    """As `DROPPED`, but once rank 0 has done the step the engine is lost: the step cannot be
-    undone, and it is unknown which ranks did it."""
+    """As `DROPPED`; but if rank 0 has done the step, the engine is lost: the step cannot be undone,
+    and it is unknown which ranks did it."""
 
 
 type Does = Callable[[StepFollower[Any], Step], Awaitable[Any]]
@@ -65,17 +65,17 @@ class StepKind:
     """One line of the table."""
 
     name: str
-    """The ranks' name for it to each other, and in messages."""
+    """The step's name between ranks, and in messages."""
     does: Does
-    """A follower's part of it."""
+    """A follower's part of the step."""
     within: Within = lambda seconds: seconds.other
-    """Time that it may take."""
-    in_vain: InVain = InVain.STAYS
-    tells: bool = False
-    """True if what a follower made of it goes with its vote."""
+    """The longest time of the step."""
+    after_failure: AfterFailure = AfterFailure.STAYS
+    sends_result: bool = False
+    """True if a follower's vote carries the result of its part."""
     before: str | None = None
     after: str | None = None
-    """The failpoints of an attempt that a follower passes in it."""
+    """The failpoints of an attempt that a follower passes before and after its part."""
 
 
 # --- the start: rank 0 has no engine yet --------------------------------------------------------
@@ -84,7 +84,7 @@ HELLO = StepKind(
     "hello",
     lambda rank, step: rank.introduce(),
     within=lambda seconds: seconds.meet,
-    tells=True,
+    sends_result=True,
 )
 PREPARE = StepKind(
     "prepare",
@@ -103,40 +103,42 @@ STAGE = StepKind(
     "stage",
     lambda rank, step: rank.load(step),
     within=lambda seconds: seconds.stage,
-    in_vain=InVain.DROPPED,
-    tells=True,
+    after_failure=AfterFailure.DROPPED,
+    sends_result=True,
     after="staged",
 )
 PROVE = StepKind(
     "prove",
-    lambda rank, step: rank.own.prove(rank.set_of(step)),
+    lambda rank, step: rank.own.prove(rank.find_set(step)),
     within=lambda seconds: seconds.prove,
-    in_vain=InVain.DROPPED,
+    after_failure=AfterFailure.DROPPED,
     before="probing",
     after="proven",
 )
 FLIP = StepKind(
     "flip",
-    lambda rank, step: rank.own.flip(rank.set_of(step)),
-    in_vain=InVain.DROPPED_OR_LOST,
+    lambda rank, step: rank.own.flip(rank.find_set(step)),
+    after_failure=AfterFailure.DROPPED_OR_LOST,
     before="swapping",
     after="flipped",
 )
 EXCHANGE = StepKind(
     "exchange",
-    lambda rank, step: rank.own.exchange(rank.set_of(step)),
-    in_vain=InVain.DROPPED_OR_LOST,
+    lambda rank, step: rank.own.exchange(rank.find_set(step)),
+    after_failure=AfterFailure.DROPPED_OR_LOST,
     before="swapping",
     after="swapped",
 )
-SCRUB = StepKind("scrub", lambda rank, step: rank.own.scrub(), in_vain=InVain.DROPPED)
+SCRUB = StepKind("scrub", lambda rank, step: rank.own.scrub(), after_failure=AfterFailure.DROPPED)
 LIVE = StepKind("live", lambda rank, step: rank.record(step.about), before="committed")
 
 # --- what was live, and what is -----------------------------------------------------------------
 
-RETIRE = StepKind("retire", lambda rank, step: rank.let_end(step))
+RETIRE = StepKind("retire", lambda rank, step: rank.retire(step))
 RELEASE = StepKind("release", lambda rank, step: rank.free(step))
-MEASURE = StepKind("measure", lambda rank, step: rank.own.checksums(), in_vain=InVain.DROPPED)
+MEASURE = StepKind(
+    "measure", lambda rank, step: rank.own.checksums(), after_failure=AfterFailure.DROPPED
+)
 FLUSH = StepKind("flush", lambda rank, step: rank.own.flush())
 DROP = StepKind("drop", lambda rank, step: rank.drop(step))
 
@@ -154,29 +156,29 @@ STEPS = {
 
 
 class OwnPart(Engine, Protocol):
-    """One rank's part of an engine: all ranks are asked the same of theirs."""
+    """One rank's part of an engine; each change is made to the parts of all ranks."""
 
     async def checksums(self) -> dict[str, int]:
-        """Compute the checksum of each leaf that is live, of which every rank measures its own."""
+        """Return the checksum of each live leaf; every rank measures its own share."""
         ...
 
     async def flush(self) -> int:
-        """Forget the cached prefixes that nothing under way uses; count their tokens."""
+        """Drop the cached prefixes that no request under way uses; return their tokens."""
         ...
 
     async def wait_until_dead(self) -> NoReturn:
-        """Raise EngineLost as soon as it is known that it died or hangs."""
+        """Raise EngineLost as soon as it is known that the engine died or hangs."""
         ...
 
     def withdraw(self, step: int) -> None:
-        """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
+        """Cancel the waiting jobs of this step on all ranks; only rank 0 calls it."""
         ...
 
 
 class StepFollower[Own: OwnPart](ABC):
-    """A rank that follows; the sets of weights have the names that rank 0 gives them.
+    """A rank that does rank 0's steps; rank 0 names the sets of weights.
 
-    What it does without an engine belongs to the life of a daemon: `hosts.life.follow` has it.
+    Its steps without an engine, those of the daemon's start, are in `hosts.life.follower`.
     """
 
     def __init__(self) -> None:
@@ -185,7 +187,7 @@ class StepFollower[Own: OwnPart](ABC):
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def take_over(self, own: Own) -> None:
-        """Follow with this part of the engine from now on."""
+        """Do later steps with this part of the engine."""
         self._own, self._sets = own, {FIRST_SET: own.live}
 
     @property
@@ -194,38 +196,38 @@ class StepFollower[Own: OwnPart](ABC):
         assert self._own is not None, "it is built before anything else is asked of it"
         return self._own
 
-    def set_of(self, step: Step) -> Staged:
-        """The set that a step is about."""
+    def find_set(self, step: Step) -> Staged:
+        """Return the set of weights that a step names."""
         return self._sets[step.about["set"]]
 
     async def load(self, step: Step) -> About:
-        """Load this rank's share of the revision, which it prepares by itself."""
-        checkpoint = await self.prepare(revision_of(step.about))
+        """Prepare the revision on this host, load this rank's share, return its fingerprint."""
+        checkpoint = await self.prepare(parse_revision(step.about))
         staged = self._sets[str(step.number)] = await self.own.stage(checkpoint)
         return {"fingerprint": staged.fingerprint}
 
-    async def let_end(self, step: Step) -> None:
-        """Rank 0 waits for the end, which comes to all in one turn; steps follow meanwhile."""
-        retiring = self.own.retire(self.set_of(step))
+    async def retire(self, step: Step) -> None:
+        """Begin to retire a set: it ends on all ranks in one turn, and other steps come before."""
+        retiring = self.own.retire(self.find_set(step))
         self._ending[step.about["set"]] = asyncio.create_task(retiring)
 
     async def free(self, step: Step) -> None:
-        """Free the set, once no request is answered by it any more."""
+        """Free a set, once it answers no request any more."""
         name = step.about["set"]
         if name in self._ending:
-            # The next step may end this one: what ends goes on, and can be waited for again.
+            # The next step may cancel this one: the shielded task goes on, for a later wait.
             await asyncio.shield(self._ending[name])
             del self._ending[name]
         await self.own.release(self._sets[name])
         del self._sets[name]
 
     async def drop(self, step: Step) -> None:
-        """Free what was made in a step that was given up; being done, it ended when this came."""
+        """Free the set that was made in a step that rank 0 has given up."""
         staged = self._sets.pop(step.about["set"], None)
         if staged is None:
             return
         if staged is self.own.live:
-            raise EngineLost("rank 0 gave up what is live here")
+            raise EngineLost("rank 0 gave up the weights that are live on this rank")
         await self.own.release(staged)
 
     async def reach(self, point: str) -> None:
@@ -238,11 +240,11 @@ class StepFollower[Own: OwnPart](ABC):
 
     @abstractmethod
     async def introduce(self) -> About:
-        """Say what must be alike on all ranks, before anything is built."""
+        """Return the facts that must be alike on all ranks, before anything is built."""
 
     @abstractmethod
     async def prepare_start(self, about: About) -> None:
-        """Fetch and check what the engine is to be built from."""
+        """Fetch and check the checkpoint that the engine is built from."""
 
     @abstractmethod
     async def build(self) -> None:
@@ -257,14 +259,14 @@ class StepFollower[Own: OwnPart](ABC):
 
 
 class StepNames:
-    """Gives names to the sets made for one step, in their order."""
+    """The names of one step's jobs, in order."""
 
     def __init__(self, step: str) -> None:
         self._step = step
         self._numbers = count(1)
 
     def next(self) -> str:
-        """A name that no other job of this rank has, and the same job of all others."""
+        """Return the next job's name: unique on this rank, and the same on all ranks."""
         return f"{self._step}.{next(self._numbers)}"
 
 
@@ -273,7 +275,7 @@ _CURRENT: ContextVar[StepNames] = ContextVar("step")
 
 @contextmanager
 def in_step(step: object) -> Iterator[None]:
-    """Count work in this block, and the tasks that begin in it, to this step."""
+    """Let work in this block, and in tasks begun in it, belong to this step."""
     token = _CURRENT.set(StepNames(str(step)))
     try:
         yield
@@ -281,13 +283,13 @@ def in_step(step: object) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def next_job() -> str:
-    """The name of the next job of the step that the current task works for."""
+def name_next_job() -> str:
+    """Return the name of the next job of the step that the current task belongs to."""
     return _CURRENT.get().next()
 
 
 async def take_part(rank: StepFollower[Any], step: Step) -> About:
-    """Do a follower's part of this step; the result goes with its vote."""
+    """Do a follower's part of this step; return the result that its vote carries."""
     kind = STEPS[step.name]
     with in_step(step.number):
         if kind.before is not None:
@@ -295,4 +297,4 @@ async def take_part(rank: StepFollower[Any], step: Step) -> About:
         made = await kind.does(rank, step)
         if kind.after is not None:
             await rank.reach(kind.after)
-    return made if kind.tells else {}
+    return made if kind.sends_result else {}

@@ -39,7 +39,7 @@ from hotreload.errors import (
 )
 from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
-from hotreload.hosts.engine.over import OverRanks
+from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
 from hotreload.life.running_engine import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec
 from tests.engine import real
@@ -353,7 +353,7 @@ async def engine_case(
 @pytest.fixture
 def on_one_host(engine_case: EngineCase) -> None:
     """An engine over several does less, and says so."""
-    if isinstance(engine_case.engine, OverRanks):
+    if isinstance(engine_case.engine, EngineOverRanks):
         pytest.skip("an engine over several hosts refuses it")
 
 
@@ -379,12 +379,12 @@ async def test_staging_leaves_the_live_answers_as_they_are(engine_case: EngineCa
 async def test_it_says_how_far_it_is_with_a_checkpoint(engine_case: EngineCase) -> None:
     engine, checkpoint = engine_case.engine, engine_case.checkpoint(2)
     staging = asyncio.create_task(engine.stage(checkpoint))
-    while engine.staging is None:  # noqa: ASYNC110 (it is told for a moment, and by no event)
+    while engine.staging_progress is None:  # noqa: ASYNC110 (it is told for a moment, and by no event)
         await asyncio.sleep(0)
-    told = engine.staging
+    told = engine.staging_progress
     staged = await staging
     assert told.of == checkpoint.bytes
-    assert engine.staging is None
+    assert engine.staging_progress is None
     await engine.release(staged)
 
 
@@ -998,7 +998,7 @@ async def test_a_candidate_answers_who_is_handed_it_beside_the_live_weights_and_
     """More of them ask than it answers at a time; none waits for others to come."""
     engine, before = overlapping.engine, await overlapping.held()
     staged = await engine.stage(overlapping.checkpoint(2))
-    if isinstance(engine, OverRanks):
+    if isinstance(engine, EngineOverRanks):
         with pytest.raises(CheckpointIncompatible):
             engine.as_candidate(staged)
         await engine.release(staged)
@@ -1022,7 +1022,7 @@ async def test_what_a_candidate_has_under_way_is_none_of_clients_and_ends_with_i
     overlapping: EngineCase,
 ) -> None:
     engine, before = overlapping.engine, await overlapping.held()
-    if isinstance(engine, OverRanks):
+    if isinstance(engine, EngineOverRanks):
         pytest.skip("an engine over several hosts has no candidates")
     answer = await overlapping.answer()
     staged = await engine.stage(overlapping.overflowing_checkpoint())

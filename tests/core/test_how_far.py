@@ -39,7 +39,7 @@ async def test_each_step_of_staging_is_told_once_and_nothing_after_it(world: Wor
     async with world.running():
         world.source.publish(NEW)
         await world.until(lambda: told(world) == [(0, 10)])
-        world.engine.staging = HowFar(4, 10)
+        world.engine.staging_progress = HowFar(4, 10)
         await world.until(lambda: told(world) == [(0, 10), (4, 10)])
         await asyncio.sleep(0.01)  # time for several looks
         world.steps.released["stage"].set()
@@ -55,7 +55,7 @@ async def test_staging_that_fails_ends_the_telling(world: World) -> None:
     async with world.running():
         world.source.publish(NEW)
         assert (await world.attempted()).outcome is Outcome.REJECTED
-        world.engine.staging = HowFar(1, 10)
+        world.engine.staging_progress = HowFar(1, 10)
         await asyncio.sleep(0.01)
         assert (1, 10) not in told(world)
 

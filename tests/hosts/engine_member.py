@@ -277,13 +277,13 @@ class Doing:
 
     async def lead(self) -> None:
         """From now on the other rank does what this one says."""
-        from hotreload.hosts.engine.over import OverRanks
+        from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
         from hotreload.hosts.steps import StepSeconds
         from hotreload.hosts.vote import Chair
 
         chair = Chair(self._joined.store, [1])
         seconds = StepSeconds(meet=PATIENCE, stage=PATIENCE, prove=PATIENCE)
-        self._leading = OverRanks(self._member, chair, seconds)
+        self._leading = EngineOverRanks(self._member, chair, seconds)
 
     async def reload(self, number: int, label: str = "", within: float = PATIENCE) -> str:
         """Stage, prove, flip, and let what answered before end."""
@@ -313,12 +313,12 @@ class Doing:
 async def _run(
     address: str, rank: int, root: Path, questions: IO[str], told: Callable[[list[Any]], None]
 ) -> None:
-    from hotreload.hosts.engine.joined import Joined
+    from hotreload.hosts.engine.joined_ranks import JoinedRanks
     from hotreload.hosts.upstream.ranks import Ranks
     from tests.engine import real
 
     checkpoints = {n: real.checked(root / f"step_{n}") for n in range(1, STEPS + 1)}
-    joined = await Joined.join(Ranks(rank, 2, address, SECRET), within=120)
+    joined = await JoinedRanks.join(Ranks(rank, 2, address, SECRET), within=120)
     doing, tasks = Doing(joined, root, checkpoints), set()
     step = "start"
     async for number, name, *about in _lines(questions):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hotreload.hosts.engine.over import OverRanks
+from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
 from hotreload.hosts.steps import About, StepFollower, StepSeconds, take_part
 from hotreload.hosts.vote import Chair, Follower
 from hotreload.types import Checkpoint, Revision
@@ -71,7 +71,7 @@ class Slice:
         self.chair = Chair(self.store, [1, 2])
         own: Any = self.own
         seconds = StepSeconds(meet=30, stage=30, prove=30, other=30)
-        self.over = OverRanks(own, self.chair, seconds)
+        self.over = EngineOverRanks(own, self.chair, seconds)
         self.following = [FollowsOnly(engine, self.prepare) for engine in self.engines[1:]]
 
     def patient(self, **seconds: float) -> None:

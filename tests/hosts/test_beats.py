@@ -38,7 +38,7 @@ async def test_the_rank_that_is_gone_is_named() -> None:
     async with beating(first) as looking, beating(second):
         async with beating(beats_of(store, 2)):
             first.silent_looks = 10**9
-            await turn_until(lambda: 0 not in first._heard.values())
+            await turn_until(lambda: 0 not in first._last_beats.values())
         first.silent_looks = LOOKS
         with pytest.raises(EngineLost, match=r"^rank 2 has not been heard of for 0.005 s$"):
             await looking
@@ -57,7 +57,7 @@ async def test_who_says_something_new_at_each_look_is_never_silent() -> None:
     for number in range(3 * LOOKS):
         for rank in (1, 2):
             store.put(f"hotreload/beat/{rank}", str(number))
-        beats._look()
+        beats._read_others()
         assert beats._list_gone() == []
 
 
@@ -73,7 +73,7 @@ async def test_who_looks_is_told_how_long_each_rank_has_said_nothing_new(
     for news in ("2", "3"):
         now[0] += 4.0
         store.put("hotreload/beat/1", news)
-        beats._look()
+        beats._read_others()
     now[0] += 0.5
     assert beats.silences == {1: 0.5, 2: 4.5}
 

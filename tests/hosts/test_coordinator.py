@@ -95,7 +95,7 @@ def test_after_all_leave_it_breaks_no_connection_and_goes_with_the_last() -> Non
     try:
         with socket.create_connection((host, int(port)), 5) as another:
             another.recv(1)  # the service has taken it
-            coordinator.let_nobody_else_in()
+            coordinator.close_port()
             coordinator.shutdown()
             another.settimeout(1)
             with pytest.raises(TimeoutError):

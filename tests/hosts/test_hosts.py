@@ -22,8 +22,8 @@ from hotreload.errors import (
 )
 from hotreload.features import FEATURES
 from hotreload.hosts import beats, message_reader
-from hotreload.hosts.life import follow, lead, rank_group
-from hotreload.hosts.life.follow import Follow
+from hotreload.hosts.life import follower, lead, rank_group
+from hotreload.hosts.life.follower import FollowerLife
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Outcome, Revision
@@ -91,9 +91,9 @@ class Hosts:
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     made: Any = Hosts(tmp_path)
-    monkeypatch.setattr(rank_group, "Joined", made)
+    monkeypatch.setattr(rank_group, "JoinedRanks", made)
     monkeypatch.setattr(lead, "RankEngine", made)
-    monkeypatch.setattr(follow, "RankEngine", made)
+    monkeypatch.setattr(follower, "RankEngine", made)
     monkeypatch.setattr(message_reader, "READ_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
@@ -319,6 +319,6 @@ async def test_a_follower_whose_part_dies_ends_rank_0_too(hosts: Hosts) -> None:
 async def test_rank_0_cannot_begin_anew_beside_an_engine_that_is_built(hosts: Hosts) -> None:
     async with running(hosts) as pair:
         await pair.live("model")
-        assert isinstance(pair.follower.life, Follow)
-        with pytest.raises(EngineLost, match="here an engine is built"):
+        assert isinstance(pair.follower.life, FollowerLife)
+        with pytest.raises(EngineLost, match="this rank has built an engine"):
             await pair.follower.life.prepare_start({})

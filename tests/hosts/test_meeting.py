@@ -10,7 +10,7 @@ import pytest
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
 from hotreload.hosts import beats
 from hotreload.hosts.life import rank_group
-from hotreload.hosts.life.follow import FollowerRefusal
+from hotreload.hosts.life.follower import FollowerRefusal
 from hotreload.hosts.life.rank_group import meet
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.types import By
@@ -54,7 +54,7 @@ class Place:
 def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
     stand_in: Any = made
-    monkeypatch.setattr(rank_group, "Joined", stand_in)
+    monkeypatch.setattr(rank_group, "JoinedRanks", stand_in)
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.001)
     return made
 

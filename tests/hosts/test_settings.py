@@ -7,8 +7,8 @@ import pytest
 from hotreload.errors import ConfigError
 from hotreload.features import FEATURES
 from hotreload.hosts.life import agreement
-from hotreload.hosts.life.agreement import differences, to_agree_on
-from hotreload.hosts.life.rank_group import ranks_of, trusting_ranks_of
+from hotreload.hosts.life.agreement import find_differences, list_facts
+from hotreload.hosts.life.rank_group import ranks_of, ranks_with_secret
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.live_changes import ALIKE, NEED_NO_RESTART, reread
 from hotreload.settings.load import load, missing_to_serve
@@ -90,13 +90,13 @@ def test_ranks_know_the_secret_and_do_not_show_it(tmp_path: Path) -> None:
     file.write_text(f"{SECRET}\n")
     file.chmod(0o600)
     settings = two_hosts(f"engine.join_secret_file={file}")
-    ranks = trusting_ranks_of(settings)
+    ranks = ranks_with_secret(settings)
     assert ranks is not None
     assert ranks.secret == SECRET
     assert SECRET not in repr(ranks)
-    assert SECRET not in str(to_agree_on(settings))
+    assert SECRET not in str(list_facts(settings))
     file.write_text("another" + SECRET)
-    (unlike,) = differences(to_agree_on(settings), {**to_agree_on(settings), NAME: "sha256:0"})
+    (unlike,) = find_differences(list_facts(settings), {**list_facts(settings), NAME: "sha256:0"})
     assert unlike == f"{NAME} is another there than here"
 
 
@@ -134,8 +134,8 @@ def test_what_hosts_must_have_alike_does_not_change_on_one_of_them_alone() -> No
 def test_hosts_with_the_same_settings_and_the_same_model_agree(tmp_path: Path) -> None:
     one, other = (model(tmp_path / name) for name in ("one", "other"))
     second = (f"engine.model={other}", "engine.node_rank=1", "server.socket=/run/other.sock")
-    theirs = to_agree_on(two_hosts(*second))
-    assert differences(to_agree_on(two_hosts(f"engine.model={one}")), theirs) == []
+    theirs = list_facts(two_hosts(*second))
+    assert find_differences(list_facts(two_hosts(f"engine.model={one}")), theirs) == []
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_hosts_with_the_same_settings_and_the_same_model_agree(tmp_path: Path) -
     ],
 )
 def test_hosts_say_in_which_setting_they_differ(other: str, said: str) -> None:
-    assert differences(to_agree_on(two_hosts()), to_agree_on(two_hosts(other))) == [said]
+    assert find_differences(list_facts(two_hosts()), list_facts(two_hosts(other))) == [said]
 
 
 def test_hosts_say_which_argument_has_another_value_and_no_secret() -> None:
     here, there = (f'engine.args={{page_size={n}, api_key="hf_{n}"}}' for n in (1, 16))
-    own, theirs = to_agree_on(two_hosts(here)), to_agree_on(two_hosts(there))
-    assert differences(own, theirs) == ["[engine.args] page_size is 16 there and 1 here"]
+    own, theirs = list_facts(two_hosts(here)), list_facts(two_hosts(there))
+    assert find_differences(own, theirs) == ["[engine.args] page_size is 16 there and 1 here"]
     assert "hf_" not in str(own)
 
 
@@ -166,8 +166,8 @@ def test_hosts_say_which_file_of_the_model_is_another(tmp_path: Path) -> None:
     (other / "tokenizer.json").write_text("{'other': 1}")
     (other / "merges.txt").touch()
     (other / "README.md").touch()
-    own, theirs = (to_agree_on(two_hosts(f"engine.model={each}")) for each in (one, other))
-    assert differences(own, theirs) == [
+    own, theirs = (list_facts(two_hosts(f"engine.model={each}")) for each in (one, other))
+    assert find_differences(own, theirs) == [
         "the model's tokenizer.json is another there than here",
         "the model's merges.txt is given there and not here",
     ]
@@ -176,14 +176,14 @@ def test_hosts_say_which_file_of_the_model_is_another(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_read_is_a_fault_of_this_host(tmp_path: Path) -> None:
     (model(tmp_path) / "merges.txt").mkdir()
     with pytest.raises(ConfigError, match=r"\[engine\] model: .*merges\.txt cannot be read"):
-        to_agree_on(two_hosts(f"engine.model={tmp_path}"))
+        list_facts(two_hosts(f"engine.model={tmp_path}"))
 
 
 def test_hosts_say_which_package_is_another_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = to_agree_on(two_hosts())
+    own = list_facts(two_hosts())
     older = {"jax": "0.1", "sglang-jax": ""}
     monkeypatch.setattr(agreement, "version_of", lambda name: older.get(name, own.get(name)))
-    assert differences(own, to_agree_on(two_hosts())) == [
+    assert find_differences(own, list_facts(two_hosts())) == [
         f"sglang-jax is not installed there and {own['sglang-jax']} here",
         f"jax is 0.1 there and {own['jax']} here",
     ]

@@ -14,14 +14,14 @@ from hotreload.hosts.beats import Beats
 from hotreload.hosts.bounds import (
     MOST_NUMBER,
     MOST_TEXT,
-    NotBelieved,
-    live_of,
-    live_words,
-    number,
-    revision_of,
-    words,
+    InvalidMessage,
+    live_fields,
+    parse_live,
+    parse_number,
+    parse_revision,
+    parse_text,
 )
-from hotreload.hosts.engine.joined import SignedStore, signed_for_this_life
+from hotreload.hosts.engine.joined_ranks import SignedStore, sign_for_this_life
 from hotreload.hosts.message_reader import MOST_DOUBTS, Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
@@ -91,7 +91,7 @@ async def test_a_forged_step_is_waited_out_and_the_real_one_done(
     following = asyncio.create_task(Follower(signed(store), 1).follow(do))
     await turn_until(lambda: bool(caplog.records or done), pause=TICK)
     step = await chair.call("release", {})
-    await chair.all_did(step, 30)
+    await chair.collect_votes(step, 30)
     assert done == ["release"]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
@@ -100,7 +100,7 @@ async def test_a_forged_step_is_waited_out_and_the_real_one_done(
 async def test_ranks_that_know_the_secret_agree_on_a_life_that_none_had_before() -> None:
     async def life() -> list[SignedStore]:
         store = MemoryStore()
-        joining = (signed_for_this_life(store, SECRET, own, [1 - own], 30) for own in (0, 1))
+        joining = (sign_for_this_life(store, SECRET, own, [1 - own], 30) for own in (0, 1))
         return await asyncio.gather(*joining)
 
     (one, other), (again, _) = await life(), await life()
@@ -112,7 +112,7 @@ async def test_ranks_that_know_the_secret_agree_on_a_life_that_none_had_before()
 async def test_a_rank_with_another_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     joining = (
-        signed_for_this_life(store, secret, own, [1 - own], 0.3)
+        sign_for_this_life(store, secret, own, [1 - own], 0.3)
         for own, secret in enumerate((SECRET, OTHER))
     )
     for fault in await asyncio.gather(*joining, return_exceptions=True):
@@ -125,7 +125,7 @@ async def test_a_beat_that_is_said_again_is_no_sign_of_life() -> None:
     beats = Beats(store, 0, [1])
     for said in ("7", "8", "7", "8", "x", "1" * 30):
         store.put("hotreload/beat/1", said)
-        beats._look()
+        beats._read_others()
     assert beats._silent == {1: 4}
 
 
@@ -160,7 +160,7 @@ STEP = {"number": 1, "name": "flip", "about": {}}
     ],
 )
 def test_what_is_no_step_is_not_believed(text: str) -> None:
-    with pytest.raises(NotBelieved):
+    with pytest.raises(InvalidMessage):
         Step.from_text(text)
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_step_is_not_believed(text: str) -> None:
     ],
 )
 def test_what_is_no_ballot_is_not_believed(text: str) -> None:
-    with pytest.raises(NotBelieved):
+    with pytest.raises(InvalidMessage):
         Ballot.from_text(text)
 
 
@@ -196,7 +196,7 @@ async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     store.put("hotreload/step/1/1", '[2, "done", null, {}]')
     following = asyncio.create_task(Follower(store, 1).follow(do))
     chair = Chair(store, [1])
-    (ballot,) = await chair.all_did(await chair.call("scrub"), 30)
+    (ballot,) = await chair.collect_votes(await chair.call("scrub"), 30)
     assert (ballot.rank, heard.get_nowait().name) == (1, "scrub")
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
@@ -206,21 +206,21 @@ async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     "value", [10**16, "10" * 20, "-1", "\N{ARABIC-INDIC DIGIT ONE}", 1.0, None, True, ""]
 )
 def test_numbers_have_bounds(value: Any) -> None:
-    with pytest.raises(NotBelieved):
-        number(value)
-    assert (number("12"), number(12)) == (12, 12)
+    with pytest.raises(InvalidMessage):
+        parse_number(value)
+    assert (parse_number("12"), parse_number(12)) == (12, 12)
 
 
 def test_the_version_of_what_is_live_reaches_every_rank() -> None:
     own = Staged(Revision("id", "step_7"), None, "fp", {"leaf": 1}, 8)
     live = Generation(7, own.revision, "fp", 1.5, own.leaves, own.bytes, "run/7")
-    said = live_words(live)
-    assert (live_of(said, own), live_of(said, own).version) == (live, "run/7")
-    with pytest.raises(NotBelieved):
-        live_of({**said, "version": "x" * 10_000}, own)
+    said = live_fields(live)
+    assert (parse_live(said, own), parse_live(said, own).version) == (live, "run/7")
+    with pytest.raises(InvalidMessage):
+        parse_live({**said, "version": "x" * 10_000}, own)
 
 
 def test_texts_have_bounds_and_write_no_lines_of_their_own() -> None:
-    assert words("a\nb\x1b[2J\u3000é") == "a\\nb\\x1b[2J\u3000é"
-    with pytest.raises(NotBelieved):
-        revision_of({"revision": "id", "label": "x" * 10_000})
+    assert parse_text("a\nb\x1b[2J\u3000é") == "a\\nb\\x1b[2J\u3000é"
+    with pytest.raises(InvalidMessage):
+        parse_revision({"revision": "id", "label": "x" * 10_000})

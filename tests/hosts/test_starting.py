@@ -12,9 +12,9 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import build, parts
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, EngineLost
-from hotreload.hosts.engine.joined import Joined
+from hotreload.hosts.engine.joined_ranks import JoinedRanks
+from hotreload.hosts.engine.joint_jobs import KEPT_MESSAGES, MeetingPlace
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.engine.together import KEPT_TELLINGS, MeetingPlace
 from hotreload.hosts.upstream.ranks import Ranks
 from tests.fakes import unread
 from tests.hosts.memory import MemoryStore
@@ -26,7 +26,7 @@ RANKS = Ranks(0, 2, "nowhere:1")
 
 def start(terms: StagingOptions) -> asyncio.Task[RankEngine]:
     """A start of rank 0, before anything is built."""
-    joined, options = Joined(RANKS, MemoryStore()), EngineOptions(Path("model"), "cpu", tp=2)
+    joined, options = JoinedRanks(RANKS, MemoryStore()), EngineOptions(Path("model"), "cpu", tp=2)
     asked: dict[str, Any] = {"revision": NEW, "checkpoint": unread(NEW), "terms": terms}
     return asyncio.create_task(RankEngine.start_rank(joined, options, probes=(), **asked))
 
@@ -70,7 +70,7 @@ async def test_what_several_ranks_cannot_do_is_refused_at_the_start(
 async def test_the_store_keeps_of_what_ranks_tell_each_other_only_the_last() -> None:
     store = MemoryStore()
     meeting = MeetingPlace(store, RANKS)
-    for number in range(KEPT_TELLINGS + 1):
-        meeting.tell(f"job {number}", "done")
-    held = [store.get(f"hotreload/meet/job {number}/0", 0) for number in (0, 1, KEPT_TELLINGS)]
+    for number in range(KEPT_MESSAGES + 1):
+        meeting.send(f"job {number}", "done")
+    held = [store.get(f"hotreload/meet/job {number}/0", 0) for number in (0, 1, KEPT_MESSAGES)]
     assert held == [None, "done", "done"]

@@ -7,7 +7,7 @@ import pytest
 
 from hotreload import failpoints
 from hotreload.hosts import steps
-from hotreload.hosts.steps import STEPS, InVain, StepKind
+from hotreload.hosts.steps import STEPS, AfterFailure, StepKind
 from tests.fakes import unread
 from tests.hosts.slice import NEW, running
 
@@ -35,7 +35,7 @@ def test_its_failpoints_are_points_of_an_attempt() -> None:
 
 
 def test_what_changes_which_weights_answer_loses_the_engine_once_it_is_done_in_vain() -> None:
-    final = {kind for kind in STEPS.values() if kind.in_vain is InVain.DROPPED_OR_LOST}
+    final = {kind for kind in STEPS.values() if kind.after_failure is AfterFailure.DROPPED_OR_LOST}
     assert final == {steps.FLIP, steps.EXCHANGE}
 
 
@@ -44,7 +44,7 @@ async def test_a_follower_passes_an_attempts_failpoints_around_what_it_does() ->
         staged = await ranks.over.stage(unread(NEW))
         await ranks.over.prove(staged)
         before = await ranks.over.flip(staged)
-        await ranks.over.tell_live({"number": "2"})
+        await ranks.over.send_live({"number": "2"})
         await ranks.over.retire(before)
         await ranks.over.release(await ranks.over.exchange(before))
     overlapped = ["staged", "probing", "proven", "swapping", "flipped", "committed"]

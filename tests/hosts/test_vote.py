@@ -20,11 +20,11 @@ from hotreload.hosts.vote import (
     Ballot,
     Chair,
     Follower,
-    Said,
     Step,
+    Vote,
     ballot_against,
-    check_all_did,
     check_same,
+    check_votes,
 )
 from tests.hosts.memory import MemoryStore
 from tests.hosts.test_store import KINDS
@@ -72,7 +72,7 @@ async def following(store: Store, do: Any, rank: int = 1) -> AsyncIterator[None]
 
 async def asked(chair: Chair, name: str, within: float = PATIENCE) -> list[Ballot]:
     step = await chair.call(name, {"of": name})
-    return await chair.hear(step, within)
+    return await chair.receive_votes(step, within)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_every_step_is_taken_in_order_and_what_came_of_it_is_told(
     chair, doing = Chair(numbered[0], [1]), Doing()
     async with following(numbered[1], doing):
         for name in ("stage", "prove", "flip"):
-            assert await asked(chair, name) == [Ballot(1, says={"made": name})]
+            assert await asked(chair, name) == [Ballot(1, results={"made": name})]
     assert [doing.begun.get_nowait().name for _ in range(3)] == ["stage", "prove", "flip"]
 
 
@@ -109,9 +109,9 @@ async def test_a_rank_that_is_against_it_says_why(numbered: list[Store]) -> None
     doing.fault = CheckpointIncompatible("tensor 'a' is missing", findings=["a", "b"])
     async with following(numbered[1], doing):
         step = await chair.call("stage")
-        ballots = await chair.hear(step, PATIENCE)
+        ballots = await chair.receive_votes(step, PATIENCE)
         with pytest.raises(CheckpointRejected, match="rank 1: tensor 'a'") as refused:
-            check_all_did(step, ballots, [1])
+            check_votes(step, ballots, [1])
         assert (refused.value.code, refused.value.findings) == ("incompatible", ("a", "b"))
 
 
@@ -123,16 +123,16 @@ async def test_a_rank_that_is_late_gives_up_when_the_next_step_comes(
     async with following(numbered[1], doing):
         step = await chair.call("stage")
         await doing.begun.get()
-        ballots = await chair.hear(step, 0.05)
+        ballots = await chair.receive_votes(step, 0.05)
         with pytest.raises(TryAgain, match="rank 1 did not stage in time") as late:
-            check_all_did(step, ballots, [1])
+            check_votes(step, ballots, [1])
         assert late.value.code == "late_rank"
         dropping = await chair.call("drop")
         await doing.begun.get()
         assert doing.given_up == ["stage"]
         doing.may_end.set()
-        assert await chair.hear(dropping, PATIENCE) == [Ballot(1, says={"made": ""})]
-        assert await chair.hear(step, 0.05) == []
+        assert await chair.receive_votes(dropping, PATIENCE) == [Ballot(1, results={"made": ""})]
+        assert await chair.receive_votes(step, 0.05) == []
 
 
 async def test_the_first_that_is_against_it_ends_the_wait() -> None:
@@ -142,7 +142,7 @@ async def test_the_first_that_is_against_it_ends_the_wait() -> None:
     quick.fault = NotEnoughMemory("no room")
     async with following(store, slow), following(store, quick, 2), asyncio.timeout(PATIENCE):
         ballots = await asked(chair, "stage", within=10 * PATIENCE)
-    assert [(each.rank, each.said) for each in ballots] == [(2, Said.LATER)]
+    assert [(each.rank, each.vote) for each in ballots] == [(2, Vote.LATER)]
 
 
 async def test_a_store_that_is_gone_ends_the_following() -> None:
@@ -161,37 +161,37 @@ def test_the_gravest_word_counts_and_the_others_are_told() -> None:
         ballot_against(3, CheckpointRejected("torn", code="truncated")),
     ]
     with pytest.raises(CheckpointRejected) as refused:
-        check_all_did(Step(1, "stage"), ballots, [1, 2, 3])
+        check_votes(Step(1, "stage"), ballots, [1, 2, 3])
     assert str(refused.value) == "rank 3: torn"
     assert refused.value.reason.findings == ("rank 1: later",)
     with pytest.raises(EngineLost, match="rank 4: gone"):
-        check_all_did(Step(1, "flip"), [*ballots, ballot_against(4, EngineLost("gone"))], [])
+        check_votes(Step(1, "flip"), [*ballots, ballot_against(4, EngineLost("gone"))], [])
 
 
 def test_a_fault_of_ours_on_another_rank_refuses_what_was_tried() -> None:
     (against,) = [ballot_against(1, KeyError("x"))]
     with pytest.raises(CheckpointRejected, match="rank 1: internal error: KeyError") as refused:
-        check_all_did(Step(1, "stage"), [against], [1])
+        check_votes(Step(1, "stage"), [against], [1])
     assert refused.value.code == "internal"
 
 
 def test_a_bad_answer_on_another_rank_is_one_here() -> None:
     against = ballot_against(1, ProbeFailed("it talks nonsense"))
     with pytest.raises(ProbeFailed, match="rank 1: it talks nonsense"):
-        check_all_did(Step(1, "prove"), [against], [1])
+        check_votes(Step(1, "prove"), [against], [1])
 
 
 def test_ranks_that_have_other_weights_do_not_go_on() -> None:
-    same = [Ballot(1, says={"fingerprint": "aa"}), Ballot(2, says={"fingerprint": "aa"})]
+    same = [Ballot(1, results={"fingerprint": "aa"}), Ballot(2, results={"fingerprint": "aa"})]
     check_same(same, "fingerprint", "aa")
     with pytest.raises(TryAgain, match="rank 2 has another fingerprint, bb, than rank 0, aa"):
-        check_same([same[0], Ballot(2, says={"fingerprint": "bb"})], "fingerprint", "aa")
+        check_same([same[0], Ballot(2, results={"fingerprint": "bb"})], "fingerprint", "aa")
 
 
 @pytest.mark.parametrize(
     "ballot",
     [
-        Ballot(1, says={"fingerprint": "aa"}),
+        Ballot(1, results={"fingerprint": "aa"}),
         ballot_against(2, CheckpointIncompatible("ü", findings=["a", "b"])),
         ballot_against(3, EngineLost("gone")),
     ],

@@ -211,7 +211,7 @@ async def test_a_rollback_overrules_a_load_that_hangs(program: Program) -> None:
     staging = asyncio.create_task(program.stage("step 2"))
     await program.steps.entered["stage"].wait()
     program.steps.entered["stage"].clear()
-    await turn_until(lambda: program.engine.staging is not None)
+    await turn_until(lambda: program.engine.staging_progress is not None)
     await program.rollback(1)
     with pytest.raises(Superseded):
         await staging
@@ -248,10 +248,10 @@ async def test_the_end_gives_up_a_load_and_waits_for_that(program: Program) -> N
     program.steps.faults["stage"] = HANG
     staging = asyncio.create_task(program.stage("step 1"))
     await program.steps.entered["stage"].wait()
-    await turn_until(lambda: program.engine.staging is not None)
+    await turn_until(lambda: program.engine.staging_progress is not None)
     program.gate.seal("closed")
     await program.changes.end()
-    assert program.engine.staging is None
+    assert program.engine.staging_progress is None
     with pytest.raises(NotServing, match="closed meanwhile"):
         await staging
     with pytest.raises(NotServing, match="closed"):

@@ -102,9 +102,9 @@ class EngineOfWords(FakeEngine):
         yield {"text": answer, "output_ids": ids, "meta_info": {"finish_reason": {"type": "stop"}}}
 
     def _note(self, piece: int) -> None:
-        before = self.staging
+        before = self.staging_progress
         if before is not None:
-            self.staging = HowFar(before.done + piece, before.of)
+            self.staging_progress = HowFar(before.done + piece, before.of)
 
 
 def made_from(checkpoint: Checkpoint, folder: Path) -> FakeWeights:

@@ -1,1 +1,1 @@
-"""Verbs that ask a daemon, and order changes."""
+"""The verbs that send requests and orders to a daemon."""

@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _once_ready(daemon: Any, args: argparse.Namespace, ask: Callable[[], Fields]) -> Fields:
-    """Send the request; while the daemon boots wait for it, unless an option forbids that."""
+    """Send the request; first wait for a daemon that boots, unless an option forbids it."""
     try:
-        if daemon.looks_apart:  # else who asks waits in the socket, and nobody says for what
+        if daemon.looks_apart:  # else the request would wait in the socket without any message
             check_ready(daemon)
         return ask()
     except NotReady:

@@ -30,7 +30,7 @@ VERDICTS = {
     "lost": LOST_WORDS,
 }
 AFTER_CHECKS = ("staging", "probing", "comparing")
-"""Phases that come after all checks of the files."""
+"""The phases after all checks of the files."""
 ENDED_SO = {
     "rejected": "was refused",
     "postponed": "was put off",
@@ -38,14 +38,14 @@ ENDED_SO = {
     "lost": "cost the engine",
 }
 LONGEST_NOTE = 160
-"""The most columns of the line below a sentence; the history has all words."""
+"""The most columns of the line below a sentence; `history` shows all of it."""
 HeadAndRows = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""The head and the rows."""
+"""The head and the rows of a table."""
 HISTORY_HEAD = ("WHEN", "REVISION", "OUTCOME", "GEN", "TOOK", "HELD", "REASON, CHANGE")
 
 
 def outcome_text(attempt: Fields, generation: str | None) -> str:
-    """Say in words how an attempt ended; `generation` is the one that answers requests now."""
+    """Return the end of an attempt in words; `generation` is the one that answers now."""
     name, outcome = name_revision(attempt), attempt["outcome"]
     if outcome == "live":
         return _live(attempt)
@@ -75,7 +75,7 @@ def _live(attempt: Fields) -> str:
 
 
 def dry_run_text(attempt: Fields, generation: str | None) -> str:
-    """Say whether a revision would go live, and all that was found out on the way."""
+    """Return the report of a dry run: whether the revision would go live, and the findings."""
     verdict = VERDICTS.get(attempt["outcome"], attempt["outcome"])
     unsure = (
         " as far as can be told" if attempt["outcome"] == "passed" and attempt["unproven"] else ""
@@ -119,7 +119,7 @@ def _probes(attempt: Fields) -> str:
 
 
 def _comparison_lines(attempt: Fields) -> Iterator[str]:
-    """Say how the new weights differ from the live ones, and which limits they break."""
+    """Return the differences of the new weights from the live ones, and the limits they break."""
     is_refused = attempt["outcome"] == "rejected"  # the findings have the answers, too
     found = words_of_judges(attempt, at_length=True)
     if any(compared := [words for each in found for words in each.told.values()]):
@@ -129,7 +129,7 @@ def _comparison_lines(attempt: Fields) -> Iterator[str]:
 
 
 def log_text(past: Fields) -> str:
-    """Write an attempt, a pin or an unpin as a sentence, and below it why or what changed."""
+    """Return a sentence on an attempt, a pin or an unpin; the next line has reason or changes."""
     now = show.now()
     if "verb" in past:
         tone, said, notes = None, f"{plain(past['verb'])}ned by {who(past)}", [past["reason"]]
@@ -145,7 +145,7 @@ def log_text(past: Fields) -> str:
 
 
 def _sentence(attempt: Fields, words: Fields) -> str:
-    """Say how an attempt ended, how long it took, and its caller, if it was a user."""
+    """Return a sentence with an attempt's end and time, and with its caller if that was a user."""
     name, by = short_name(attempt), attempt.get("by")
     number = attempt["generation"]
     end = ENDED_SO.get(attempt["outcome"], attempt["outcome"])
@@ -170,14 +170,14 @@ def _asked_for(by: Fields) -> str:
 
 
 def history_text(past: Sequence[Fields], now: Now | None = None) -> str:
-    """Write attempts and pins as a table, of fewer columns where the terminal is narrow."""
+    """Return a table of attempts and pins, with fewer columns on a narrow terminal."""
     now = now or show.now()
     forms = [_wide(past, now), _narrow(past, now)]
     return show.table(*next((form for form in forms if show.fits(*form)), forms[-1]))
 
 
 def words_of(attempt: Fields) -> Fields:
-    """Return the words for an attempt; made here where the daemon did not make them."""
+    """Return the words for an attempt; an older daemon sends none, and they are made here."""
     if told := attempt.get("told"):
         return dict(told)
     was_refused = attempt["outcome"] == "rejected"
@@ -185,7 +185,7 @@ def words_of(attempt: Fields) -> Fields:
 
 
 def words_of_judges(attempt: Fields, *, at_length: bool) -> list[AttemptWords]:
-    """Word what features found; a verb that needs no such words imports none of them."""
+    """Return the features' findings in words; their modules are imported only here."""
     from hotreload.features import FEATURES
 
     return [each.words(attempt, at_length) for each in FEATURES if each.words]
@@ -207,7 +207,7 @@ def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:
 
 
 def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
-    """Write fewer columns: the caller, if it was a user, stands among the words."""
+    """Return fewer columns: a caller that was a user stands among the words."""
     rows = []
     for each in past:
         requester = _asker(each)
@@ -223,7 +223,7 @@ def _end_time(past: Fields) -> Any:
 
 
 def _figures(past: Fields) -> tuple[str, ...]:
-    """Say how it ended, the generation it made, how long it took and held requests."""
+    """Return an attempt's end, generation, time, and the time that it held requests."""
     if "verb" in past:
         return f"{plain(past['verb'])}ned", *"---"
     words, number = words_of(past), past["generation"]
@@ -232,12 +232,12 @@ def _figures(past: Fields) -> tuple[str, ...]:
 
 
 def _asker(past: Fields) -> str | None:
-    """Name the user who ordered the attempt; None where the source wished it."""
+    """Return the name of the attempt's user; None if the source caused the attempt."""
     return who(past) if "verb" in past else words_of(past)["by"]
 
 
 def _notes(past: Fields) -> list[str]:
-    """Say why it failed, what a user said it is for, what changed, and what was judged by."""
+    """Return an attempt's failure, its user's reason, its changes, and the judges."""
     words = {"notes": []} if "verb" in past else words_of(past)
     notes = [past["reason"], *words["notes"], *words.get("judged", ())]
     return [plain(note) for note in notes if note]

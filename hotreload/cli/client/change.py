@@ -1,4 +1,4 @@
-"""`hotreload reload`, `rollback`, `pin`, `unpin` and `perturb`: tell the daemon what to serve."""
+"""`hotreload reload`, `rollback`, `pin`, `unpin` and `perturb`: order changes of the weights."""
 
 import argparse
 import json
@@ -15,10 +15,10 @@ from hotreload.picture.words import Fields, plain
 from hotreload.types import as_text
 
 SPARE_SECONDS = 10.0
-"""The time that we wait longer than the daemon, so that the daemon itself tells that time is up."""
+"""The command waits longer than the daemon by this: the timeout message is the daemon's."""
 MOST_OTHERS = 5
 LARGEST_SCALE = 1e6
-"""As the daemon has it."""
+"""The largest noise; the daemon has the same bound."""
 
 
 def add(verbs: Any) -> None:
@@ -142,7 +142,7 @@ def _add_perturb(verbs: Any) -> None:
 
 
 def _generation(text: str) -> int:
-    """Read a generation's number; a folder's name is for another verb."""
+    """Return a generation's number; the error for a folder's name shows the right verb."""
     if not text.isdecimal():
         words = f"{text!r} is no number of a generation, as `hotreload history` lists them"
         hint = f"; hotreload reload {shlex.quote(text)} loads a checkpoint by its name"
@@ -151,7 +151,7 @@ def _generation(text: str) -> int:
 
 
 def _scale(text: str) -> float:
-    """Read the noise's size, within what the daemon takes; JSON could not even hold `nan`."""
+    """Return the size of the noise, if the daemon would accept it; JSON has no `nan`."""
     try:
         scale = float(text)
     except ValueError:
@@ -172,7 +172,7 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def reload(args: argparse.Namespace) -> int:
-    """Ask for a checkpoint, and with --wait tell how it went."""
+    """Order a reload, and with --wait print its end."""
     if args.name == "":
         raise Misused("the name is empty; leave it out to load the newest checkpoint")
     waits = args.wait or args.dry_run or args.timeout is not None
@@ -181,16 +181,16 @@ def reload(args: argparse.Namespace) -> int:
         wish["dry_run"] = True
     if args.name is not None:
         key = "model_path" if _is_path(args) else "revision"
-        # The daemon runs in another folder: a path relative to ours means nothing to it.
+        # The daemon runs in another folder: our relative paths would be wrong there.
         here = Path(args.name).expanduser().absolute()
         wish[key] = as_text(str(here) if key == "model_path" else args.name)
     return _change(args, "/admin/reload_weights", wish)
 
 
 def _is_path(args: argparse.Namespace) -> bool:
-    """True if the name is a path: it is written like one, or exists here for a folder's daemon.
+    """Return whether the name is a path: it is written like one, or such a folder exists here.
 
-    For a hub's daemon a plain name is a branch, even if a folder of that name lies here.
+    For a daemon that follows a hub, a plain name is always a branch.
     """
     if args.name.startswith(("/", ".", "~")):
         return True
@@ -203,7 +203,7 @@ def _follows_hub(args: argparse.Namespace) -> bool:
 
 
 def rollback(args: argparse.Namespace) -> int:
-    """Ask for an earlier generation and tell how it went."""
+    """Order a rollback to an earlier generation, and print its end."""
     wish: Fields = {} if args.generation is None else {"generation": args.generation}
     if args.follow:
         wish["hold"] = False
@@ -211,7 +211,7 @@ def rollback(args: argparse.Namespace) -> int:
 
 
 def perturb(args: argparse.Namespace) -> int:
-    """Ask for noise, and tell the checksums before and after it."""
+    """Order noise on the weights, and print the checksums before and after."""
     given = {name: getattr(args, name) for name in ("seed", "scale", "num_leaves")}
     wish = {name: value for name, value in given.items() if value is not None}
     checksums = ("checksum_before", "checksum_after")
@@ -220,7 +220,7 @@ def perturb(args: argparse.Namespace) -> int:
 
 
 def _check_meant(args: argparse.Namespace) -> None:
-    """Ask on a terminal: a user may mean another daemon, or not know what noise does."""
+    """On a terminal ask the user for confirmation: noise makes the answers of a daemon worse."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     where = f"everybody who asks {daemon_of(args).path}"
@@ -231,7 +231,7 @@ def _check_meant(args: argparse.Namespace) -> None:
 
 
 def pin(args: argparse.Namespace) -> int:
-    """Pin what is live."""
+    """Pin the live generation."""
     words = "pinned: generation {generation} stays, and the source is not followed until unpinned"
     return _set_pin(args, "/admin/pin", words, args.timeout)
 
@@ -283,7 +283,7 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
 
 
 def _after_a_rollback(fields: Fields) -> Iterator[str]:
-    """Say which other generations can be had, and last what ends the hold, or what follows."""
+    """Return the generations to roll back to, and last the command that ends the hold."""
     if "can_be_had" not in fields:
         return
     yield from (f"  can be had, too: {plain(each)}" for each in fields["can_be_had"][:MOST_OTHERS])
@@ -294,7 +294,7 @@ def _after_a_rollback(fields: Fields) -> Iterator[str]:
 
 
 def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
-    """Print the report, whatever it says: it is what was asked for."""
+    """Print the report of a dry run, good or bad, and return the exit code."""
     from hotreload.cli.client.attempts_text import dry_run_text
 
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
@@ -308,7 +308,7 @@ def _reason(args: argparse.Namespace) -> Fields:
 
 
 def _of(daemon: Any, fields: Fields) -> Fields:
-    """Add the socket: the daemon itself may not know by which name it was reached."""
+    """Return the words with the socket's path, which the daemon itself may not know."""
     return {**fields, "daemon": {**fields.get("daemon", {}), "socket": str(daemon.path)}}
 
 

@@ -20,15 +20,15 @@ from hotreload.picture.words import Fields
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
 DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
 STATUS_SECONDS = 10.0
-"""The longest time a daemon may take to say how it is."""
+"""The longest wait for a daemon's status."""
 
 STOPPED = ("T", "t")
-"""States of a process that a signal or a debugger has stopped."""
+"""The states of a process that a signal or a debugger has stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSocket:
-    """A socket's path, and by what it was named."""
+    """A socket's path, and the option, variable or file that named it."""
 
     path: Path
     origin: str
@@ -44,9 +44,9 @@ class DaemonAnswer:
 
 
 def find_socket(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> NamedSocket:
-    """Find the daemon's socket: by the options, then the environment, then the usual settings.
+    """Return the daemon's socket: by the options, then the environment, then the usual settings.
 
-    An option names the daemon that is meant; a variable that a shell exports may mean another.
+    Options come first: a variable that a shell exports may name another daemon.
     """
     if args.socket is not None:
         return NamedSocket(Path(args.socket), "--socket")
@@ -67,7 +67,7 @@ def _by_default(file: str | None) -> NamedSocket:
 
 
 def _in_settings(file: Path) -> NamedSocket | None:
-    from hotreload.settings.given import read_toml  # not everybody has a file
+    from hotreload.settings.given import read_toml  # imported only if there is a file
 
     server = read_toml(file).get("server", {})
     path = server.get("socket") if isinstance(server, dict) else None
@@ -98,7 +98,7 @@ class DaemonClient:
 
     @property
     def looks_apart(self) -> bool:
-        """True if there is a socket for looks alone: in the other one a start is waited for."""
+        """True if a second socket answers looks at once, while the first waits for a start."""
         return self._look_path.exists()
 
     @property
@@ -112,7 +112,7 @@ class DaemonClient:
     def ask(
         self, method: str, path: str, fields: Fields | None = None, *, timeout: float | None = None
     ) -> DaemonAnswer:
-        """Send one request; an answer that is a problem is raised as the error it stands for."""
+        """Send one request and return its answer; a problem in the answer is raised as an error."""
         with self._exchange(method, path, fields, timeout) as response:
             content = response.read()
         try:
@@ -132,7 +132,7 @@ class DaemonClient:
     def open_stream(
         self, method: str, path: str, fields: Fields | None = None
     ) -> Iterator[Iterator[Fields]]:
-        """Send a request; inside the block its stream has begun, and no event is missed."""
+        """Send a request and yield its stream, which has begun: no later event is missed."""
         with self._exchange(method, path, fields, None) as response:
             if response.status >= 400:
                 raise error_of(response.status, json.loads(response.read()))
@@ -158,7 +158,7 @@ class DaemonClient:
             connection.close()
 
     def _connect(self, looks: bool, timeout: float | None) -> "_Connection":
-        """Connect to the daemon; a look tries first the socket where nothing has to wait."""
+        """Connect to the daemon; a look first tries the socket that answers at once."""
         if looks:
             with suppress(OSError):
                 return _connect(self._look_path, timeout)
@@ -188,7 +188,7 @@ class DaemonClient:
 
 
 def _why_silent(connected: socket.socket) -> str:
-    """Name the process that took the connection, as far as it is known, and what to do about it."""
+    """Return which process took the connection without answering, and what the user can do."""
     pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     name, state = _process(pid)
     if name == "systemd":
@@ -204,7 +204,7 @@ def _why_silent(connected: socket.socket) -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """Return a process's name and its state's letter; empty when it cannot be looked at."""
+    """Return a process's name and its state's letter; empty if unreadable."""
     try:
         before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     except OSError:
@@ -220,7 +220,7 @@ def _events(response: http.client.HTTPResponse) -> Iterator[Fields]:
 
 
 def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield lines as they come; `readline` cannot distinguish a broken stream from a whole one."""
+    """Yield lines as they come, and raise for a broken stream, which `readline` would hide."""
     rest = b""
     while piece := response.read1(65536):
         *lines, rest = (rest + piece).split(b"\n")
@@ -228,7 +228,7 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def error_of(status: int, problem: Fields) -> HotReloadError:
-    """Turn the daemon's problem back into an error."""
+    """Return the error for a problem that the daemon sent."""
     kinds = {409: Busy, 504: TimedOut}
     code = problem.get("code")
     by_code = {"engine_lost": EngineLost, "booting": NotReady}

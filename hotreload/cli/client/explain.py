@@ -1,7 +1,7 @@
-"""`hotreload explain`: what a code means and what to do about it, as the pages of docs/ say.
+"""`hotreload explain`: prints the meaning of a code and its remedy, from the pages of docs/.
 
-Their tables and sections are the one home of it. On which page a table stands does not matter, nor
-under which heading.
+The tables and sections there are the only place of these words. A table may stand on any page,
+under any heading.
 """
 
 import argparse
@@ -35,12 +35,12 @@ TABLES = (
     "clients",
     "exit codes",
 )
-"""The marked tables whose rows explain a code."""
+"""The marks of the tables whose rows explain a code."""
 TABLE = r"(?s)<!-- ([\w ]+) -->\n(.*?)\n<!-- /\1 -->"
 ALERT = r"(?sm)^#+ Alert (\w+)\n+(.*?)\s*(?=^#|\Z)"
 HEADING = r"(?m)^#+ (.+)$"
 LINK = r"\[((?:`[^`]+`|[^\]`])+)\]\([^)\s]*\)"
-"""A link. The words that are shown of it may be code, and code may have brackets."""
+"""A link; its visible words may be code with brackets."""
 CODE_MARK = r"`([^`]+)`"
 
 
@@ -58,13 +58,13 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the runbook says about a code, or every code there is."""
+    """Print the runbook's entries for a code, or all codes."""
     print(_all() if args.code is None else _explain(args.code))
     return 0
 
 
 def _all() -> str:
-    """List every code under the heading of its table."""
+    """Return every code, under the heading of its table."""
     from hotreload.cli.client.show import BELOW, paragraph
 
     under: dict[str, dict[str, None]] = {}
@@ -76,7 +76,7 @@ def _all() -> str:
 
 
 def _explain(code: str) -> str:
-    """Write each entry about a code: one that may mean several things has several."""
+    """Return all entries for a code; a code of several meanings has several entries."""
     from hotreload.cli.exits import Misused
     from hotreload.errors import did_you_mean, shown
 
@@ -90,7 +90,7 @@ def _explain(code: str) -> str:
 
 
 def _same(code: str) -> str:
-    """Return one spelling of a code, however it is typed."""
+    """Return the same spelling for every way to type a code."""
     return code.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
@@ -103,19 +103,19 @@ def _text(entry: "RunbookEntry") -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunbookEntry:
-    """The words of a page about some codes."""
+    """An entry of a page for some codes."""
 
     codes: tuple[str, ...]
     about: str
-    """The heading that it stands below."""
+    """The heading above the entry."""
     page: str
     says: tuple[tuple[str, str], ...]
-    """Each part of it under its name."""
+    """The parts of the entry, by name."""
 
 
 @cache
 def entries() -> Sequence[RunbookEntry]:
-    """Read every page."""
+    """Yield the entries of every page."""
     return [entry for path in _pages() for entry in _entries_of(path.name, path.read_text())]
 
 
@@ -140,7 +140,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _row(page: str, about: str, head: Sequence[str], row: Sequence[str]) -> RunbookEntry:
-    """Make an entry whose codes stand in the column that has them, else in the first one."""
+    """Return a row's entry; its codes stand in the column that has codes, else in the first."""
     at = head.index("code") if "code" in head else 0
     codes = tuple(re.findall(CODE_MARK, row[at])) or (row[at],)
     says = list(zip(head, row, strict=True))
@@ -154,5 +154,5 @@ def _points(words: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Take a page's marks out, but those of code."""
+    """Return the text without Markdown's marks, except those of code."""
     return re.sub(LINK, r"\1", text).replace("**", "").replace("\\|", "|")

@@ -1,4 +1,4 @@
-"""`hotreload log`: what came of each checkpoint and of each order, in words."""
+"""`hotreload log`: prints the end of each attempt and order in a sentence."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.picture.words import Fields
 
 OF_EVENTS = ("event", "live", "replica", "wish", "refusal")
-"""The fields that events alone have."""
+"""The fields of events that entries of /history lack."""
 
 EXPLAINED = """\
 A sentence for each attempt that ended, and for each pin and unpin, the newest last; below it why,
@@ -47,7 +47,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what ended so far, and with --follow what ends from now on."""
+    """Print the attempts and orders that have ended, and with --follow those that end later."""
     daemon = daemon_of(args)
     if not args.follow:
         past = newest_first(daemon.get("/history"))[: args.n]
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if not past:
             print("no attempt yet", file=sys.stderr)
         return 0
-    with daemon.open_stream("GET", "/events") as events:  # first: what ends meanwhile is in both
+    with daemon.open_stream("GET", "/events") as events:  # opened before /history: nothing is lost
         past = newest_first(daemon.get("/history"))
         _print(past[: args.n], args.json)
         for event in events:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
-    """Return what /history has of an event, also where the daemon ends by it; None if nothing."""
+    """Return an event as an entry of /history; None if the history has no such entry."""
     from hotreload.cli.client.attempts_text import words_of
 
     if event["event"] in ("operator.pin", "operator.unpin") and event["refusal"] is None:
@@ -88,7 +88,7 @@ def _key(past: Fields) -> tuple[Any, ...]:
 
 
 def _print(past: Iterable[Fields], as_json: bool) -> None:
-    """Print some, of which the newest comes first, in the order in which they happened."""
+    """Print entries, given newest first, in the order of time."""
     from hotreload.cli.client.attempts_text import log_text
 
     for each in reversed([*past]):

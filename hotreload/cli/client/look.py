@@ -1,4 +1,4 @@
-"""`hotreload status`, `history`, `checksums` and `events`: ask the daemon how things are."""
+"""`hotreload status`, `history`, `checksums` and `events`: print the state of the daemon."""
 
 import argparse
 import json
@@ -14,10 +14,10 @@ from hotreload.cli.exits import FAILED, check_code
 from hotreload.picture.words import Fields, plain
 
 MOST_SHOWN = 1000
-"""More than a daemon keeps."""
+"""The most entries of a history; a daemon keeps fewer."""
 HISTORIES = ("attempts", "pins")
 OF_AN_END = ("revision", "label", "generation", "reason", "by")
-"""The fields of an attempt that ended on its line."""
+"""The fields that the line of an ended attempt shows."""
 STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
 
 STATUS_EXPLAINED = """\
@@ -113,7 +113,7 @@ def add(verbs: Any) -> None:
 
 
 def status(args: argparse.Namespace) -> int:
-    """Print how the daemon is."""
+    """Print the daemon's status."""
     from hotreload.cli.client.status_text import status_text
 
     daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
@@ -125,7 +125,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _check(fields: Fields, as_json: bool) -> int:
-    """Print all that is wrong, and return the exit code for it."""
+    """Print every fault, and return the exit code."""
     from hotreload.cli.client.status_text import check_text, summary_of
 
     said = summary_of(fields)
@@ -151,17 +151,17 @@ def history(args: argparse.Namespace) -> int:
 
 
 def newest_first(history: Fields) -> list[Fields]:
-    """Return attempts and pins of /history together; a daemon of before has no pins."""
+    """Return attempts and pins of /history together, newest first; older daemons have no pins."""
     return sorted((*history["attempts"], *history.get("pins", [])), key=when, reverse=True)
 
 
 def when(past: Fields) -> str:
-    """Return its moment; all moments have one spelling and zone, so their texts sort by time."""
+    """Return an entry's moment; all have one spelling and zone, and sort as texts."""
     return str(past["at"] if "verb" in past else past["finished_at"])
 
 
 def checksums(args: argparse.Namespace) -> int:
-    """Print the checksum of each leaf and of them all."""
+    """Print the checksum of each leaf, and the fingerprint of all."""
     fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
         print(_dump(fields))
@@ -173,7 +173,7 @@ def checksums(args: argparse.Namespace) -> int:
 
 
 def _fingerprint_text(fields: Fields) -> str:
-    """Name the fingerprint; weights that are not those that went live have none."""
+    """Return the fingerprint in words; weights that changed since they went live have none."""
     of = f"of generation {fields['generation']}"
     if fields["changed"]:
         return f"no fingerprint {of}: its weights are no longer what went live"
@@ -187,7 +187,7 @@ def _told_of_changes(fields: Fields) -> int:
 
 
 def events(args: argparse.Namespace) -> int:
-    """Print events until the daemon stops or the reader leaves."""
+    """Print events until the daemon stops or the output is closed."""
     for event in daemon_of(args).events("GET", "/events"):
         if args.all or not _is_usual_look(event):
             print(json.dumps(event) if args.json else _event_text(event), flush=True)
@@ -196,14 +196,14 @@ def events(args: argparse.Namespace) -> int:
 
 
 def _is_usual_look(event: Fields) -> bool:
-    """True of a look that comes again every few seconds, and failed in nothing."""
+    """Return whether an event is a look that repeats every few seconds, without a fault."""
     return event.get("cause") == "rescan" and not event.get("error")
 
 
 def _event_text(event: Fields) -> str:
-    """Write one event on a line, the local time before it; of an attempt what a line has room for.
+    """Return one event as a line that begins with its local time; an attempt is abridged.
 
-    All of it stands in the JSON, and in the history.
+    The JSON and the history have all fields of an attempt.
     """
     if "finished_at" in event:
         event = {name: event.get(name) for name in ("event", "at", *OF_AN_END)}

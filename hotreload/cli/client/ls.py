@@ -1,4 +1,4 @@
-"""`hotreload ls`: what the source sees, and why each of it is not live."""
+"""`hotreload ls`: prints the source's checkpoints, and why each one is not live."""
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def add(verbs: Any) -> None:
 
 
 def ls(args: argparse.Namespace) -> int:
-    """Print what the source sees."""
+    """Print the source's checkpoints."""
     said = daemon_of(args).get(f"/checkpoints?most={args.n}")
     if args.json:
         print(json.dumps(said, indent=2))
@@ -64,7 +64,7 @@ def ls(args: argparse.Namespace) -> int:
 
 
 def listing_text(rows: list[Fields], at: Now) -> str:
-    """Write checkpoints as a table."""
+    """Return a table of checkpoints."""
     head = ("CHECKPOINT", "STEP", "SIZE", "WRITTEN", "STATE", "WHY")
     return table(head, [_row(each, at) for each in rows])
 
@@ -87,7 +87,7 @@ def _step(each: Fields) -> str:
 
 
 def _why(each: Fields, at: Now) -> Iterator[str]:
-    """Say why it is not live, and which generation it is or was."""
+    """Return why a checkpoint is not live, and its generation if it has one."""
     since = f", went live {ago(each['since'], at)}" if each["since"] else ""
     if each["state"] == "live":
         yield f"generation {each['generation']}{since}"
@@ -99,7 +99,7 @@ def _why(each: Fields, at: Now) -> Iterator[str]:
 
 
 def notes(said: Fields, at: Now) -> Iterator[str]:
-    """Say what must be known to read the table: how many are not in it, and how old it is."""
+    """Return the notes to the table: the number of checkpoints not in it, and its age."""
     shown = Counter(each["state"] for each in said["checkpoints"])
     rest = {state: count - shown[state] for state, count in said["states"].items()}
     if more := said["total"] - len(said["checkpoints"]):

@@ -1,4 +1,4 @@
-"""Times, users and tables as people read them, in the columns of a terminal. Knows no daemon."""
+"""Writes times, users and tables for people, in the columns of a terminal. Knows no daemon."""
 
 import os
 import pwd
@@ -26,21 +26,21 @@ USER = re.compile(r"\buid (\d+)(?= \(pid \d)")
 """A user in a daemon's words."""
 COLOURS = {"good": 32, "bad": 31, "wait": 33, "dim": 2, "bold": 1}
 TIED = "\N{NO-BREAK SPACE}"
-"""Stands for a space at which no line ends, as within a command that a user will copy."""
+"""A space at which no line ends, as within a command that a user will copy."""
 COLOUR = re.compile(r"\033\[\d*m")
 AFTER_A_PART = re.compile(r"(?<=[/_.,:=@-])")
-"""The places at which a name that is too long for its column may be broken."""
+"""The places to break a name that is too long for its column."""
 
 
 def paint(text: str, colour: str | None) -> str:
-    """Colour a text, if it goes to a terminal that may show colours."""
+    """Return a text in colour, if it goes to a terminal that may show colours."""
     if colour is None or os.environ.get("NO_COLOR") or not sys.stdout.isatty():
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
 
 def for_here(words: str, now: Now, spelled: Callable[[str, Now], str] | None = None) -> str:
-    """Write a daemon's words as they are read here: local times, names of users, no controls."""
+    """Return a daemon's words with local times and users' names, without control characters."""
     as_moment = spelled or moment
     here = STAMP.sub(lambda found: as_moment(found[0], now), words)
     here = USER.sub(lambda found: user_name(int(found[1])), here)
@@ -48,7 +48,7 @@ def for_here(words: str, now: Now, spelled: Callable[[str, Now], str] | None = N
 
 
 def user_name(uid: int) -> str:
-    """Name a user as this machine knows them."""
+    """Return a user's name on this machine."""
     try:
         return plain(pwd.getpwuid(uid).pw_name)
     except (KeyError, OverflowError):
@@ -56,17 +56,17 @@ def user_name(uid: int) -> str:
 
 
 def moment(stamp: Any, now: Now) -> str:
-    """Write a moment in local time, and how long ago it was."""
+    """Return a moment in local time, and its age."""
     return f"{local(stamp)} ({ago(stamp, now)})"
 
 
 def local(stamp: Any) -> str:
-    """Write a moment in local time."""
+    """Return a moment in local time."""
     return f"{datetime.fromisoformat(str(stamp)).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def ago(stamp: Any, now: Now) -> str:
-    """Write how long ago a moment was."""
+    """Return the age of a moment."""
     seconds = (now - datetime.fromisoformat(str(stamp))).total_seconds()
     if seconds < 1:
         return "just now"
@@ -77,12 +77,12 @@ def ago(stamp: Any, now: Now) -> str:
 
 
 def now() -> Now:
-    """The present, comparable with the daemon's moments."""
+    """Return the present moment, to compare with the daemon's."""
     return datetime.now(UTC)
 
 
 def pairs(rows: Sequence[tuple[str, str]]) -> str:
-    """Write names and values in two columns; lines of a value stand under each other."""
+    """Return names and values in two columns; lines of a value stand under each other."""
     width = max(len(name) for name, _ in rows) + 2
     indent = "\n" + " " * width
     return "\n".join(
@@ -91,7 +91,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Write a text between the edges of the terminal, its lines indented after the first."""
+    """Return a text folded to the terminal, with all lines but the first indented."""
     return f"\n{indent}".join(_lines(text, room() - len(indent)))
 
 
@@ -100,10 +100,10 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def table(head: Row, rows: Sequence[Row]) -> str:
-    """Write rows in columns as wide as need be.
+    """Return rows in columns as wide as their cells.
 
-    Where the terminal is narrower the last column, which has the words, is folded beside the
-    others; or, where nothing would be left of it there, below each row.
+    On a narrower terminal the last column, which has the words, is folded beside the others. If
+    too little room is left there, it stands below each row.
     """
     widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head))]
     if _count_columns(widths) <= room():
@@ -117,7 +117,7 @@ def table(head: Row, rows: Sequence[Row]) -> str:
 
 
 def fits(head: Row, rows: Sequence[Row]) -> bool:
-    """True if such a table has its words beside the other columns here."""
+    """Return whether the words of such a table fit beside the other columns."""
     widths = [max(columns(row[place]) for row in (head, *rows)) for place in range(len(head) - 1)]
     return _count_columns(widths) + len(GAP) + LEAST_WORDS <= room()
 
@@ -127,7 +127,7 @@ def _count_columns(widths: Sequence[int]) -> int:
 
 
 def _narrow_columns(widths: Sequence[int]) -> list[int]:
-    """Take from the widest column until all fit."""
+    """Return narrower columns: the widest shrinks until all fit."""
     narrower = list(widths)
     while _count_columns(narrower) > room() and max(narrower) > LEAST_COLUMN:
         narrower[narrower.index(max(narrower))] -= 1
@@ -141,7 +141,7 @@ def _with_words_below(row: Row, widths: Sequence[int]) -> str:
 
 
 def _row(row: Row, widths: Sequence[int]) -> str:
-    """Write one row; a cell that is wider than its column has several lines."""
+    """Return one row's lines; a cell that is wider than its column has several."""
     cells = [fold(cell, width, breaking=True) for cell, width in zip(row, widths, strict=True)]
     lines = zip_longest(*cells, fillvalue="")
     return "\n".join(
@@ -153,7 +153,7 @@ def _row(row: Row, widths: Sequence[int]) -> str:
 
 
 def room() -> int:
-    """Return how many columns the terminal of the results has; no end where there is none."""
+    """Return the columns of the results' terminal; without a terminal there is no limit."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or sys.maxsize
     except (OSError, ValueError):
@@ -161,12 +161,12 @@ def room() -> int:
 
 
 def columns(text: str) -> int:
-    """Count the columns that a text takes: some characters take two, some none, as colours do."""
+    """Return the columns that a text takes: some characters take two; some, as colours, none."""
     return sum(_width(char) for char in COLOUR.sub("", text))
 
 
 def cut(text: str, room: int) -> str:
-    """Return the text, or as much of it as fits with an ellipsis, after a word if one is near."""
+    """Return the text, cut with an ellipsis if it is too long, at the end of a word if possible."""
     if columns(text) <= room:
         return text
     kept, used = "", 0
@@ -182,9 +182,9 @@ def cut(text: str, room: int) -> str:
 
 
 def fold(text: str, room: int, *, breaking: bool = False) -> list[str]:
-    """Return the text in lines of at most so many columns, none of which ends within a word.
+    """Return the text in lines of at most so many columns, without breaking a word.
 
-    A word that is longer keeps a line of its own, which can be copied whole; `breaking` breaks it.
+    A longer word has a line of its own, and can be copied whole; with `breaking` it is broken.
     """
     lines = _fill_lines(text.split(" "), " ", room)
     for parts_of in (AFTER_A_PART.split, list) if breaking else ():
@@ -199,7 +199,7 @@ def fold(text: str, room: int, *, breaking: bool = False) -> list[str]:
 
 
 def _fill_lines(parts: Iterable[str], between: str, room: int) -> list[str]:
-    """Join the parts to lines, each as long as there is room for."""
+    """Return the parts joined to lines, each as long as possible."""
     first, *others = parts
     lines = [first]
     for part in others:
@@ -212,7 +212,7 @@ def _fill_lines(parts: Iterable[str], between: str, room: int) -> list[str]:
 
 
 def pad(text: str, room: int) -> str:
-    """Return the text cut or filled up to exactly this many columns."""
+    """Return the text, cut or padded to exactly this many columns."""
     fitting = cut(text, room)
     return fitting + " " * (room - columns(fitting))
 

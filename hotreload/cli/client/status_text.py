@@ -1,4 +1,4 @@
-"""The daemon's status as people read it: its sentence, and a block of its rows."""
+"""Writes the daemon's status for people: a sentence, and a block of rows."""
 
 from hotreload.cli.bar import bar
 from hotreload.cli.client import show
@@ -7,7 +7,7 @@ from hotreload.picture.words import Fields, plain
 
 
 def status_text(status: Fields, now: Now | None = None) -> str:
-    """Write /status as one sentence, and a block of names and values."""
+    """Return /status as one sentence, and a block of names and values."""
     now = now or show.now()
     rows = [(plain(row["name"]), _value(row, now)) for row in rows_of(status)]
     return f"{headline(status)}\n\n{show.pairs(rows)}"
@@ -21,13 +21,13 @@ def _value(row: Fields, now: Now) -> str:
 
 
 def headline(status: Fields) -> str:
-    """Write how things are in one sentence, with the command to type next."""
+    """Return the status in one sentence, with the command to type next."""
     said = summary_of(status)
     return paint(show.paragraph(write_words(said)), said["tone"])
 
 
 def check_text(status: Fields) -> str:
-    """Write a line for each thing that is wrong, with the command to type next."""
+    """Return a line for each fault, with the command to type next."""
     said = summary_of(status)
     nobody = [write_words(said)] if status["reasons"] else []
     lines = [*nobody, *(f"{plain(each['code'])}: {write_words(each)}" for each in said["findings"])]
@@ -35,7 +35,7 @@ def check_text(status: Fields) -> str:
 
 
 def summary_of(status: Fields) -> Fields:
-    """Return the sentence; of a daemon that is older than this command it is made here."""
+    """Return the status's sentence; an older daemon sends none, and it is made here."""
     if "summary" in status:
         return dict(status["summary"])
     from hotreload.picture.summary import summed_up
@@ -44,7 +44,7 @@ def summary_of(status: Fields) -> Fields:
 
 
 def rows_of(status: Fields) -> list[Fields]:
-    """Return the rows; of a daemon that is older than this command they are made here."""
+    """Return the status's rows; an older daemon sends none, and they are made here."""
     if "rows" in status:
         return list(status["rows"])
     from hotreload.picture import rows
@@ -53,6 +53,6 @@ def rows_of(status: Fields) -> list[Fields]:
 
 
 def write_words(part: Fields) -> str:
-    """Write the words, and the command to type next, which stands on one line."""
+    """Return the words, and the command to type next on a line of its own."""
     words = plain(part["words"])
     return f"{words}: {plain(part['next']).replace(' ', TIED)}" if part["next"] else words

@@ -1,4 +1,4 @@
-"""`hotreload top`: shows how the daemon is, redrawn in place until the user quits."""
+"""`hotreload top`: shows the daemon's status, redrawn in place until the user quits."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ ENTER = "\033[?1049h\033[?25l"
 LEAVE = "\033[?25h\033[?1049l"
 HOME, REST_OF_LINE, REST_OF_SCREEN = "\033[H", "\033[K", "\033[J"
 QUIT = b"qQ\x04"
-"""q, or the end of input."""
+"""The keys that quit: q, and the end of input."""
 GLANCE_SECONDS = 1.0
 """The longest time of one look; nothing is redrawn meanwhile, and `q` waits."""
 AWAY = "not reachable, trying again"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     watch = TopScreen(daemon_of(args))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         watch.look(STATUS_SECONDS)
-        shown = watch.lines(colour=False)[:-1]  # nobody can press a key
+        shown = watch.lines(colour=False)[:-1]  # without the line of keys
         print("\n".join(line.rstrip() for line in shown).rstrip())
         return 0
     with _terminal() as terminal:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class TopScreen:
-    """The last that the daemon said, and why it says nothing more, if so."""
+    """The daemon's last status and history, and the fault of a look that failed."""
 
     def __init__(self, daemon: Any) -> None:
         self._daemon = daemon
@@ -85,7 +85,7 @@ class TopScreen:
         self._fault: tuple[str, str] | None = None
 
     def look(self, within: float) -> None:
-        """Ask again; for the history after an attempt."""
+        """Get the status again, and after an attempt the history."""
         status = self._daemon.get("/status", within)
         if status["last_attempt"] != self._last_attempt:
             self._attempts = self._daemon.get("/history", within)["attempts"]
@@ -93,7 +93,7 @@ class TopScreen:
         self._status, self._fault = status, None
 
     def look_again(self) -> None:
-        """Ask again, and remember why when there is no answer."""
+        """Get the status again, and keep the fault if the daemon does not answer."""
         try:
             self.look(GLANCE_SECONDS)
         except HotReloadError as fault:
@@ -101,7 +101,7 @@ class TopScreen:
             self._fault = (SILENT if is_silent else AWAY, str(fault).partition("\n")[0])
 
     def lines(self, *, colour: bool) -> list[str]:
-        """Write all that is known, as large as the terminal is."""
+        """Return the frame's lines, as many as the terminal has."""
         from hotreload.cli.client.show import now
         from hotreload.cli.client.top_frame import frame, write_line
 
@@ -132,14 +132,14 @@ def _write(text: str) -> None:
 
 
 class _Terminal:
-    """Waits for keys and signals together."""
+    """The terminal's keys and the process's signals, waited for together."""
 
     def __init__(self, wake: int) -> None:
         self._wake = wake
         self.is_over = False
 
     def wait(self, seconds: float) -> None:
-        """Return after this many seconds, or at once on a key that quits or a change of size."""
+        """Wait this many seconds; end at once on a quit key or a change of the window's size."""
         until = time.monotonic() + seconds
         while not self.is_over and (left := until - time.monotonic()) > 0:
             ready, _, _ = select.select([sys.stdin, self._wake], [], [], left)
@@ -153,7 +153,7 @@ class _Terminal:
 
 @contextmanager
 def _terminal() -> Iterator[_Terminal]:
-    """Take the terminal over, and give it back as it was however this ends."""
+    """Hold the terminal in raw mode; restore it at the end, after errors and signals too."""
     import termios
     import tty
 
@@ -187,7 +187,7 @@ def _terminal() -> Iterator[_Terminal]:
 
 
 class _Terminated(BaseException):
-    """SIGTERM came; the terminal is given back first."""
+    """SIGTERM came; the terminal is restored before the process ends."""
 
 
 def _end(*_: object) -> None:
@@ -196,7 +196,7 @@ def _end(*_: object) -> None:
 
 @contextmanager
 def _wake_on_signals() -> Iterator[int]:
-    """Yield a descriptor that becomes readable when a signal comes, as at a change of size."""
+    """Yield a descriptor that becomes readable when a signal comes, as on a change of size."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGWINCH, lambda *_: None)
     signal.set_wakeup_fd(writing)

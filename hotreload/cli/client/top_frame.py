@@ -1,4 +1,4 @@
-"""A frame of `hotreload top`: a pure function of what the daemon said.
+"""Composes a frame of `hotreload top`, a pure function of the daemon's answers.
 
 A line is a row of (text, colour); it is cut to the terminal before it is coloured.
 """
@@ -32,15 +32,15 @@ from hotreload.picture.words import (
 Line = list[tuple[str, str | None]]
 
 Rows = Mapping[str, Fields]
-"""The daemon's rows by their names."""
+"""The daemon's rows by name."""
 
 PHASE_COLUMNS = 11
 TOP_HEAD = ("WHEN", "CHECKPOINT", "OUTCOME", "GEN", "TOOK", "HELD")
 LEAST_ROOM = 12
 COMPARED_BEFORE = 5
-"""Count of comparisons before the last that are shown by their agreement alone."""
+"""The number of earlier comparisons, of which only the agreement is shown."""
 NARROW = 100
-"""Below this many columns the history shows only when, of what and how an attempt ended."""
+"""Below this many columns the history shows only an attempt's time, checkpoint and end."""
 
 
 def frame(
@@ -52,7 +52,7 @@ def frame(
     now: Now,
     fault: tuple[str, str] | None = None,
 ) -> list[Line]:
-    """Compose at most `height` lines; `fault` says why the frame is old, if it is."""
+    """Return at most `height` lines; `fault` is the reason why the frame is old, if any."""
     top: list[Line] = []
     if fault is not None:
         what, why = fault
@@ -70,14 +70,14 @@ def frame(
 
 
 def write_line(line: Line, colour: bool) -> str:
-    """Return a line as it goes to the terminal."""
+    """Return a line as text for the terminal."""
     if not colour:
         return "".join(text for text, _ in line)
     return "".join(f"\033[{COLOURS[how]}m{text}\033[0m" if how else text for text, how in line)
 
 
 def may_colour() -> bool:
-    """Return True if the environment allows colours."""
+    """Return whether the environment allows colours."""
     return not os.environ.get("NO_COLOR")
 
 
@@ -94,7 +94,7 @@ def _here(words: str, now: Now) -> str:
 
 
 def _wrong(status: Fields, width: int) -> Iterator[Line]:
-    """Show the sentence and each fault, above all that may be cut off."""
+    """Return the lines of the sentence and of each fault, which stand above all others."""
     said = summary_of(status)
     yield from _fold(write_words(said), said["tone"], width)
     for each in said["findings"]:
@@ -107,7 +107,7 @@ def _fold(text: str, colour: str | None, width: int) -> Iterator[Line]:
 
 
 def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
-    """Show what serves; a rank that follows has no gate."""
+    """Return the lines of the gate and the requests; a follower has no gate."""
     yield _state(status, rows)
     beside = (rows[name] for name in ("gate", "fingerprint", "mode") if name in rows)
     yield [("   ".join(f"{row['name']} {row['words']}" for row in beside), None)]
@@ -118,7 +118,7 @@ def _now(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
 
 
 def _state(status: Fields, rows: Rows) -> Line:
-    """Show the state in a word, the choices of operators, and the live revision with its age."""
+    """Return the line of the state, the operators' choices, and the live revision with its age."""
     line: Line = [(rows["state"]["words"], rows["state"]["tone"])]
     line += [(f"  {name}", "wait") for name in ("pinned", "held") if name in rows]
     if status.get("overruled"):
@@ -130,19 +130,19 @@ def _state(status: Fields, rows: Rows) -> Line:
 
 
 def _show_rows(rows: Rows, width: int, *names: str) -> Iterator[Line]:
-    """Show those rows of these names that there are."""
+    """Return the lines of the rows that have these names."""
     for row in (rows[name] for name in names if name in rows):
         yield from _fold(f"{row['name']} {row['words']}", row["tone"], width)
 
 
 def _describe_loading(rows: Rows, width: int) -> Iterator[Line]:
-    """Say on one line how the live weights were made, and what changed."""
+    """Return the line on the load of the live weights, and on their changes."""
     if row := rows.get("loaded"):
         yield [(cut(f"loaded {row['words']}", width), row["tone"])]
 
 
 def _comparison_line(attempts: Sequence[Fields], width: int) -> Iterator[Line]:
-    """Say on one line what the last comparison found, and how answers agreed before it."""
+    """Return the line on the last comparison, and on the agreement of earlier ones."""
     found = [each for each in attempts if each.get("behaviour")][: 1 + COMPARED_BEFORE]
     if found:
         last, *before = found
@@ -170,7 +170,7 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
 
 
 def _said_by_judges(status: Fields) -> Sequence[str]:
-    """Lines of the last attempt that have a row of their own, or take too much room."""
+    """Return lines of the last attempt that have a row of their own, or are too long for one."""
     found = words_of_judges(status["last_attempt"], at_length=True)
     return [line for each in found for line in each.all_lines]
 
@@ -178,7 +178,7 @@ def _said_by_judges(status: Fields) -> Sequence[str]:
 def _phases(
     spent: Mapping[str, float], names: Sequence[str], current: str | None, width: int
 ) -> Iterator[Line]:
-    """Phases over the time they took, as many beside each other as there is room for."""
+    """Return the phases above their times, as many beside each other as fit."""
     in_a_row = max(1, width // PHASE_COLUMNS)
     for first in range(0, len(names), in_a_row):
         row = names[first : first + in_a_row]
@@ -193,10 +193,10 @@ def _phases(
 def _history(
     attempts: Sequence[Fields], now: Now, width: int, *, told: Fields | None
 ) -> Iterator[Line]:
-    """Make each column as wide as need be, within bounds; the reason has the rest.
+    """Return the lines of the history, with columns as wide as needed; the reason has the rest.
 
-    That of a failure stands below, across the terminal, where it does not fit. `told` stands above
-    in full: its code is enough.
+    A failure's reason that does not fit stands on the next line. For the attempt `told`, whose
+    reason stands above in full, only the code is shown.
     """
     head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
@@ -220,8 +220,7 @@ def _history(
 
 
 def _why(attempt: Fields) -> str:
-    """Say why an attempt failed, and its caller and reason; changes of the live weights stand
-    above."""
+    """Return an attempt's failure, caller and reason; changes of the live weights stand above."""
     words = words_of(attempt)
     change = drift_text(attempt) if attempt.get("loader") else None
     notes = (note for note in words["notes"] if note != change)

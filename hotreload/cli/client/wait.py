@@ -1,4 +1,4 @@
-"""Waits for a daemon that boots, and says on stderr what it is at."""
+"""Waits for a daemon that boots, and prints the step of its start to stderr."""
 
 import argparse
 import sys
@@ -14,12 +14,12 @@ from hotreload.picture.words import Fields, boot_text, plain
 
 ASK_AGAIN_SECONDS = 0.25
 ONE_LOOK_SECONDS = 2.0
-"""The longest time of one look: a daemon whose socket systemd holds may not answer yet."""
+"""The longest wait for one look: a daemon whose socket systemd holds may not answer yet."""
 READY = "ready"
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a verb that looks waits."""
+    """Add the options for waiting to a verb that looks."""
     parser.add_argument(
         "--wait",
         nargs="?",
@@ -31,7 +31,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says how long to wait."""
+    """Add the option for the longest wait."""
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -41,10 +41,10 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def until_ready(daemon: Any, within: float | None) -> Fields:
-    """Return the status once requests are answered.
+    """Wait until the daemon answers requests, and return its status.
 
-    NotReady after `within` seconds says which step of the start runs, Unreachable that no daemon
-    answers, and EngineLost that this one will answer no request any more.
+    After `within` seconds NotReady names the step of the start. Unreachable if no daemon answers;
+    EngineLost if this daemon will answer no request any more.
     """
     until = None if within is None else time.monotonic() + within
     with _open_line() as tell:
@@ -52,7 +52,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
             status, fault = _look(daemon, until)
             if status is not None and not status["reasons"]:
                 return status
-            if status is not None and status["state"] == "lost":  # no waiting brings it back
+            if status is not None and status["state"] == "lost":  # waiting does not help
                 words = f"no request is answered: {_reasons(status)}"
                 raise EngineLost(f"{words}; `hotreload explain EngineLost` says more")
             if until is not None and time.monotonic() >= until:
@@ -64,14 +64,14 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
 
 
 def check_ready(daemon: Any) -> None:
-    """Raise NotReady when the daemon boots; that it is lost or stops, its answer will say."""
+    """NotReady if the daemon boots; if it is lost or stops, its answer will say so."""
     status = daemon.get("/status")
     if status["state"] == "booting":
         raise NotReady(describe_work(status))
 
 
 def describe_work(status: Fields | None) -> str:
-    """Say what a daemon that does not answer requests is at."""
+    """Return in words what a daemon that answers no requests is doing."""
     if status is None:
         return "the daemon starts or hangs"
     return f"booting: {boot_text(status['boot'])}" if status.get("boot") else _reasons(status)
@@ -82,7 +82,7 @@ def _reasons(status: Fields) -> str:
 
 
 def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadError | None]:
-    """Return the status, or why there is none: a daemon that just starts does not answer yet."""
+    """Return the status, or the reason why none came: a daemon that starts may not answer yet."""
     left = ONE_LOOK_SECONDS if until is None else max(0.01, until - time.monotonic())
     try:
         return daemon.get("/status", min(left, ONE_LOOK_SECONDS)), None
@@ -96,7 +96,7 @@ def _look(daemon: Any, until: float | None) -> tuple[Fields | None, HotReloadErr
 
 @contextmanager
 def _open_line() -> Iterator[Any]:
-    """Yield a function that says a line: over the one before on a terminal, elsewhere if new."""
+    """Yield a function that prints a line: on a terminal over the last line, else only if new."""
     is_seen, last = sys.stderr.isatty(), ""
 
     def tell(words: str) -> None:

@@ -1,4 +1,4 @@
-"""`hotreload check`: every check on a checkpoint folder, without an engine."""
+"""`hotreload check`: runs every check on a checkpoint folder, without an engine."""
 
 import argparse
 import json
@@ -77,7 +77,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check the folder and print what was found."""
+    """Check the folder and print the findings."""
     from hotreload.checkpoint.check import findings
     from hotreload.checkpoint.digests import Digests
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     digests = Digests()
     try:
         args.path = _on_this_disk(args, digests)
-    except CheckpointRejected as refused:  # the hub has it, but it is not worth a download
+    except CheckpointRejected as refused:  # the hub's listing shows a fault: no download
         return _tell(_report_refusal(refused), args)
     except HotReloadError as error:
         return _usage(str(error))
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
-    """Yield threads that read files, on half of the cores: an engine may serve beside them."""
+    """Yield threads that read files, on half of the cores: an engine may serve at the same time."""
     import threading
     from concurrent.futures import ThreadPoolExecutor
 
@@ -124,7 +124,7 @@ def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
         try:
             yield threads.map, cancel
         except BaseException:
-            cancel.set()  # at ^C they would read on to the end
+            cancel.set()  # else they would read to the end after ^C
             raise
 
 
@@ -134,7 +134,7 @@ def _tell(report: "Report", args: argparse.Namespace) -> int:
 
 
 def _report_refusal(refused: "CheckpointRejected") -> "Report":
-    """Return the report on a checkpoint that was refused before there were files to look at."""
+    """Return the report on a checkpoint that was refused before its files could be checked."""
     from hotreload.checkpoint.check import Report
     from hotreload.checkpoint.findings import Finding
 
@@ -153,7 +153,7 @@ def _instead_of_a_folder(path: Path) -> str:
 
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
-    """Return what the settings let pass, and the dtype they have an engine compute in."""
+    """Return the settings' policy on findings, and the engine's dtype."""
     from hotreload.checkpoint.counted_tensors import AUTO
     from hotreload.checkpoint.fit import Policy
 
@@ -169,7 +169,7 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
 
 
 def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
-    """Return the checkpoint's folder, after a download if it is on a hub."""
+    """Return the checkpoint's folder; a checkpoint on a hub is downloaded first."""
     import asyncio
     from contextlib import closing
 
@@ -245,6 +245,6 @@ def _as_text(report: "Report") -> str:
 
 
 def _print(text: str) -> None:
-    # A folder's name may hold bytes that are not text, and the terminal may not know "…".
+    # A folder's name may have bytes that are no text, and the terminal may lack "…".
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

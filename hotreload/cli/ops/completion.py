@@ -1,6 +1,6 @@
-"""`hotreload completion`: a script that teaches a shell the verbs and their options.
+"""`hotreload completion`: prints a script by which a shell completes the verbs and their options.
 
-shtab writes it from the parsers each time, so it knows what this version knows.
+shtab writes it from the parsers each time: it has the verbs of this version.
 """
 
 import argparse
@@ -13,17 +13,17 @@ PLACES = {
     "zsh": ("~/.zfunc", "_hotreload"),
     "fish": ("~/.config/fish/completions", "hotreload.fish"),
 }
-"""The folder in which each shell looks, and the name that the script has there."""
+"""The folder in which each shell looks, and the script's name there."""
 SHELLS = tuple(PLACES)
 WANTED = {
     "bash": "bash finds it with its package bash-completion",
     "zsh": "zsh finds it with fpath=(~/.zfunc $fpath) in ~/.zshrc, before compinit",
 }
-"""A hint for each shell that needs more to find it."""
+"""The further command for each shell that needs one to find the script."""
 
 
 def _install_commands(shell: str, before: str) -> str:
-    """Return the commands that install a shell's script, each on a line that begins so."""
+    """Return the commands that install a shell's script, each on a line with this beginning."""
     folder, name = PLACES[shell]
     lines = [f"mkdir -p {folder}", f"hotreload completion {shell} >{folder}/{name}"]
     wanted = [f"# {WANTED[shell]}"] if shell in WANTED else []
@@ -47,9 +47,9 @@ or for this shell alone:
 After an upgrade print the script again. Exits 0."""
 
 FILE_METAVARS = {"FILE", "DIR", "DIR|REPO", "PATH", "PATH|REVISION"}
-"""The metavars of arguments that take a file or folder."""
+"""The metavars of arguments that are a file or a folder."""
 REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
-"""The remarks of shtab at the beginning: they name other folders than we do."""
+"""shtab's own remarks at the beginning, which name other folders than ours."""
 
 
 def add(verbs: Any) -> None:
@@ -65,22 +65,22 @@ def add(verbs: Any) -> None:
 
 
 def run(verbs: Any, args: argparse.Namespace) -> int:
-    """Print the script that completes these verbs."""
+    """Print the script that completes the verbs."""
     print(script(verbs.parser, args.shell))
     return 0
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Write the script for a shell; the parser is good for nothing else after it."""
-    import shtab  # no other verb needs it
+    """Return the script for a shell; the parser is changed, and of no other use later."""
+    import shtab  # imported here: no other verb needs it
 
     _mark_files(parser)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            action.help = "what to do"  # shtab leaves out what the help leaves out
+            action.help = "what to do"  # shtab would leave out a suppressed argument
             about = {each.dest: each.help for each in action._choices_actions}
             for name, verb in action.choices.items():
-                verb.description = about[name]  # one line; the whole one is for --help
+                verb.description = about[name]  # the first line only; --help has all of it
                 _mark_files(verb)
     remarks = (
         f"# Written by hotreload and shtab. To install it:\n{_install_commands(shell, '#   ')}\n"
@@ -89,7 +89,7 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _mark_files(parser: argparse.ArgumentParser) -> None:
-    """Say which arguments take a file or folder, where shtab looks for it."""
+    """Mark the arguments that are a file or a folder, as shtab expects."""
     import shtab
 
     for action in parser._actions:

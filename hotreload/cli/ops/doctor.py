@@ -1,4 +1,4 @@
-"""`hotreload doctor`: looks at the machine before the daemon does, and says what to do."""
+"""`hotreload doctor`: checks the machine before the daemon starts, and advises what to do."""
 
 import argparse
 import json
@@ -71,7 +71,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found; 1 when something fails."""
+    """Print the advice, and return 1 if a check failed."""
     from hotreload.cli.ops.doctor_checks.checkup import examine
 
     facts = _facts(args)
@@ -105,7 +105,7 @@ def _user(name: str | None) -> Any:
     from hotreload.errors import ConfigError
 
     if name is None and os.geteuid() == 0 and (of_service := user_called(SERVICE_USER)):
-        return of_service  # root may do everything, and would find nothing
+        return of_service  # root may read everything: its checks would find no fault
     user = user_called(name)
     if user is None:
         raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")
@@ -113,7 +113,7 @@ def _user(name: str | None) -> Any:
 
 
 def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
-    """Yield a line for each check; checks of unused parts only with `all`."""
+    """Yield a line for each check; with `all` also for parts that the settings do not use."""
     shown = {name: each for name, each in found.items() if whole or each.configured}
     yield from (_line(name, each) for name, each in shown.items())
     if left := len(found) - len(shown):

@@ -74,14 +74,14 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the files, and say what comes next or do it."""
+    """Write the files, and print the next commands or run them."""
     from hotreload.cli.ops.units import OUR_DROP_INS, config_of, render
 
     if args.remove:
         from hotreload.cli.ops.unit_removal import remove
 
         if args.instance:
-            config_of(args.instance)  # which refuses what can be no name
+            config_of(args.instance)  # refuses an impossible name
         return remove(args.instance, args.prefix, dry_run=args.dry_run)
     _check_prefix(args)
     installation = _installation(args)
@@ -135,7 +135,7 @@ def _installation(args: argparse.Namespace) -> "Installation":
 
 
 def _memory(config: Path, user: str) -> "MemoryLimits":
-    """The limits that doctor reckons; ConfigError says why it reckons none."""
+    """Return the limits that doctor computes; ConfigError if it cannot."""
     from hotreload.cli.ops.doctor_checks.advice import Facts
     from hotreload.cli.ops.doctor_checks.room import memory_limits
     from hotreload.cli.ops.machine import accelerators, stranger, user_called
@@ -150,7 +150,7 @@ def _memory(config: Path, user: str) -> "MemoryLimits":
 
 
 def _complaints(installation: "Installation") -> Iterator[str]:
-    """Yield what will keep the service from starting, or make it slow."""
+    """Yield each fault that will keep the service from starting, or make it slow."""
     from hotreload.cli.ops.machine import stranger, unknown_groups, user_called
     from hotreload.cli.ops.units import has_metrics_address, wants_accelerator
 
@@ -174,7 +174,7 @@ def _complaints(installation: "Installation") -> Iterator[str]:
 
 
 def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
-    """A socket from when this host did not follow another; it may be in use still."""
+    """Yield a warning of the socket unit of a host that now follows; it may still be in use."""
     from hotreload.cli.ops.units import UNITS_FOLDER, units_of
 
     socket = f"{installation.name}.socket"
@@ -185,7 +185,7 @@ def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all; systemd may read it at any moment."""
+    """Write a file in one rename: systemd may read it at any moment."""
     from hotreload.facts.files import replace
 
     try:

@@ -1,6 +1,6 @@
-"""Facts about this machine and what it lets a user do: devices, sockets, limits, units.
+"""Reads facts of this machine, and a user's rights on it: devices, sockets, limits, units.
 
-Reads /proc, /sys and /dev, and changes nothing.
+It reads /proc, /sys and /dev, and changes nothing.
 """
 
 import os
@@ -23,7 +23,7 @@ DEVICE_NODES = (
     "nvidia-uvm",
 )
 BESIDE_A_DEVICE = {"vfio", "nvidiactl", "nvidia-uvm"}
-"""The names of nodes that are used beside each device of their kind."""
+"""The nodes that go with each device of their kind, and are no device themselves."""
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 GOOGLE = "0x1ae0"
 """The PCI vendor number of Google, for TPUs."""
@@ -34,9 +34,9 @@ SERVICE_USER = "hotreload"
 
 
 def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[Path]:
-    """Find the nodes of accelerators; vfio/vfio, which every VFIO user has, never comes alone.
+    """Return the nodes of accelerators; vfio/vfio, which every VFIO user has, never comes alone.
 
-    A VFIO group of another vendor (a disk that is passed to a guest) is not an accelerator.
+    A VFIO group of another vendor (a disk that is passed to a guest) is no accelerator.
     """
     found = [node for pattern in DEVICE_NODES for node in sorted(dev.glob(pattern))]
     found = [node for node in found if GOOGLE in (_vendors(node, groups) or {GOOGLE})]
@@ -44,15 +44,15 @@ def accelerators(dev: Path = Path("/dev"), groups: Path = IOMMU_GROUPS) -> list[
 
 
 def unknown_groups(nodes: Sequence[Path], groups: Path = IOMMU_GROUPS) -> list[Path]:
-    """Return the VFIO groups among the nodes whose vendors cannot be found out."""
+    """Return the VFIO groups among the nodes whose vendors are unknown."""
     numbered = [node for node in nodes if node.parent.name == "vfio" and node.name.isdigit()]
     return [node for node in numbered if not _vendors(node, groups)]
 
 
 def _vendors(node: Path, groups: Path) -> set[str]:
-    """Return the vendors of the devices of a VFIO group; empty when they cannot be found out.
+    """Return the vendors of the devices of a VFIO group; empty if unknown.
 
-    Bridges, which may share a group with the devices behind them, do not count.
+    Bridges do not count: they may share a group with the devices behind them.
     """
     if node.parent.name != "vfio" or not node.name.isdigit():
         return set()
@@ -66,21 +66,21 @@ def _vendors(node: Path, groups: Path) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user whose rights are looked at, by the numbers of user and groups."""
+    """A user whose rights are checked, by the numbers of user and groups."""
 
     name: str
     uid: int
     groups: frozenset[int]
 
     def may(self, path: Path, wanted: int) -> bool:
-        """True if the file's mode lets them (os.R_OK and so on), and each folder lets them in.
+        """Return whether the modes of the file and of its folders allow the access (os.R_OK...).
 
-        Access lists and read-only mounts are not looked at.
+        Access lists and read-only mounts are not checked.
         """
         return self.closed_at(path, wanted) is None
 
     def closed_at(self, path: Path, wanted: int) -> Path | None:
-        """Return the first folder on the way that does not let them in, or the path itself."""
+        """Return the first folder of the path that is closed to the user, or the path itself."""
         for each in (*reversed(path.absolute().parents), path):
             try:
                 if not self._is_let(each, wanted if each == path else os.X_OK):
@@ -98,12 +98,12 @@ class User:
 
 
 def stranger(name: str) -> User:
-    """Return a user that does not exist yet, and may do what everybody may."""
+    """Return a user that does not exist yet, with the rights of others."""
     return User(name, NO_USER, frozenset())
 
 
 def user_called(name: str | None) -> User | None:
-    """Return the user of that name, or our own without a name; None when no user has that name."""
+    """Return the user of that name, or the current one without a name; None if there is none."""
     try:
         entry = pwd.getpwnam(name) if name else pwd.getpwuid(os.geteuid())
     except KeyError:
@@ -113,7 +113,7 @@ def user_called(name: str | None) -> User | None:
 
 
 def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
-    """Count the inotify instances that a user has, as far as we may look."""
+    """Return the number of a user's inotify instances in the processes that we may read."""
     count = 0
     for process in proc.glob("[0-9]*"):
         with suppress(OSError):
@@ -124,7 +124,7 @@ def inotify_instances(uid: int, proc: Path = Path("/proc")) -> int:
 
 
 def most_files(process: int | str) -> int | None:
-    """Return how many files a process may open once it has raised its limit; None for no limit."""
+    """Return the most files a process may open once it has raised its limit; None for no limit."""
     for line in Path(f"/proc/{process}/limits").read_text().splitlines():
         if line.startswith("Max open files"):
             hard = line.split()[4]
@@ -133,13 +133,13 @@ def most_files(process: int | str) -> int | None:
 
 
 def credentials(folders: Sequence[Path], unit: str = "hotreload") -> set[str]:
-    """Return the names of the credentials that the service's unit and drop-ins pass on."""
+    """Return the credentials, by name, that the service's unit and drop-ins pass on."""
     found = (name for text in _unit_texts(folders, unit) for name in CREDENTIAL.findall(text))
     return {credential_name(name) for name in found}
 
 
 def unit_limit(name: str, folders: Sequence[Path], unit: str = "hotreload") -> int | None:
-    """Return a limit of the service's unit or its drop-ins; None without such a line."""
+    """Return a limit in the service's unit or drop-ins; None without such a line."""
     found = [
         re.findall(rf"(?m)^{name}=(\d+)([KMGT]?)$", text) for text in _unit_texts(folders, unit)
     ]
@@ -148,7 +148,7 @@ def unit_limit(name: str, folders: Sequence[Path], unit: str = "hotreload") -> i
 
 
 def _unit_texts(folders: Sequence[Path], unit: str) -> list[str]:
-    """Read the drop-ins and the unit; drop-ins come first, because they override it."""
+    """Return the texts of drop-ins and unit; drop-ins come first, since they override the unit."""
     files = [f for folder in folders for f in folder.glob(f"{unit}.service.d/*.conf")]
     name, is_one_of_several, _ = unit.partition("@")
     files += [folder / f"{name}{is_one_of_several}.service" for folder in folders]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add_repo_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for where downloads go and with which token they are asked for."""
+    """Add the options for the folder of downloads, and for the token."""
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="where downloads go (~/.cache/hotreload/hub)"
     )
@@ -20,7 +20,7 @@ def add_repo_options(parser: argparse.ArgumentParser) -> None:
 
 
 def cache_of(args: argparse.Namespace) -> Path:
-    """Return the folder that downloads go to."""
+    """Return the folder of downloads."""
     given: Path | None = args.cache
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return given or home / "hotreload" / "hub"

@@ -1,4 +1,4 @@
-"""The files that are shipped beside the package."""
+"""Finds the files that are shipped beside the package."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import hotreload
 
 
 def find_shipped(folder: str) -> Path:
-    """Return the folder of this name: in the package as installed, or beside it in a checkout."""
+    """Return the folder of this name: inside the installed package, or beside it in a checkout."""
     package = Path(hotreload.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder

@@ -1,4 +1,4 @@
-"""The units of an engine over several hosts: the parts that rank 0 or a follower alone has."""
+"""The parts of the units that differ between rank 0 and a follower of one engine."""
 
 import re
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ ExecReload=/bin/kill -HUP $MAINPID
 
 
 def rank_of(settings: dict[str, Any]) -> int | None:
-    """Return which of several hosts the settings are for; None where there is one."""
+    """Return the rank that the settings are for; None for an engine on one host."""
     return _number(settings, "node_rank", 0) if _number(settings, "nnodes", 1) > 1 else None
 
 
 def follows(settings: dict[str, Any]) -> bool:
-    """True if another host leads this one."""
+    """Return whether the settings are those of a follower."""
     return bool(rank_of(settings))
 
 
@@ -67,20 +67,20 @@ def _of_rank(settings: dict[str, Any], command: Path, config: Path, socket: Path
 
 
 def _credential(secret: Path | None) -> Iterator[str]:
-    """The secret may be root's alone: systemd reads it, and the daemon alone sees the copy."""
+    """Return the line that passes the join secret on: systemd reads it as root, for the daemon."""
     if secret is not None:
         name, path = unit_words.credential(secret.name), unit_words.rest_of_line(secret)
         yield f"LoadCredential={name}:{path}\n"
 
 
 def without_socket(text: str) -> str:
-    """Return the text of the service without its socket: a drop-in can take no dependency back."""
+    """Return the service's text without its socket: no drop-in can remove a dependency."""
     text = re.sub(r"(?m)^Requires=hotreload\.socket\n", "", text)
     return re.sub(r"(?m)^(After=)hotreload\.socket ", r"\1", text)
 
 
 def _folder_of(socket: Path) -> Iterator[str]:
-    """The daemon makes the socket itself here."""
+    """Yield the line for the socket's folder: a follower makes the socket itself."""
     if socket.parent == RUN:
         yield f"RuntimeDirectory={RUN.name}\n"
     else:

@@ -1,4 +1,4 @@
-"""`hotreload install-unit --remove`: takes back what install-unit wrote, and nothing else."""
+"""`hotreload install-unit --remove`: removes the files that install-unit wrote, and no others."""
 
 import shlex
 import subprocess
@@ -11,14 +11,14 @@ from hotreload.cli.ops.units import OUR_DROP_INS, UNITS_FOLDER
 from hotreload.errors import ConfigError
 
 BOOTED = Path("/run/systemd/system")
-"""A folder that is there where systemd runs."""
+"""A folder that exists if systemd runs."""
 IN_COMMON = (Path("etc/sysusers.d/hotreload.conf"), Path("etc/tmpfiles.d/hotreload.conf"))
-"""The files that the service and all instances have in common."""
+"""The files that the service shares with all instances."""
 KINDS_OF_UNITS = ("socket", "service")
 
 
 def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
-    """Stop the units, then remove the files; settings, keys, state and the user stay."""
+    """Stop the units and remove their files; settings, keys, state and the user stay."""
     files = [path for path in _list_written(instance, prefix) if path.exists()]
     if dry_run:
         print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
@@ -31,7 +31,7 @@ def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
         return 1
     for path in files:
         _unlink(path)
-    with suppress(OSError):  # it is not there, or holds drop-ins of the operator's own
+    with suppress(OSError):  # it does not exist, or has drop-ins of the operator
         _drop_ins(instance, prefix).rmdir()
     if runs_here and files and not _ran("systemctl", "daemon-reload"):
         return 1
@@ -41,7 +41,7 @@ def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
 
 
 def _list_written(instance: str | None, prefix: Path) -> Iterator[Path]:
-    """Yield what it has alone, and of what it has in common with others what none of them needs."""
+    """Yield the files of this service alone, and the shared files that no other instance needs."""
     yield from (_drop_ins(instance, prefix) / name for name in OUR_DROP_INS)
     if instance and any(_other_instances(instance, prefix)):
         return
@@ -51,7 +51,7 @@ def _list_written(instance: str | None, prefix: Path) -> Iterator[Path]:
 
 
 def _other_instances(own: str, prefix: Path) -> Iterator[str]:
-    """Yield the instances that have drop-ins, or that systemd starts."""
+    """Yield the other instances that have drop-ins, or that systemd starts."""
     folder = prefix / UNITS_FOLDER
     for found in (*folder.glob("hotreload@?*.service.d"), *folder.glob("*.wants/hotreload@?*.*")):
         instance = found.name.removeprefix("hotreload@").removesuffix(".d").rpartition(".")[0]
@@ -64,7 +64,7 @@ def _unit(instance: str | None, kind: str) -> str:
 
 
 def _file(instance: str | None, kind: str, prefix: Path) -> Path:
-    """Return the unit's file; all instances have one."""
+    """Return the unit's file, which all instances share."""
     return prefix / UNITS_FOLDER / f"hotreload{'@' if instance else ''}.{kind}"
 
 

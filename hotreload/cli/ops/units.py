@@ -1,6 +1,6 @@
 """Fits the shipped files of systemd/ to an installation: its command, paths, user and devices.
 
-The shipped units work as they are; only what differs here is replaced in their text.
+The shipped units work unchanged; only the differences of this installation are replaced.
 """
 
 import re
@@ -29,7 +29,7 @@ SECRETS = (
     ("server", "admin_keys_file"),
     ("engine", "join_secret_file"),
 )
-"""The settings that may name a file which root alone may read."""
+"""The settings whose file may be readable by root alone."""
 FILES_OF_KEYS = ("api_keys_file", "admin_keys_file")
 UNITS_FOLDER = Path("etc/systemd/system")
 OUR_DROP_INS = FOR_DEVICES, FOR_MOUNTS, FOR_HUB, FOR_KEYS, FOR_PATHS, FOR_MEMORY, FOR_HOSTS = (
@@ -41,7 +41,7 @@ OUR_DROP_INS = FOR_DEVICES, FOR_MOUNTS, FOR_HUB, FOR_KEYS, FOR_PATHS, FOR_MEMORY
     "40-memory.conf",
     "50-hosts.conf",
 )
-"""Drop-ins that not every installation needs; one that is no longer needed is removed."""
+"""The drop-ins that not every installation needs; unneeded ones are removed."""
 HOMES = tuple(map(Path, ("/home", "/root", "/run/user")))
 TEMPORARY = tuple(map(Path, ("/tmp", "/var/tmp")))
 
@@ -79,7 +79,7 @@ MEMORY_BEGIN = """\
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """Bytes of host memory: above the first a daemon is slowed down, above the second killed."""
+    """Two limits of host memory: above the first the daemon is slowed down, then it is killed."""
 
     high: int
     most: int
@@ -94,20 +94,20 @@ class Installation:
     user: str
     devices: Sequence[Path]
     code: Sequence[Path] = ()
-    """Folders the interpreter and its packages lie in."""
+    """The folders of the interpreter and its packages."""
     instance: str | None = None
-    """The name of one of several daemons on a host; None where there is one."""
+    """The name of one of several daemons on a host; None for a single daemon."""
     memory: MemoryLimits | None = None
-    """The limits to set, if any."""
+    """The limits of memory to set, if any."""
 
     @property
     def name(self) -> str:
-        """The name of its units, without their kind."""
+        """The name of the units, without the suffix."""
         return f"hotreload@{self.instance}" if self.instance else "hotreload"
 
     @property
     def drop_ins(self) -> Path:
-        """The folder of its drop-ins."""
+        """The folder of the service's drop-ins."""
         return UNITS_FOLDER / f"{self.name}.service.d"
 
     @property
@@ -117,7 +117,7 @@ class Installation:
 
 
 def render(installation: Installation) -> Iterator[tuple[Path, str]]:
-    """Yield each file to be written, its path without the first slash and its text."""
+    """Yield each file to write: its path without the first slash, and its text."""
     settings = read_settings(installation.config)
     if installation.instance:
         _check_instance(installation, settings)
@@ -136,7 +136,7 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
 
 
 def units_of(installation: Installation) -> list[str]:
-    """Return the names of its units: a follower has no socket, for no client is to start it."""
+    """Return the names of the units; a follower has no socket, since no client may start it."""
     kinds = _kinds(read_settings(installation.config))
     return [f"{installation.name}.{kind}" for kind in reversed(kinds)]
 
@@ -175,14 +175,14 @@ def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[
 
 
 def config_of(instance: str) -> Path:
-    """Return where an instance has its settings; ConfigError for what can be no name of one."""
+    """Return the path of an instance's settings; ConfigError for an impossible name."""
     if not INSTANCE.fullmatch(instance):
         raise ConfigError(f"{instance!r} can name no instance: use letters, digits, _ . and -")
     return DEFAULT_CONFIG.with_name(f"{instance}.toml")
 
 
 def _check_instance(installation: Installation, settings: dict[str, Any]) -> None:
-    """Refuse settings by which two daemons of one host would meet, or systemd miss its own."""
+    """ConfigError for settings that two daemons of a host would share, or that systemd lacks."""
     config, instance = installation.config, installation.instance
     if unit_hosts.follows(settings):
         why = "the template of all instances has a socket, and a follower must have none"
@@ -198,7 +198,7 @@ def _check_instance(installation: Installation, settings: dict[str, Any]) -> Non
 
 
 def read_settings(config: Path) -> dict[str, Any]:
-    """Return the settings file's content; empty when there is no file yet."""
+    """Return the settings file's content; empty if there is no file yet."""
     try:
         return tomllib.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -213,12 +213,12 @@ def own_folders(installation: Installation) -> list[Path]:
 
 
 def wants_accelerator(installation: Installation) -> bool:
-    """True if the settings let the engine use an accelerator."""
+    """Return whether the settings let the engine use an accelerator."""
     return _setting(read_settings(installation.config), "engine", "device") != "cpu"
 
 
 def has_metrics_address(installation: Installation) -> bool:
-    """True if the settings say where the metrics are, or that they are on the socket alone."""
+    """Return whether the settings have [metrics] address, be it empty."""
     return "address" in read_settings(installation.config).get("metrics", {})
 
 
@@ -234,7 +234,7 @@ def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
 
 
 def _list_used(config: Path, settings: dict[str, Any]) -> list[Path]:
-    """Return the folders that the settings name, each once: those to read and those to write."""
+    """Return the folders that the settings name, each once: first those to read, then to write."""
     named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
     found = (_place(config, settings, *name) for name in named)
     roots = (_at(config, root) for root in _list_texts(settings, "server", "update_roots"))
@@ -266,7 +266,7 @@ def _followed_by(here: str, found: re.Match[str]) -> str:
 
 
 def _devices(nodes: Sequence[Path]) -> str:
-    """Return the shipped drop-in with the nodes of this machine in place of those of a TPU VM."""
+    """Return the shipped drop-in for devices, with this machine's nodes for those of a TPU VM."""
     lines = _text("hotreload.service.d/10-devices.conf").splitlines()
     kept = [line for line in lines if not line.startswith("DeviceAllow=")]
     after = kept.index("[Service]") + 1
@@ -276,7 +276,7 @@ def _devices(nodes: Sequence[Path]) -> str:
 
 
 def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Return each secret's file by its setting; a credential of the file's name is looked for."""
+    """Return each secret's file by its setting; the file's name is the credential's name."""
     found: dict[str, Path] = {}
     for section, key in SECRETS:
         path = _place(config, settings, section, key)
@@ -290,7 +290,7 @@ def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
 
 
 def _credential_line(path: Path) -> str:
-    """Return the line that passes a file on."""
+    """Return the line that passes a file to the daemon as a credential."""
     name = unit_words.credential(path.name)
     return f"LoadCredential={name}:{unit_words.rest_of_line(path)}\n"
 
@@ -305,7 +305,7 @@ def _hub(secrets: Iterable[Path]) -> str:
 
 
 def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that open folders which the sandbox would hide or protect."""
+    """Yield the lines that open folders to the daemon that the sandbox would hide or protect."""
     config = installation.config
     used = [installation.command, config, *installation.code, *_list_used(config, settings)]
     if _any_in(used, HOMES):
@@ -321,7 +321,7 @@ def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:
 
 
 def _place(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
-    """Return a path in the settings; a relative one starts at their file's folder."""
+    """Return a path of the settings; a relative one starts at the folder of the settings."""
     value = _setting(settings, section, key)
     return _at(config, value) if value else None
 

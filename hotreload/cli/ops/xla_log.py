@@ -1,7 +1,7 @@
-"""Keeps XLA's remarks out of the log where the CPU computes.
+"""Keeps XLA's remarks out of the log of a daemon on a CPU.
 
-For each program that comes from the compilation cache it writes two lines at level ERROR, though
-nothing is wrong. What does go wrong is raised, and logged by us.
+XLA writes two lines at level ERROR for each program from the compilation cache, though nothing is
+wrong. Real faults are raised, and the daemon logs them.
 """
 
 import os
@@ -14,9 +14,9 @@ FATAL_ONLY = "3"
 
 
 def keep_remarks_out(device: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Have XLA write fatal faults alone; to be called before jax is imported.
+    """Set XLA's log to fatal faults alone; call it before jax is imported.
 
-    Not where an accelerator computes, whose faults XLA may only log, nor where a level is set.
+    Nothing changes with an accelerator, whose faults XLA may only log, or if a level is set.
     """
     named = device if device != "auto" else environ.get("JAX_PLATFORMS", "").partition(",")[0]
     if named == "cpu" or not (named or accelerators()):

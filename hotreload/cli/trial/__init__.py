@@ -1,1 +1,1 @@
-"""Verbs to try it with: the demo, tiny checkpoints, the library."""
+"""The verbs for a trial: the demo, tiny checkpoints, a swap and a comparison by the library."""

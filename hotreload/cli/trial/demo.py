@@ -1,7 +1,7 @@
 """`hotreload demo`: the whole story, on the real engine, on this machine's CPU.
 
-Runs the real daemon as a process of its own and does what a user would do: drops checkpoints,
-good and bad, while clients ask. The demo checks every claim it prints.
+It runs the real daemon as a process of its own and acts as a user would: it drops good and bad
+checkpoints while clients send requests. It checks every claim that it prints.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def ended_by_any_signal() -> Iterator[None]:
-    """Treat a closed terminal and SIGTERM as Ctrl-C: else our daemon would be left behind."""
+    """Treat a closed terminal and SIGTERM as Ctrl-C: else the daemon would be left behind."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -91,7 +91,7 @@ def ended_by_any_signal() -> Iterator[None]:
 
 
 def keep_serving(stage: "Stage") -> None:
-    """Say what to type next, and wait for Ctrl-C."""
+    """Print the commands to type next, and wait for Ctrl-C."""
     own = Path(sys.executable).with_name("hotreload")
     is_found = not own.exists() or shutil.which("hotreload") == str(own)
     path = "" if is_found else f"\n  export PATH={shlex.quote(str(own.parent))}:$PATH"

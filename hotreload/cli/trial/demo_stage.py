@@ -25,37 +25,37 @@ START_SECONDS = 180
 CHAPTER_SECONDS = 60
 
 SHORT_ANSWER = 16
-"""The most tokens of a short answer: it ends before that."""
+"""A bound on the tokens of a short answer, which ends before it."""
 LONG_ANSWERS = (80, 120, 160)
-"""The tokens of the answers of the first clients, which say the sentence again and again.
+"""The tokens of the first clients' answers, which repeat the sentence.
 
-They differ, so that at any moment one of them is in the middle of an answer.
+They differ: at any moment one of these clients is in the middle of an answer.
 """
 
 
 class Stage:
-    """A daemon, its folder of checkpoints, and the events received from it."""
+    """A daemon, its folder of checkpoints, and its events."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
         self.port = port
-        """The port at which a browser finds the status page; None for none."""
+        """The port of the status page; None for no page."""
         self.checkpoints = folder / "checkpoints"
         self.log = folder / "hotreload.log"
         self.daemon = DaemonClient(NamedSocket(folder / "hotreload.sock", "the demo"))
         self.live_since: dict[int, float] = {}
-        """The time at which each generation went live, of those that did while we listened."""
+        """The time at which each generation went live, by the received events."""
         self._heard: queue.Queue[Fields] = queue.Queue()
 
     def drop(self, number: int, damage: str | None = None) -> None:
-        """Write a checkpoint; its folder appears at once and whole, as it should."""
+        """Write a checkpoint, whose folder appears in one rename, as a trainer's should."""
         from hotreload.tiny import write_tiny
 
         write_tiny(self.checkpoints / f"step_{number}", sentence_of(number), damage=damage)
 
     @contextmanager
     def serve(self) -> Iterator["Stage"]:
-        """Run `hotreload serve` until the end of the block."""
+        """Run `hotreload serve` until the block ends."""
         self.drop(1)
         say("starting the real sglang-jax engine on this CPU (10 to 40 s) …")
         started = time.monotonic()
@@ -95,7 +95,7 @@ class Stage:
                 self.daemon.get("/readyz")
                 return
             except HotReloadError:
-                time.sleep(0.2)  # a process outside can only ask again
+                time.sleep(0.2)  # another process can only poll
         raise Unreachable(f"the daemon did not start; its log:\n{self.log.read_text()[-2000:]}")
 
     def _check_mode(self) -> None:
@@ -105,13 +105,13 @@ class Stage:
             raise HotReloadError(f"this engine drains, so there is nothing to see: {why}")
 
     def ask(self, prompt: str = "Who serves?") -> str:
-        """Ask once; return the answer, and which generation made it."""
+        """Send one request; return the answer and its generation."""
         answer = self.daemon.ask("POST", "/generate", request_for(prompt)).fields
         return f"generation {answer['meta_info']['generation']} says “{answer['text']}”"
 
     @property
     def still_ending(self) -> str:
-        """Words for the requests that older weights still answer; empty for none."""
+        """Return the requests that older weights still answer, in words; empty for none."""
         return older_text(self.daemon.get("/status")["answering"][1:])
 
     def _listen(self) -> None:
@@ -125,7 +125,7 @@ class Stage:
             return  # the daemon is stopping
 
     def outcome_of(self, label: str) -> Fields:
-        """Wait for the end of the attempt at a checkpoint, and print when it waits for room."""
+        """Wait for the end of a checkpoint's attempt and return it; print if it waits for room."""
         deadline = time.monotonic() + CHAPTER_SECONDS
         while True:
             try:
@@ -140,13 +140,13 @@ class Stage:
 
 
 def free_port() -> int:
-    """Find a port on which no process listens now."""
+    """Return a port on which no process listens now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
 def environment() -> dict[str, str]:
-    """Return the daemon's environment: on the CPU."""
+    """Return the daemon's environment, for the CPU."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOTRELOAD_")}
     return {**kept, "JAX_PLATFORMS": "cpu"}
 
@@ -164,16 +164,16 @@ class ClientAnswer:
     text: str
     ended: float
     tokens: int | None = None
-    """The number that was asked for, of one that says the sentence again and again."""
+    """The number of tokens, for an answer that repeats the sentence; None for a short one."""
 
     def is_exactly(self, says: str) -> bool:
-        """True if weights that say this sentence answer so, word for word."""
+        """Return whether this is word for word the answer of weights that say the sentence."""
         return self.text == (says if self.tokens is None else repeat(says, self.tokens))
 
 
 @dataclass
 class Clients:
-    """Each asks again as soon as it is answered; `answers` keeps all."""
+    """Clients that send a request after each answer; `answers` keeps all answers."""
 
     daemon: DaemonClient
     count: int
@@ -183,7 +183,7 @@ class Clients:
 
     @contextmanager
     def ask(self) -> Iterator["Clients"]:
-        """Ask until the end of the block."""
+        """Send requests until the block ends."""
         threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(self.count)]
         for thread in threads:
             thread.start()
@@ -195,7 +195,7 @@ class Clients:
                 thread.join()
 
     def warm_up(self) -> None:
-        """Wait until the engine has compiled for this many requests at a time."""
+        """Send requests until the engine has compiled for this many at a time."""
         while len(self.answers) < 5 * self.count and not self.failures:
             time.sleep(0.05)
 
@@ -215,18 +215,18 @@ class Clients:
 
 
 def request_for(prompt: str, tokens: int | None = None) -> Fields:
-    """Return a greedy request, for an answer that ends on its own or goes on for so many tokens."""
+    """Return a greedy request, for an answer that ends by itself or has so many tokens."""
     params: Fields = {"temperature": 0, "max_new_tokens": tokens or SHORT_ANSWER}
     return {"text": prompt, "sampling_params": params | {"ignore_eos": tokens is not None}}
 
 
 def sentence_of(number: int) -> str:
-    """Return what the checkpoint of a step says."""
+    """Return the sentence of a step's checkpoint."""
     return f"served by step {number}"
 
 
 def repeat(says: str, tokens: int) -> str:
-    """Return what tiny weights say in so many tokens if they may not stop; the end is one, too."""
+    """Return the text of tiny weights in so many tokens without a stop; the end is a token, too."""
     first, *others = says.split()
     sentence = [first, *(f" {word}" for word in others), ""]
     return "".join(itertools.islice(itertools.cycle(sentence), tokens))

@@ -1,4 +1,4 @@
-"""The story of the demo: the checkpoints that are dropped, and what comes of each."""
+"""The story of the demo: the dropped checkpoints, and the expected end of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from hotreload.figures import duration
 from hotreload.picture.words import Fields
 
 PHASES = ("validating", "draining", "staging", "probing", "swapping")
-"""The phases of an attempt in their order; draining is a wait for room for one more set."""
+"""The phases of an attempt in order; `draining` is the wait for room for one more set."""
 SHOWN_FAULTS = 5
 CLIENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A checkpoint that is dropped, and what must come of it."""
+    """A checkpoint that is dropped, and the end that its attempt must have."""
 
     number: int
     what: str
@@ -49,7 +49,7 @@ STORY = (
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The end of the story: each chapter with its attempt, and what the clients saw."""
+    """The end of the story: each chapter with its attempt, and the clients' answers."""
 
     chapters: list[tuple[Chapter, Fields]]
     clients: Clients
@@ -58,12 +58,12 @@ class DemoResult:
 
     @property
     def longest_wait(self) -> float:
-        """The longest time that the gate held a request, as the daemon says."""
+        """The longest time that the gate held a request, by the daemon's report."""
         return max(float(attempt["pause_seconds"]) for _, attempt in self.chapters)
 
     @property
     def ended_by_the_old(self) -> list[ClientAnswer]:
-        """Answers that ended after another generation had gone live than the one they name."""
+        """The answers that ended after a newer generation than theirs had gone live."""
         return [
             answer
             for answer in self.clients.answers
@@ -72,7 +72,7 @@ class DemoResult:
 
     @property
     def wrong_answers(self) -> list[ClientAnswer]:
-        """Answers that are not exactly what the generation named in them says."""
+        """The answers that are not exactly the sentence of the generation that they name."""
         says = {1: sentence_of(1)}
         for chapter, attempt in self.chapters:
             if attempt["generation"] is not None:
@@ -85,7 +85,7 @@ class DemoResult:
 
     @property
     def surprises(self) -> list[str]:
-        """All that did not happen as it must."""
+        """Everything that did not happen as it must."""
         return [*self._other_ends(), *self._taken_back(), *self._waits(), *self._unseen()]
 
     def _other_ends(self) -> list[str]:
@@ -97,7 +97,7 @@ class DemoResult:
         ]
 
     def _taken_back(self) -> list[str]:
-        """Weights that were live before the probe rejected them."""
+        """The checkpoints that were live before the probe rejected them."""
         return [
             f"{chapter.label}: it was live before it was rejected"
             for chapter, attempt in self.chapters
@@ -112,7 +112,7 @@ class DemoResult:
         ]
 
     def _unseen(self) -> list[str]:
-        """Swaps that no answer outlasted: of those the demo shows nothing."""
+        """The swaps that no answer outlasted: the demo proves nothing of them."""
         outlasted = {answer.generation + 1 for answer in self.ended_by_the_old}
         return [
             f"{chapter.label}: no request under way ended under the old weights"
@@ -122,7 +122,7 @@ class DemoResult:
 
 
 def tell(stage: Stage) -> DemoResult:
-    """Drop each checkpoint of the story, while clients ask."""
+    """Drop each checkpoint of the story while clients send requests; return the result."""
     long = f"{len(LONG_ANSWERS)} of them for long answers, word by word"
     say(f"{CLIENTS} clients ask from now on, {long}")
     clients = Clients(stage.daemon, CLIENTS)
@@ -141,7 +141,7 @@ def tell(stage: Stage) -> DemoResult:
 
 
 def describe_end(attempt: Fields, failed: int, still: str = "") -> str:
-    """Say how an attempt ended, how many requests failed meanwhile, and which have not ended."""
+    """Return an attempt's end in words, with the failed requests and those under way."""
     if attempt["outcome"] == "live":
         held = attempt["pause_seconds"]
         waited = f"clients waited {duration(held)}" if held else "nobody waited"
@@ -151,7 +151,7 @@ def describe_end(attempt: Fields, failed: int, still: str = "") -> str:
 
 
 def print_closing(told: DemoResult) -> bool:
-    """Print the table and the sums; return True if all of it happened."""
+    """Print the table and the sums; return whether everything happened as it must."""
     head = ["checkpoint", "outcome", "reason", *PHASES, "requests held", ""]
     print(f"\n{table(head, [_row(*each) for each in told.chapters])}\n")
     clients = told.clients

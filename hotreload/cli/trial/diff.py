@@ -1,4 +1,4 @@
-"""`hotreload diff`: how the answers of two checkpoints differ, on an engine of its own."""
+"""`hotreload diff`: compares the answers of two checkpoints, on an engine of its own."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hotreload.settings.sections import Settings
 
 CHECKS_KEPT = {"extra_tensors", "dtype_change", "nonfinite", "max_drift"}
-"""The settings of [checks] that a comparison keeps to."""
+"""The settings of [checks] that a comparison follows."""
 EXPLAINED = """\
 Says how the answers of checkpoint B differ from those of checkpoint A, as a daemon that serves A
 would report of B before B answers anybody: an engine starts with A, B is checked and loaded beside
@@ -76,7 +76,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, and print the findings or the fault."""
+    """Compare two checkpoints, and print the report or the fault."""
     from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features.compare.comparison import check_limits
 
@@ -106,7 +106,7 @@ class Steps:
         self.current = ""
 
     def begin(self, step: str) -> None:
-        """Say that it begins."""
+        """Print that this step begins."""
         self.current = plain(step)
         print(f"{self.current} …", file=sys.stderr, flush=True)
 
@@ -142,7 +142,7 @@ def _ask_and_compare(
     terms = FOR_ONE_CHECKPOINT
     if settings is not None:
         terms = replace(terms, **settings.checks.model_dump(include=CHECKS_KEPT))
-    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for the report alone
+    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # only the report goes to stdout
         comparing = compare_once(
             args.live,
             args.new,
@@ -160,7 +160,7 @@ def _ask_and_compare(
 def report_fields(
     args: argparse.Namespace, found: "Compared | None", fault: HotReloadError | None
 ) -> Fields:
-    """Return the report as JSON: what was not found is null, as the reason is where all is well."""
+    """Return the report as JSON; figures that are unknown are null, and a missing reason, too."""
     return {
         "live": args.live,
         "new": args.new,
@@ -178,7 +178,7 @@ def report_text(
     *,
     has_limits: bool,
 ) -> str:
-    """Write the report as `hotreload status` says it, with the answers that differ most."""
+    """Return the report in the words of `hotreload status`, with the most different answers."""
     same = ", the same weights" if found.live == found.new else ""
     rows = [
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),
@@ -194,7 +194,7 @@ def report_text(
 
 
 def fault_text(step: str, fault: HotReloadError) -> str:
-    """Write each fault and the time of its finding on a line of its own."""
+    """Return each fault, and the time of its finding, on a line of its own."""
     more = [f"  {plain(each)}" for each in fault.findings if each not in str(fault)]
     when = f"{step}: " if step else ""
     return "\n".join([f"hotreload: {when}{fault}", *more])

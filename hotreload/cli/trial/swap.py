@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Swap once, and print what happens as it happens."""
+    """Swap once, and print each event as it happens."""
     import asyncio
     from contextlib import closing, redirect_stdout
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     out, engine_options = sys.stdout, engine_options_of(args)
     fetching = {"cache": cache_of(args), "token": token_of(args)}
-    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # stdout is for our objects alone
+    with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # only the JSON objects go to stdout
         given |= {**engine_options, **fetching, "publish": make_observer(bar)}
         return asyncio.run(_swap(given, out))
 
@@ -74,7 +74,7 @@ async def _swap(given: Mapping[str, Any], out: Any) -> int:
     with imports_explained():
         from hotreload.library import swap_once
 
-    # A stream that is not UTF-8 would escape other characters in a way that is not JSON.
+    # ASCII: another encoding than UTF-8 would escape characters in a way that is no JSON.
     is_ascii = (out.encoding or "ascii").lower() != "utf-8"
     event: dict[str, Any] = {}
     async with aclosing(swap_once(**given)) as events:

@@ -1,4 +1,4 @@
-"""`hotreload tiny`: write a tiny checkpoint that says a sentence."""
+"""`hotreload tiny`: writes a tiny checkpoint that says a sentence."""
 
 import argparse
 import os
@@ -81,8 +81,8 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the checkpoint, and say what it is and what to do with it."""
-    # Before numpy is there: its matrices are small, and more threads wait for each other.
+    """Write the checkpoint, and print its description and the next commands."""
+    # Before numpy is imported: for small matrices several threads are slower than one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hotreload.tiny import SAY_DEFAULT, write_tiny
 
@@ -117,9 +117,9 @@ def _describe(args: argparse.Namespace, say: str) -> str:
 
 
 def _to_serve(directory: Path, args: argparse.Namespace) -> Iterator[str]:
-    """Yield the commands that serve it, ask it, and replace it by the next one.
+    """Yield the commands that serve the checkpoint, send a request, and replace the weights.
 
-    What the daemon writes lies beside the checkpoint, where no daemon takes it for another one.
+    The daemon's own files lie beside the checkpoint, where no daemon takes them for a checkpoint.
     """
     whole = directory.resolve()
     state = whole.with_name(f".{whole.name}.served")
@@ -149,7 +149,7 @@ def _to_serve(directory: Path, args: argparse.Namespace) -> Iterator[str]:
 
 
 def _near(directory: Path, path: Path) -> str:
-    """Write a path as the folder was given: whole, or from here. None is mistaken for a number."""
+    """Return a path as the folder was given, absolute or relative, but never like a number."""
     if directory.is_absolute():
         return str(path)
     return f"./{os.path.relpath(path)}"

@@ -80,7 +80,7 @@ class StagingEngine:
         """The size of one set; known once the first was adopted."""
         self.why_one_set: str | None = None
         """The reason why spare sets wait on the host; None if they lie beside the live one."""
-        self.staging: HowFar | None = None
+        self.staging_progress: HowFar | None = None
         """Progress of the checkpoint that is being staged."""
         self.max_drift = terms.max_drift
         """The factor by which a leaf's root mean square may change; it may be set at any time."""
@@ -183,13 +183,13 @@ class StagingEngine:
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load beside the live weights, or to the host; a cancelled call leaves nothing behind."""
         await self.until_ready_to_stage()
-        self.staging = HowFar(0, checkpoint.bytes)
+        self.staging_progress = HowFar(0, checkpoint.bytes)
         how: list[LoadFacts] = []
         try:
             load = partial(self._load, checkpoint, self.live.weights, how)
             staged = await self._stage(checkpoint.revision, load)
         finally:
-            self.staging = None
+            self.staging_progress = None
             self._note_distrust()
         revision = checkpoint.as_read.revision  # the id of unread files is known only now
         if checkpoint.is_unread:  # and so is that of arrays
@@ -252,7 +252,7 @@ class StagingEngine:
         cancel: threading.Event,
     ) -> Weights:
         def note_progress(done: int) -> None:
-            self.staging = HowFar(done, checkpoint.bytes)
+            self.staging_progress = HowFar(done, checkpoint.bytes)
 
         weights, loading = staged_set.load_weights(
             checkpoint,

@@ -1,1 +1,1 @@
-"""One engine in several processes: each rank's part of it, and rank 0's view of the whole."""
+"""One engine in several processes: each rank's part, and rank 0's view of the whole."""

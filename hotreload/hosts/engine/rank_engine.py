@@ -1,6 +1,6 @@
 """One rank's part of an engine over several processes: its devices, its share of the weights.
 
-Each rank has one and asks the same of it in the same order; rank 0's takes the requests.
+Each rank calls the same methods of its part in the same order; rank 0's part takes the requests.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -24,9 +24,14 @@ from hotreload.engine.weights.leaf.differences import copies_here, find_differin
 from hotreload.engine.weights.leaf.measures import splits_words
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
-from hotreload.hosts.engine.joined import Joined
-from hotreload.hosts.engine.together import BetweenStepsOfAll, gather, merge_measurements, turns_of
-from hotreload.hosts.steps import in_step, next_job
+from hotreload.hosts.engine.joined_ranks import JoinedRanks
+from hotreload.hosts.engine.joint_jobs import (
+    BetweenStepsOfAll,
+    gather,
+    merge_measurements,
+    turns_of,
+)
+from hotreload.hosts.steps import in_step, name_next_job
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.hosts.upstream.wire import guard_sockets
@@ -35,39 +40,39 @@ from hotreload.types import Checkpoint, Revision, Staged
 
 
 class NoFront(Answers):
-    """Stands in for rank 0's front: no client asks another rank."""
+    """The front of a follower, in the place of rank 0's: it gets no request."""
 
     def __init__(self) -> None:
-        """Nothing is received, so nothing begins."""
+        """Begin nothing: no message is received."""
 
     @property
     def under_way(self) -> int:
-        """Rank 0 counts them."""
+        """Zero: rank 0 counts the requests."""
         return 0
 
     def send(self, message: Any) -> None:
         """Send nothing: this rank's scheduler is woken by rank 0's turns."""
 
     def abort(self, is_meant: Callable[[int], bool]) -> None:
-        """Rank 0 aborts, and its message comes to all."""
+        """Do nothing: rank 0 aborts, and its message comes to all ranks."""
 
     async def generate(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
-        """Refuse it."""
+        """Refuse every request."""
         raise NotServing("rank 0 answers requests")
         yield
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class RankEngine(SglangEngine):
-    """Made by `start_rank`, on every rank at once; each waits for the others."""
+    """One rank's part of an engine, made by `start_rank` on every rank at the same time."""
 
     def __init__(
         self,
         parts: Parts,
         watch: EngineWatch,
-        joined: Joined,
+        joined: JoinedRanks,
         *,
         first: Revision,
         probes: Sequence[Probe],
@@ -81,7 +86,7 @@ class RankEngine(SglangEngine):
     @classmethod
     async def start_rank(
         cls,
-        joined: Joined,
+        joined: JoinedRanks,
         options: EngineOptions,
         *,
         terms: StagingOptions,
@@ -89,10 +94,10 @@ class RankEngine(SglangEngine):
         revision: Revision,
         checkpoint: Checkpoint,
     ) -> "RankEngine":
-        """Build this rank's part of an engine, as `start` does.
+        """Build this rank's part of an engine, as `start` does; each rank waits for the others.
 
-        A cancel does not wait for a build that waits for another rank's, and leaves it behind:
-        EngineLost for each later one, since this process can build no more.
+        A cancel leaves behind a build that waits for another rank. Every later build raises
+        EngineLost: this process can build no more.
         """
         terms = _check_options(terms)
         if ENGINE_START in list_left_behind():
@@ -101,7 +106,7 @@ class RankEngine(SglangEngine):
             )
         watch = EngineWatch()
         with in_step(joined.next_build()):
-            building = partial(build.build, options, watch.report, distributed_by(joined.ranks))
+            building = partial(build.build, options, watch.report, make_hooks(joined.ranks))
             parts = await built(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
             return await cls._begun(make, parts, watch, named(revision), checkpoint)
@@ -109,33 +114,33 @@ class RankEngine(SglangEngine):
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load this rank's share beside the live one; the fingerprint is the whole checkpoint's.
 
-        Each rank reads all of it and keeps its share: nothing is waited for at other ranks.
+        Each rank reads the whole checkpoint and keeps its share: it waits for no other rank.
         """
         await self.until_compared()
         why = self.loaders.why_not_ours(checkpoint)
         if why is not None:
-            # Upstream's loader waits for the others', in the middle of what the engine computes.
+            # Upstream's loader waits for the other ranks' in the middle of the engine's work.
             raise CheckpointIncompatible(f"on several hosts only our own loader loads: {why}")
         return await super().stage(checkpoint)
 
     async def checksums(self) -> dict[str, int]:
-        """Compute each live leaf's checksum over all ranks; every rank must call this."""
+        """Return each live leaf's checksum over all ranks; every rank must call this."""
         async with self.unchanged:
             live, measure = self.live, self.loaders.measure
             own = await in_thread(lambda cancel: measure(live.weights.leaves))
-            now = (await merge_measurements(self._meeting, next_job(), own)).checksums
+            now = (await merge_measurements(self._meeting, name_next_job(), own)).checksums
             leaves = self._live_leaves()
             copies = await in_thread(lambda cancel: copies_here(leaves))
-            for path in find_differing(await gather(self._meeting, next_job(), copies)):
-                now[path] ^= 1  # as where copies differ on one host
+            for path in find_differing(await gather(self._meeting, name_next_job(), copies)):
+                now[path] ^= 1  # as if copies differ on one host
             return self._note_damage(live, now)
 
     def withdraw(self, step: int) -> None:
-        """Let no rank wait any more to do its part of this step; rank 0 alone asks."""
+        """Cancel the waiting jobs of this step on all ranks; only rank 0 calls it."""
         turns_of(self._scheduler).withdraw(str(step))
         self._front.send(Wake())
 
-    # --- what is another thing than in an engine on one host --------------------------------------
+    # --- differences from an engine on one host ---------------------------------------------------
 
     def _make_front(self) -> Answers:
         return super()._make_front() if self._ranks.leads else NoFront()
@@ -144,26 +149,28 @@ class RankEngine(SglangEngine):
         return BetweenStepsOfAll(self._scheduler, self._front, self._watch, self._meeting)
 
     async def _know_whole(self) -> None:
-        """Each rank has measured its share of the first set."""
+        """Complete the first set's measurements, of which each rank has its share."""
         weights = self.live.weights
-        weights.measured = await merge_measurements(self._meeting, next_job(), weights.measured)
+        weights.measured = await merge_measurements(
+            self._meeting, name_next_job(), weights.measured
+        )
         fingerprint, checksums = weights.measured.fingerprint, weights.measured.checksums
         self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
         await self._check_room()
 
     async def _ask_canaries(self, asked: Batches, lane: int) -> None:
-        """Rank 0 asks, and the others compute the answers."""
+        """Send the prompts on rank 0 only; the other ranks compute the answers along."""
         if self._ranks.leads:
             await super()._ask_canaries(asked, lane)
 
     async def _check_room(self) -> None:
-        """Check that all ranks have as much room for what they do in step, and for proving."""
+        """ConfigError unless all ranks have room for as many tokens, in KV pools and probes."""
         tokens = self._scheduler.scheduler.token_to_kv_pool_allocator.size
         own = {"probes": self._canaries.room, "KV pools": tokens}
-        for told in await gather(self._meeting, next_job(), own):
-            if told != own:
+        for theirs in await gather(self._meeting, name_next_job(), own):
+            if theirs != own:
                 raise ConfigError(
-                    f"ranks differ in how many tokens they have room for, {told} and {own}: give "
+                    f"ranks differ in how many tokens they have room for, {theirs} and {own}: give "
                     "all the same [[probe]]s and [engine.args]"
                 )
 
@@ -176,13 +183,13 @@ class RankEngine(SglangEngine):
                 )
 
 
-def distributed_by(ranks: Ranks) -> Distributed:
+def make_hooks(ranks: Ranks) -> Distributed:
     """Return the hooks for an engine of these ranks, which have met."""
     return Distributed(ranks.arguments, partial(guard_sockets, ranks.secret), Turns)
 
 
 def _check_options(terms: StagingOptions) -> StagingOptions:
-    """Two sets on the device: by `auto` each rank would decide for itself."""
+    """Return the terms with two sets on the device: with `auto` each rank would decide alone."""
     if terms.memory == "host":
         words = "new weights wait beside the live ones where [engine] nnodes > 1: set 'double'"
         raise ConfigError(f"[reload] memory = 'host': {words}")

@@ -1,4 +1,4 @@
-"""Things that must be the same on all hosts of one engine; in which of them two hosts differ.
+"""The facts that must be the same on all hosts of one engine, and how two hosts differ in them.
 
 Ranks that differ in one of these would compute different things in the same turn, or would not
 agree which checkpoint is good.
@@ -20,39 +20,39 @@ from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
-"""Packages that compute, and that make tokens of text."""
+"""The packages that compute, and that make tokens of text."""
 ALIKE_IN_ENGINE = ("nnodes", "tp", "dtype")
 ALIKE_IN_RELOAD = ("shadow_share", "fading_share")
-"""Settings that say which weights compute in a turn."""
+"""The settings that decide which weights compute in a turn."""
 COMPARED = b"hotreload: do all hosts have this secret?"
 DIGEST = "sha256:"
-"""Digests of two of these can be compared, and do not show how they differ."""
+"""The beginning of a fact that is a digest: two can be compared, and their texts stay unknown."""
 NUMBERS_GIVEN = "numbers"
-"""Beside these a rank says the last number that it knows to be given to a generation."""
+"""The name under which a rank sends, beside the facts, the last number given to a generation."""
 
 
-def to_agree_on(settings: Settings) -> dict[str, str]:
-    """List what every other host must have the same; reads the model's small files."""
+def list_facts(settings: Settings) -> dict[str, str]:
+    """Return the facts that every other host must share; reads the model's small files."""
     return {
         "hotreload": __version__,
         **{package: version_of(package) for package in PACKAGES},
         **{name: str(getattr(settings.engine, name)) for name in ALIKE_IN_ENGINE},
         **{f"[reload] {name}": str(getattr(settings.reload, name)) for name in ALIKE_IN_RELOAD},
         **{f"[engine.args] {name}": text for name, text in _args(settings)},
-        **dict(_judged_by(settings)),
+        **dict(_judging_settings(settings)),
         **dict(_secret(settings.engine.join_secret_file)),
         **{f"the model's {name}": digest for name, digest in _files(settings.engine.model)},
     }
 
 
-async def read_to_agree_on(settings: Settings) -> dict[str, str]:
-    """List the same in a thread, which is left behind when a read hangs."""
+async def read_facts(settings: Settings) -> dict[str, str]:
+    """Return the facts, read in a thread that is left behind if a read hangs."""
     leave_as = "a read of the model's small files"
-    return await in_thread(lambda cancel: to_agree_on(settings), leave_as=leave_as)
+    return await in_thread(lambda cancel: list_facts(settings), leave_as=leave_as)
 
 
-def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """Say in what another host differs from this one, each in a sentence; none if in nothing."""
+def find_differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each fact in which another host differs from this one."""
     names = dict.fromkeys([*own, *theirs])
     pairs = ((name, own.get(name), theirs.get(name)) for name in names)
     return [_sentence(name, here, there) for name, here, there in pairs if here != there]
@@ -68,20 +68,20 @@ def _sentence(name: str, here: str | None, there: str | None) -> str:
 
 
 def _args(settings: Settings) -> Iterator[tuple[str, str]]:
-    """No secret leaves the host: the ranks' store has no password."""
+    """Yield [engine.args], with secrets masked: the ranks' store has no password."""
     for name, value in sorted(settings.engine.args.items()):
         yield name, json.dumps(mask(name, value), sort_keys=True)
 
 
 def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
-    """Return a number that differs for different secrets, and does not reveal them."""
+    """Yield a digest that differs for different secrets, and does not reveal them."""
     if file is not None:
         key = read_join_secret(file).encode()
         yield "[engine] join_secret_file", DIGEST + hmac.new(key, COMPARED, "sha256").hexdigest()
 
 
-def _judged_by(settings: Settings) -> Iterator[tuple[str, str]]:
-    """List the settings that say whether a checkpoint is good."""
+def _judging_settings(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings that decide whether a checkpoint is good."""
     data = settings.model_dump(mode="json")
     for name in sorted(ALIKE - {"probe"}):
         section, key = name.split(".")

@@ -1,4 +1,4 @@
-"""The ranks of one engine from the moment they meet until they part, or one of them is gone."""
+"""The ranks of one engine, from the moment they meet until they part or one of them is gone."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hotreload.errors import EngineLost, RankLeft, first_of
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.engine.joined import Joined
+from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.load import Settings
@@ -18,20 +18,20 @@ log = logging.getLogger("hotreload.ranks")
 
 
 Lose = Callable[[EngineLost], None]
-"""Called when another rank is gone, before anything ends for it."""
+"""Called when another rank is gone, before this rank ends anything."""
 
 
 def ranks_of(settings: Settings) -> Ranks | None:
-    """Return which of the processes of one engine this is; None where there is one alone."""
+    """Return this process's place among those of one engine; None for an engine of one process."""
     engine = settings.engine
     if engine.nnodes == 1:
         return None
-    assert engine.dist_init_addr is not None, "reading the settings saw to it"
+    assert engine.dist_init_addr is not None, "the settings were checked"
     return Ranks(engine.node_rank, engine.nnodes, engine.dist_init_addr)
 
 
-def trusting_ranks_of(settings: Settings) -> Ranks | None:
-    """Return the same, with the secret by which they know each other; ConfigError if it is none."""
+def ranks_with_secret(settings: Settings) -> Ranks | None:
+    """Return the same with the join secret; ConfigError if its file has no valid secret."""
     ranks, file = ranks_of(settings), settings.engine.join_secret_file
     if ranks is None or file is None:
         return ranks
@@ -39,26 +39,26 @@ def trusting_ranks_of(settings: Settings) -> Ranks | None:
 
 
 @asynccontextmanager
-async def meet(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[Joined, Beats]]:
-    """Meet the other ranks, and stay connected for the block; EngineLost when one is gone.
+async def meet(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[JoinedRanks, Beats]]:
+    """Hold the meeting of all ranks; EngineLost, also from the body, if one is gone.
 
-    A rank that leaves sends the others its reason: none of them can go on alone. They leave
-    together when rank 0 leaves, and wait for no rank that is gone.
+    A rank that ends by itself sends the others its reason: none of them can go on without it. If
+    rank 0 ends, all leave together. No rank waits for one that is gone.
     """
     log.info("ranks.meeting", extra={"rank": ranks.own, "of": ranks.count, "at": ranks.address})
-    joined = await Joined.join(ranks, within)
+    joined = await JoinedRanks.join(ranks, within)
     log.info("ranks.met", extra={"rank": ranks.own, "of": ranks.count})
-    looked_at = list(ranks.others) if ranks.leads else [0]  # rank 0 reports all others
-    beats = Beats(joined.store, ranks.own, looked_at)
+    watched = list(ranks.others) if ranks.leads else [0]  # rank 0 watches all others
+    beats = Beats(joined.store, ranks.own, watched)
     gone: list[EngineLost] = []
 
-    def lose_rank(why: EngineLost) -> None:
+    def note_gone(why: EngineLost) -> None:
         gone.append(why)
         lose(why)
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            beating = tasks.create_task(watch(beats, lose_rank), name="beats")
+            beating = tasks.create_task(watch(beats, note_gone), name="beats")
             yield joined, beats
             beating.cancel()
     except BaseException as end:
@@ -67,7 +67,7 @@ async def meet(ranks: Ranks, within: float, lose: Lose) -> AsyncIterator[tuple[J
 
 
 async def watch(beats: Beats, lose: Lose) -> None:
-    """Look after the others until EngineLost names one that is gone."""
+    """Watch the others until EngineLost names one that is gone."""
     try:
         await beats.run()
     except EngineLost as lost:
@@ -76,9 +76,9 @@ async def watch(beats: Beats, lose: Lose) -> None:
 
 
 async def _part(
-    joined: Joined, beats: Beats, end: BaseException, gone: Sequence[EngineLost]
+    joined: JoinedRanks, beats: Beats, end: BaseException, gone: Sequence[EngineLost]
 ) -> None:
-    """Say why this rank goes, unless another one went first; all go together with rank 0."""
+    """Send the others this rank's reason, unless another has gone first; leave with rank 0."""
     is_lost = _is_lost(end)
     if not gone:
         say = beats.lose if is_lost else beats.leave

@@ -1,13 +1,13 @@
 """A program of its own: the coordination service of JAX, through which the ranks of an engine meet.
 
-JAX ends a process as soon as its connection to the service breaks, without a message of ours. In
-rank 0's process the service would break with rank 0. Here it ends in two steps: first it answers no
-request any more, so that every rank notices within a second that rank 0 has ended; but it holds
-their connections until they have left, too.
+JAX ends a process as soon as its connection to the service breaks, without any log line of ours.
+In the process of rank 0 the service would end with rank 0. This program ends it in two steps:
+first the service stops answering, which every rank notices within a second; then the program holds
+the connections until the other ranks have ended.
 
-Run as a script it imports nothing of ours. Its first line of input says what to do; its only line
-of output says why it cannot, or is empty. The second line of input says that all ranks have come, a
-third that all leave together, and the end of its input is the end of rank 0.
+It runs as a script and imports nothing of hotreload. The first line of its input is the setup as
+JSON, the second says that all ranks have come, the third that all leave together; the end of the
+input is the end of rank 0. Its only line of output is the error, or empty for success.
 """
 
 import json
@@ -25,15 +25,15 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 HOLD_SECONDS = 20.0
-"""Time for the others to end; only an end of their hosts takes longer to show."""
-TOLD_WITHIN = 0.5
-"""Seconds for the service to notify all connected ranks of its end."""
+"""The longest wait for the others to end; only the end of a host takes longer to show."""
+NOTICE_SECONDS = 0.5
+"""Seconds until all connected ranks have noticed the end of the service."""
 MEANT_FOR_RANK_0 = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
 """systemd sends them to every process of a unit; the last is its watchdog's."""
 
 
 def main() -> NoReturn:
-    """Serve until rank 0 has ended, and go when the others have."""
+    """Serve until rank 0 has ended, and exit once the others have ended."""
     for number in MEANT_FOR_RANK_0:
         signal.signal(number, signal.SIG_IGN)
     setup = json.loads(sys.stdin.readline())
@@ -47,7 +47,7 @@ def main() -> NoReturn:
         os._exit(1)
     print(flush=True)
     if sys.stdin.readline():
-        _let_nobody_else_in()
+        _close_port()
     if not sys.stdin.readline():
         _leave_behind(service)
     _hold(time.monotonic() + HOLD_SECONDS)
@@ -66,14 +66,14 @@ def _service(setup: dict[str, Any]) -> Any:
 
 
 def _check_free(place: tuple[str, int]) -> None:
-    """Raise OSError when a process listens there: the service would share the port with it."""
+    """OSError if a process listens there: the service would share the port with it."""
     with socket.socket() as asking:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         asking.bind(place)
 
 
-def _let_nobody_else_in() -> None:
-    """Close the port once all have come: JAX ends all of them when one comes a second time."""
+def _close_port() -> None:
+    """Close the port, once all have come: JAX ends all of them if one comes a second time."""
     for number in _sockets():
         with socket.socket(fileno=os.dup(number)) as each:
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
@@ -81,20 +81,19 @@ def _let_nobody_else_in() -> None:
 
 
 def _leave_behind(service: Any) -> None:
-    """Have the service answer no more, with its connections kept open by a fork.
+    """Stop the service's answers, and keep its connections open in a fork, which has no threads.
 
-    Its own end would break them five seconds after it began. The fork has the connections, and no
-    threads.
+    The end of the service itself would break them after five seconds.
     """
     threading.Thread(target=service.shutdown, daemon=True).start()
-    time.sleep(TOLD_WITHIN)
+    time.sleep(NOTICE_SECONDS)
     warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where threads run
     if os.fork():
         os._exit(0)
 
 
 def _hold(until: float) -> None:
-    """Wait until the other ends of all connections have gone."""
+    """Wait until the peers of all connections have ended."""
     held = set(_sockets())
     waiting = select.poll()
     for each in held:

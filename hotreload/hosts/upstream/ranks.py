@@ -1,7 +1,7 @@
 """Joins the processes that hold one engine together, before anything looks for devices.
 
-JAX's coordination service runs in a program of its own beside rank 0, which outlives it for a
-moment.
+JAX's coordination service runs in a program of its own beside rank 0; this program outlives rank 0
+for a moment.
 """
 
 import json
@@ -17,21 +17,21 @@ from typing import Any
 from hotreload.errors import DeviceUnavailable
 
 HEARTBEAT_SECONDS = 100
-"""After this JAX ends every process because one is silent; we look more often, and say so."""
+"""The silence of a rank after which JAX ends all processes; `beats` reports it earlier."""
 LEAVE_SECONDS = 10
-"""Time that a rank that ends waits for the others to end too."""
+"""The time that a rank waits at its end for the others to end too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Number of this process among several, and where they meet."""
+    """The number of this process among several, and the address where they meet."""
 
     own: int
     count: int
     address: str
-    """The host and port where rank 0 is met."""
+    """The host and port at which rank 0 listens."""
     secret: str | None = field(default=None, repr=False)
-    """A secret that they alone know; None where every process that comes is trusted."""
+    """The join secret of the ranks; None if every process that comes is trusted."""
 
     @property
     def leads(self) -> bool:
@@ -40,19 +40,19 @@ class Ranks:
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Upstream's words for it."""
+        """The same as arguments of sglang-jax."""
         return {"nnodes": self.count, "node_rank": self.own, "dist_init_addr": self.address}
 
     @property
     def others(self) -> Iterator[int]:
-        """The numbers of all the others."""
+        """The numbers of all other ranks."""
         return (rank for rank in range(self.count) if rank != self.own)
 
 
 def join(ranks: Ranks, within: int) -> None:
     """Meet the other ranks; from now on JAX knows the devices of all of them.
 
-    DeviceUnavailable when they do not come. With jax 0.10.2 the process is aborted instead.
+    DeviceUnavailable if they do not come. With jax 0.10.2 the process is aborted instead.
     """
     if not ranks.leads:
         _initialize(ranks, within)
@@ -60,9 +60,9 @@ def join(ranks: Ranks, within: int) -> None:
     seconds = {"heartbeat_seconds": HEARTBEAT_SECONDS, "end_within": LEAVE_SECONDS}
     coordinator = Coordinator(ranks.address, ranks.count, **seconds)
     try:
-        with in_place_of_jaxs(coordinator):
+        with replace_jaxs_service(coordinator):
             _initialize(ranks, within)
-        coordinator.let_nobody_else_in()
+        coordinator.close_port()
     except BaseException:
         coordinator.kill()
         raise
@@ -76,7 +76,7 @@ def _initialize(ranks: Ranks, within: int) -> None:
             ranks.address,
             ranks.count,
             ranks.own,
-            cluster_detection_method="deactivate",  # the settings say who is who
+            cluster_detection_method="deactivate",  # the settings have the ranks' numbers
             initialization_timeout=within,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=LEAVE_SECONDS,
@@ -90,7 +90,7 @@ def _initialize(ranks: Ranks, within: int) -> None:
 
 
 def leave() -> None:
-    """Leave the other ranks; waits for them to leave too."""
+    """Leave the other ranks, and wait for them to leave too."""
     import jax
 
     jax.distributed.shutdown()  # type: ignore[no-untyped-call]
@@ -100,19 +100,19 @@ COORDINATOR = Path(__file__).with_name("coordinator.py")
 
 
 class Coordinator:
-    """Stands where JAX keeps the service in the process of rank 0; it asks it for `shutdown` alone.
+    """JAX's coordination service, in a program of its own; JAX calls only its `shutdown`.
 
     The program notices by itself when this process ends.
     """
 
     def __init__(self, address: str, count: int, *, heartbeat_seconds: int, end_within: int):
-        """Begin to listen at exactly this address; DeviceUnavailable when that cannot be."""
+        """Start the program, which listens at this very address; DeviceUnavailable if it cannot."""
         host, _, port = address.rpartition(":")
         try:
             place = socket.getaddrinfo(host, int(port), socket.AF_INET)[0][4]
         except OSError as fault:
             raise _cannot_listen(address, str(fault.strerror)) from fault
-        # Isolated and with no descriptor of ours; its session is one that no terminal signals.
+        # Isolated, without our descriptors, and in a session that gets no terminal's signals.
         self._program = subprocess.Popen(
             [sys.executable, "-I", str(COORDINATOR)],
             stdin=subprocess.PIPE,
@@ -133,33 +133,33 @@ class Coordinator:
         assert self._program.stdout is not None
         self._program.stdin.write(f"{json.dumps(setup)}\n")
         self._program.stdin.flush()
-        told = self._program.stdout.readline()
-        if told != "\n":
+        answer = self._program.stdout.readline()
+        if answer != "\n":
             self.kill()
-            raise _cannot_listen(address, told.strip() or "the program that listens has ended")
+            raise _cannot_listen(address, answer.strip() or "the program that listens has ended")
 
-    def let_nobody_else_in(self) -> None:
-        """Close the port: all have come, and one that comes back is to wait for the next life."""
-        self._say("all have come")
+    def close_port(self) -> None:
+        """Close the port: all ranks have come, and one that returns must wait for the next life."""
+        self._send("all have come")
 
     def shutdown(self) -> None:
-        """Leave the service running until all ranks have gone: one may not know yet that it may."""
-        self._say("all leave")
+        """Let the service run until all ranks have gone: some may not have left yet."""
+        self._send("all leave")
 
     def kill(self) -> None:
-        """End it at once: some have never come."""
+        """End the program at once: some ranks have never come."""
         self._program.kill()
         self._program.communicate()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._program.stdin is not None
         self._program.stdin.write(f"{line}\n")
         self._program.stdin.flush()
 
 
 @contextmanager
-def in_place_of_jaxs(coordinator: Coordinator) -> Iterator[None]:
-    """While this is open, JAX takes that for the service it would start."""
+def replace_jaxs_service(coordinator: Coordinator) -> Iterator[None]:
+    """Have JAX use this coordinator in place of the service that it would start."""
     from jax._src import distributed
 
     jaxs: Any = distributed._jax  # type: ignore[attr-defined]  # both versions have it

@@ -1,4 +1,4 @@
-"""The store that jax.distributed keeps beside the process of rank 0, for all ranks."""
+"""The store of jax.distributed, which runs beside the process of rank 0, for all ranks."""
 
 from typing import Any
 
@@ -10,27 +10,27 @@ NOTHING_THERE = ("DEADLINE_EXCEEDED", "NOT_FOUND")
 class Store:
     """Keys and their values, the same for all ranks; every call blocks, and any thread may call.
 
-    It is there only between joining the other ranks and leaving them. EngineLost when it is gone:
-    it lives beside rank 0, and the others end with it.
+    The store exists from joining the other ranks until leaving them. EngineLost if it is gone: it
+    runs beside rank 0, and the others end with it.
     """
 
     def __init__(self) -> None:
         import jax
         from jax._src import distributed
 
-        # There is no public way to it; both versions of jax have it here.
+        # The client has no public name; both versions of jax have it here.
         self._client: Any = distributed.global_state.client
         self._fault: type[Exception] = jax.errors.JaxRuntimeError
 
     def put(self, key: str, value: str) -> None:
-        """Have the key hold this value; ranks that wait for it get it."""
+        """Write this value under the key; ranks that wait for the key get it."""
         try:
             self._client.key_value_set(key, value, allow_overwrite=True)
         except self._fault as fault:
             raise _engine_lost(fault) from fault
 
     def get(self, key: str, within: float) -> str | None:
-        """The value of the key, waited for so many seconds; None when it has none by then."""
+        """Return the key's value, after a wait of at most so many seconds; None if it has none."""
         try:
             ms = max(1, round(within * 1000))
             value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
@@ -41,7 +41,7 @@ class Store:
         return value.decode(errors="replace")
 
     def forget(self, key: str) -> None:
-        """Let go of the key, and of every key that begins with it and a slash."""
+        """Delete the key, and every key below it (after a slash)."""
         try:
             self._client.key_value_delete(key)
         except self._fault as fault:

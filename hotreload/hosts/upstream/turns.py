@@ -1,8 +1,8 @@
-"""Keeps the turns of one engine's ranks in step, and runs jobs of ours on all in the same turn.
+"""Keeps the turns of one engine's ranks in step, and runs hotreload's jobs in the same turn on all.
 
-Rank 0 sends the messages of each of its turns to all others, also when there are none: so the nth
-turn of each rank begins with the same messages. What else ranks do (which batch runs, which lane
-has its turn) follows from these alone.
+Rank 0 sends the messages of each of its turns to all others, even if there are none: the nth turn
+of each rank begins with the same messages. The batch that runs, and the lane that has its turn,
+follow from these messages alone.
 """
 
 import pickle
@@ -15,44 +15,44 @@ from typing import Any
 from hotreload.errors import TryAgain
 
 LOOK_MS = 200
-"""Time between two looks of a rank that waits for rank 0's next turn, if it is to stop."""
+"""The time after which a rank that waits for rank 0's next turn looks whether it must stop."""
 
 KEPT_WITHDRAWN = 16
-"""Number of withdrawn steps that are known to a rank that comes late."""
+"""The number of withdrawn steps that a rank remembers, for jobs that it makes ready late."""
 
 Job = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The first message of each turn: one that never came shows."""
+    """The first message of each turn; its number reveals a lost turn."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOrder:
-    """Do the job of this name, in this turn: every rank has one ready."""
+    """The order to do the job of this name in this turn; every rank has it ready."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Do no more jobs of this step: rank 0 has given it up."""
+    """The order to do no more jobs of this step, which rank 0 has given up."""
 
     step: str
 
 
 class OutOfStep(Exception):
-    """This rank missed a turn, or has no job ready that all do; only a new start mends that."""
+    """This rank missed a turn, or has not the ordered job ready; only a new start helps."""
 
 
 class Turns:
-    """The turns of one rank; jobs are made ready by any thread and done by the scheduler's."""
+    """The turns of one rank; any thread makes a job ready, and the scheduler thread does it."""
 
     def __init__(self, scheduler: Any, check_stop: Callable[[], None]) -> None:
-        """`check_stop` raises when the loop is to end: a rank that waits cannot see it else."""
+        """`check_stop` raises if the loop must end; a rank that waits for a turn calls it."""
         self.leads = scheduler.node_rank == 0
         self._check_stop = check_stop
         self._number = 0
@@ -65,14 +65,14 @@ class Turns:
         scheduler._request_dispatcher._mapping += handlers
         if self.leads:
             broadcast = scheduler.broadcast_pyobj
-            scheduler.broadcast_pyobj = lambda received: broadcast(self._with_ours(received))
+            scheduler.broadcast_pyobj = lambda received: broadcast(self._add_own_messages(received))
         else:
-            # Upstream's own never ends, and logs an error every five seconds.
+            # Upstream's own receive never ends, and logs an error every five seconds.
             self._socket = scheduler.subscriber
             scheduler.run_subscriber = self._receive
 
     def make_ready[T](self, name: str, job: Callable[[], T]) -> Future[T]:
-        """Have this rank's job of that name ready; it is done when rank 0 orders it."""
+        """Make this rank's job of that name ready; rank 0's order runs it."""
         future: Future[T] = Future()
         self._ready[name] = job, future
         if _step_of(name) in self._withdrawn:  # this rank comes late
@@ -80,45 +80,45 @@ class Turns:
         return future
 
     def order(self, name: str, may_be_done: Callable[[], bool]) -> None:
-        """Let all ranks do their jobs of that name in the next turn in which they may be done.
+        """Order the job of that name on all ranks, in the next turn in which it may be done.
 
-        Only on rank 0, and only when all have it ready.
+        Only rank 0 calls it, once all have the job ready.
         """
         assert self.leads, "rank 0 decides"
         self._ordered.append((name, may_be_done))
 
     def take_back(self, name: str) -> bool:
-        """Do that job no more; False when it is too late for that."""
+        """Cancel the job of that name; return False if it is too late."""
         return self._ready.pop(name, None) is not None
 
     def withdraw(self, step: str) -> None:
-        """Let no rank wait any more with a job of this step; only on rank 0.
+        """Cancel the waiting jobs of this step on all ranks; only rank 0 calls it.
 
-        It goes the way of the orders: what was ordered before is done before.
+        The cancel is sent as the orders are: jobs that were ordered before it are done before.
         """
         assert self.leads, "rank 0 decides"
         self._to_withdraw.append(step)
 
     @property
     def has_orders(self) -> bool:
-        """True while a message to the others is still due, so that the loop must turn."""
+        """True while a message to the others is due: the loop must turn."""
         return bool(self._ordered or self._to_withdraw)
 
     # --- on the scheduler thread ------------------------------------------------------------------
 
-    def _with_ours(self, received: list[Any]) -> list[Any]:
-        """The messages of a turn of rank 0, with its number and the jobs that are done in it."""
+    def _add_own_messages(self, received: list[Any]) -> list[Any]:
+        """Return the messages of rank 0's turn, with its number and its orders before them."""
         self._number += 1
         withdrawn = [Withdrawn(self._to_withdraw.popleft()) for _ in range(len(self._to_withdraw))]
-        return [Turn(self._number), *self._orders(), *withdrawn, *received]
+        return [Turn(self._number), *self._take_due_orders(), *withdrawn, *received]
 
-    def _orders(self) -> list[TurnOrder]:
+    def _take_due_orders(self) -> list[TurnOrder]:
         orders = []
         while self._ordered and (self._is_taken_back() or self._ordered[0][1]()):
             name, _ = self._ordered.popleft()
             job = self._ready.pop(name, None)
             if job is not None:
-                self._now[name] = job  # from here on it cannot be taken back
+                self._now[name] = job  # from now on it cannot be taken back
                 orders.append(TurnOrder(name))
         return orders
 
@@ -140,7 +140,7 @@ class Turns:
         future.set_running_or_notify_cancel()
         try:
             future.set_result(job())
-        except Exception as fault:  # the caller's, not the engine's: the loop must go on
+        except Exception as fault:  # an error for the caller: the engine's loop must go on
             future.set_exception(fault)
 
     def _withdraw(self, message: Withdrawn) -> None:

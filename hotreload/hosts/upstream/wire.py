@@ -1,7 +1,7 @@
-"""Encrypts the messages of rank 0 in each turn: the others unpickle them, so they must be rank 0's.
+"""Encrypts rank 0's messages to the others: they unpickle them, and must know the sender.
 
-libzmq's CURVE, with a key pair derived from the join secret. A server's public key is never sent:
-only a process that has the secret can send as rank 0, or read its messages.
+The encryption is libzmq's CURVE, with a key pair derived from the join secret. The public key is
+never sent: a process without the secret can neither send as rank 0 nor read its messages.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ PURPOSE = b"hotreload: the key by which rank 0 sends its turns"
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Rank 0's."""
+    """Rank 0's key pair."""
 
     public: bytes
     secret: bytes
@@ -26,7 +26,7 @@ class _Keys:
 
 @contextmanager
 def guard_sockets(join_secret: str | None) -> Iterator[None]:
-    """Construct a scheduler in here: its sockets between hosts want the secret."""
+    """Encrypt the sockets between hosts of a scheduler that is constructed in this block."""
     from sgl_jax.srt.managers import scheduler
 
     if join_secret is None:
@@ -47,7 +47,7 @@ def guard_sockets(join_secret: str | None) -> Iterator[None]:
 
 
 class _GuardedContext:
-    """Stands where upstream makes a socket of a context, just before it binds or connects."""
+    """Makes encrypted sockets, in a context's place; sglang-jax then binds or connects them."""
 
     def __init__(self, context: Any, keys: _Keys, binds: bool) -> None:
         self._context = context
@@ -55,7 +55,7 @@ class _GuardedContext:
         self._binds = binds
 
     def socket(self, kind: Any) -> Any:
-        """A socket that speaks CURVE alone."""
+        """Return a socket that accepts only CURVE."""
         import zmq
 
         made = self._context.socket(kind)

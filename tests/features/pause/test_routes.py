@@ -15,7 +15,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.errors import NotServing
 from hotreload.features.pause.pause import Pause
 from hotreload.features.pause.routes import OF_PAUSES, pause_routes
-from hotreload.hosts.life.follow import FollowerRefusal
+from hotreload.hosts.life.follower import FollowerRefusal
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture

@@ -1,1 +1,1 @@
-"""The checks of `hotreload doctor`, one file for each part of the machine."""
+"""The checks of `hotreload doctor`, one module for each part of the machine."""

@@ -1,4 +1,4 @@
-"""The facts that a check of `hotreload doctor` is given, and the advice that it returns."""
+"""The facts that a check of `hotreload doctor` gets, and the advice that it returns."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,34 +19,34 @@ UNIT_FOLDERS = tuple(Path(f"{top}/systemd/system") for top in ("/etc", "/run", "
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A verdict on one thing, and what to do about it."""
+    """A verdict on one part of the machine, and the remedy."""
 
     verdict: Literal["ok", "warn", "fail"]
     says: str
     todo: str = ""
     configured: bool = True
-    """False where the settings ask for no such thing: a list of all has it, a short one has not."""
+    """False if the settings do not use this part: only the list of all checks shows it."""
 
 
 def not_configured(says: str) -> Advice:
-    """Return the advice on what the settings do not ask for."""
+    """Return the advice on a part that the settings do not use."""
     return Advice("ok", says, configured=False)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the checks are given; each fact is looked up once."""
+    """The facts for all checks; each fact is looked up once."""
 
     settings: Settings
     user: machine.User
-    """The user the daemon runs as."""
+    """The user of the daemon."""
     devices: Sequence[Path]
     ask_jax: bool = False
     units: Sequence[Path] = UNIT_FOLDERS
     mounts: str | None = None
-    """The table of mounts; None for what the kernel says now."""
+    """The table of mounts; None for the kernel's own."""
     unit: str = "hotreload"
-    """The name of the daemon's units, without their kind: hotreload@NAME for one of several."""
+    """The name of the daemon's units without the suffix; hotreload@NAME for one of several."""
 
     @cached_property
     def listener(self) -> str | None:
@@ -55,14 +55,14 @@ class Facts:
 
     @cached_property
     def daemon(self) -> list[holders.Process]:
-        """The processes that serve on the socket, as far as we may look; never systemd itself."""
+        """The processes that serve on the socket, if visible to us; never systemd itself."""
         if self.listener is None:
             return []
         return [each for each in holders.holders(self.listener) if each.name != "systemd"]
 
     @property
     def hub_cache(self) -> Path | None:
-        """The folder of downloads; None when the source is not a hub."""
+        """The folder of downloads; None if the source is no hub."""
         settings = self.settings
         if settings.source.kind != "huggingface":
             return None
@@ -70,7 +70,7 @@ class Facts:
 
     @cached_property
     def weights_bytes(self) -> int | None:
-        """The size of a set of weights, by the model's files or by what came from the hub."""
+        """The size of a set of weights, by the model's files or by the downloads."""
         model, cache, repo = self.settings.engine.model, self.hub_cache, self.settings.source.repo
         if model is not None:
             return _size(model.glob(WEIGHT_FILES)) or None
@@ -86,11 +86,11 @@ Check = Callable[[Facts], Advice]
 def _size(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        with suppress(FileNotFoundError):  # a link to nothing
+        with suppress(FileNotFoundError):  # a broken link
             total += file.stat().st_size
     return total
 
 
 def find_existing(path: Path) -> Path:
-    """Return the path, or the nearest folder above it that is there."""
+    """Return the path, or the nearest folder above it that exists."""
     return next(each for each in (path, *path.absolute().parents) if each.exists())

@@ -1,8 +1,7 @@
-"""All checks of `hotreload doctor` in their order; here those of settings, devices, engine
-and sockets.
+"""Runs all checks of `hotreload doctor` in order; has those of settings, devices, engine, sockets.
 
-The checks look and change nothing. They do not connect to the daemon's socket either: that may
-start it.
+The checks change nothing. They do not connect to the daemon's socket: a connection may start the
+daemon.
 """
 
 import os
@@ -56,7 +55,7 @@ print(*found, sep=", ")"""
 
 
 def check_settings(facts: Facts) -> Advice:
-    """Do the settings say all that `serve` needs?"""
+    """Check that the settings have all that `serve` needs."""
     if missing := [*missing_to_serve(facts.settings)]:
         where = "in the file that --config names; `hotreload check-config --defaults` prints one"
         return Advice("fail", "; ".join(missing), f"set it {where}")
@@ -64,7 +63,7 @@ def check_settings(facts: Facts) -> Advice:
 
 
 def check_devices(facts: Facts) -> Advice:
-    """Is there an accelerator, and may the daemon open it?"""
+    """Check for an accelerator, and that the daemon may open it."""
     wants_one = facts.settings.engine.device in ("tpu", "gpu")
     if not facts.devices:
         says = "there is no /dev/accel*, no /dev/vfio/* and no /dev/nvidia*"
@@ -86,7 +85,7 @@ def check_devices(facts: Facts) -> Advice:
 
 
 def check_device_free(facts: Facts) -> Advice:
-    """Does another process than the daemon hold the accelerator?"""
+    """Check that no other process than the daemon holds the accelerator."""
     held = {node: list(holders.holders(node)) for node in facts.devices}
     ours = {process for by in held.values() for process in by if process in facts.daemon}
     strangers = {node: [each for each in by if each not in ours] for node, by in held.items()}
@@ -100,9 +99,9 @@ def check_device_free(facts: Facts) -> Advice:
 
 
 def check_engine(facts: Facts) -> Advice:
-    """Is a supported release installed, beside a jax that it can be imported with?
+    """Check for a supported release of sglang-jax, and for a jax with which it can be imported.
 
-    The import takes seconds and works for a tested pair of versions, so only others are tried.
+    The import takes seconds, and works for every tested pair of versions: only others are tried.
     """
     untested = why_untested()
     engine = installed("sglang-jax")
@@ -118,7 +117,7 @@ def check_engine(facts: Facts) -> Advice:
 
 
 def _can(engine: str) -> str:
-    """Say what sets this release apart from others."""
+    """Return the abilities of this release that others lack."""
     can = SUPPORTED[engine].can
     words = {"has": [name for name in can if can[name]], "lacks": [n for n in can if not can[n]]}
     said = (f"it {verb} {', '.join(names)}" for verb, names in words.items() if names)
@@ -126,7 +125,7 @@ def _can(engine: str) -> str:
 
 
 def _import_fault() -> str | None:
-    """Return the last line of what ends an import of the engine; None where it works."""
+    """Return the last line of the error of the engine's import; None if it works."""
     told = _run_apart(IMPORT_ENGINE, IMPORT_SECONDS)
     if told is None:
         return f"its import does not end in {IMPORT_SECONDS:g} s"
@@ -134,7 +133,7 @@ def _import_fault() -> str | None:
 
 
 def _run_apart(program: str, within: float) -> "subprocess.CompletedProcess[str] | None":
-    """Run a program in a Python of its own; None when it does not end within the time."""
+    """Run a program in a new Python process; return None if it does not end within the time."""
     command = [sys.executable, "-c", program]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
@@ -147,7 +146,7 @@ def _last_words(told: "subprocess.CompletedProcess[str]") -> str:
 
 
 def check_jax(facts: Facts) -> Advice:
-    """Does JAX find the devices? It is asked in a process of its own, because it takes them."""
+    """Check that JAX finds the devices, in a new process, since JAX takes them."""
     if not facts.ask_jax:
         return Advice("ok", "JAX was not asked; --jax asks it (not while a daemon runs)")
     told = _run_apart(ASK_JAX, DEVICE_SECONDS)
@@ -179,7 +178,7 @@ def _advise_device(facts: Facts, platform: str, count: int, found: str) -> Advic
 
 
 def check_socket(facts: Facts) -> Advice:
-    """Can the daemon listen on the unix socket, or does a process listen there already?"""
+    """Check that the daemon can listen on the unix socket, or listens there already."""
     path = facts.settings.server.socket
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         todo = "set [server] socket to a shorter path"
@@ -196,7 +195,7 @@ def check_socket(facts: Facts) -> Advice:
 
 
 def check_ports(facts: Facts) -> Advice:
-    """Are the TCP ports free that the daemon is to listen on?"""
+    """Check that the daemon's TCP ports are free."""
     settings = facts.settings
     named = {"[server] tcp": settings.server.tcp, "[metrics] address": settings.metrics.address}
     ports = {name: at for name, at in named.items() if at and not at.endswith(":0")}
@@ -232,7 +231,7 @@ def _may_be_made(facts: Facts, path: Path) -> Advice:
 
 
 def check_user(facts: Facts) -> Advice:
-    """Whose rights are the others' answers about?"""
+    """Return the advice that names the user whose rights the other checks are about."""
     name, own = facts.user.name, machine.user_called(None)
     says = f"what may be read and written is judged for {name}"
     if own is None or name != own.name:
@@ -272,11 +271,11 @@ CHECKS: dict[str, Check] = {
     "memory limit": check_memory_limits,
     "clock": check_clock,
 }
-"""Each check makes one line; the lines come in this order."""
+"""The checks; each has one line, in this order."""
 
 
 def examine(facts: Facts) -> dict[str, Advice]:
-    """Run every check; a check that raises becomes advice, too."""
+    """Run every check and yield its advice; an error of a check becomes advice, too."""
     return {name: _make_folder(check, facts) for name, check in CHECKS.items()}
 
 

@@ -1,7 +1,7 @@
-"""Checks of `hotreload doctor` for an engine over several hosts: can they meet?
+"""Checks of `hotreload doctor` for an engine over several hosts, and their meeting.
 
-With `--meet` they do so without the engine, on its ports, and compare what they have: where they do
-not all come, JAX ends the process without saying who is missing.
+With `--meet` the hosts meet on the engine's ports, without the engine, and compare their facts. In
+a start JAX would end the process of each host without naming the missing ones.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from ipaddress import ip_address
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.facts import holders
-from hotreload.hosts.life.agreement import differences, to_agree_on
+from hotreload.hosts.life.agreement import find_differences, list_facts
 from hotreload.hosts.life.rank_group import ranks_of
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.kinds import ports_of_a_meeting
@@ -23,18 +23,18 @@ from hotreload.settings.kinds import ports_of_a_meeting
 REACH_SECONDS = 3.0
 KNOCK_SECONDS = 0.2
 REPLY_SECONDS = 10.0
-"""The longest time that rank 0 may take to answer once its own is over."""
+"""The longest wait for rank 0's answer after the end of its own wait."""
 LONGEST_LINE = 2**20
 
 Words = Mapping[str, str]
 Came = tuple[int, Words, Sequence[int]]
-"""A rank, what it has, and the ports of rank 0 that it does not reach."""
+"""A rank that came: its number, its facts, and the ports of rank 0 that it cannot reach."""
 
 ONE_HOST = not_configured("the engine lies on this host alone")
 
 
 def check_hosts(facts: Facts) -> Advice:
-    """Is rank 0's address one that the hosts can meet at?"""
+    """Check that the hosts can meet at rank 0's address."""
     ranks = ranks_of(facts.settings)
     if ranks is None:
         return ONE_HOST
@@ -48,7 +48,7 @@ def check_hosts(facts: Facts) -> Advice:
 
 
 def check_host_ports(facts: Facts) -> Advice:
-    """Are the ports of a meeting guarded? A program that reaches them can run on every host."""
+    """Check that the ports of a meeting are guarded: whoever reaches them can run code on hosts."""
     ranks = ranks_of(facts.settings)
     if ranks is None:
         return ONE_HOST
@@ -63,11 +63,11 @@ def check_host_ports(facts: Facts) -> Advice:
 
 
 def check_meeting(facts: Facts, within: float) -> Advice:
-    """Do all hosts come, and have the same of all that must be the same?"""
+    """Check that all hosts come, and that they share all facts that must be alike."""
     ranks = ranks_of(facts.settings)
     if ranks is None:
         raise ConfigError("--meet is for an engine over several hosts, and [engine] nnodes is 1")
-    wrong = asyncio.run(meet(ranks, to_agree_on(facts.settings), within))
+    wrong = asyncio.run(meet(ranks, list_facts(facts.settings), within))
     if wrong:
         todo = "run this on all hosts at once, while their daemons are stopped"
         return Advice("fail", "; ".join(wrong), todo)
@@ -112,7 +112,7 @@ def _is_ours(address: str) -> bool:
 
 
 async def meet(ranks: Ranks, own: Words, within: float) -> list[str]:
-    """Wait for the others for so many seconds; return each fault in a sentence."""
+    """Meet the other hosts within so many seconds; return a sentence for each fault."""
     if not ranks.leads:
         return await _follow(ranks, own, within)
     host = _Host(ranks, own)
@@ -124,7 +124,7 @@ async def meet(ranks: Ranks, own: Words, within: float) -> list[str]:
 
 
 class _Host:
-    """Admit the other ranks on rank 0, compare, and send all of them the findings."""
+    """Rank 0's side of the meeting: it compares the other ranks, and sends them the faults."""
 
     def __init__(self, ranks: Ranks, own: Words) -> None:
         self._ranks = ranks
@@ -134,7 +134,7 @@ class _Host:
         self._all_are_here = asyncio.Event()
 
     async def receive(self, within: float) -> list[str]:
-        """Wait until all ranks are here, and send them the faults."""
+        """Wait until all ranks have come; send them the faults, and return these."""
         with ExitStack() as open_ports:
             for host, port in ports_of_a_meeting(self._ranks.address):
                 server = await asyncio.start_server(self._let_in, host, port, limit=LONGEST_LINE)
@@ -148,12 +148,12 @@ class _Host:
     async def _tell(self, found: list[str], writer: StreamWriter) -> None:
         writer.write(f"{json.dumps(found)}\n".encode())
         writer.close()
-        with suppress(OSError):  # it has gone by itself
+        with suppress(OSError):  # the rank has left already
             await asyncio.wait_for(writer.wait_closed(), REPLY_SECONDS)
 
     async def _let_in(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._writers.append(writer)
-        with suppress(ValueError, TypeError, OSError):  # a stranger, or one that only looks
+        with suppress(ValueError, TypeError, OSError):  # a stranger, or a check of the port
             rank, theirs, closed = json.loads(await reader.readline())
             self._came.append((int(rank), dict(theirs), list(closed)))
         if {rank for rank, *_ in self._came} >= set(self._ranks.others):
@@ -161,7 +161,7 @@ class _Host:
 
 
 def compare_ranks(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[str]:
-    """List the faults of the ranks that reached rank 0, and the ranks that did not."""
+    """Return the faults of the ranks that reached rank 0, and name those that did not."""
     numbers = [rank for rank, *_ in came]
     for rank in ranks.others:
         if rank not in numbers:
@@ -171,7 +171,7 @@ def compare_ranks(ranks: Ranks, own: Words, came: Sequence[Came]) -> Iterator[st
     for rank, theirs, closed in came:
         if rank not in ranks.others:
             yield f"a host came as rank {rank}, of {ranks.count}"
-        for difference in differences(own, theirs):
+        for difference in find_differences(own, theirs):
             yield f"rank {rank}: {difference} (here is rank 0)"
         for port in closed:
             yield f"rank {rank} does not reach port {port} of rank 0"
@@ -196,7 +196,7 @@ async def _follow(ranks: Ranks, own: Words, within: float) -> list[str]:
 
 
 async def _connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
-    """Connect, as soon as a process listens there."""
+    """Return a connection, made as soon as a process listens there."""
     while True:
         with suppress(OSError):
             return await asyncio.open_connection(host, port, limit=LONGEST_LINE)
@@ -206,7 +206,7 @@ async def _connect(host: str, port: int) -> tuple[StreamReader, StreamWriter]:
 async def _can_reach(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), REPLY_SECONDS)
-    except OSError:  # a deadline that is over is one, too
+    except OSError:  # TimeoutError is one, too
         return False
     writer.close()
     return True

@@ -22,7 +22,7 @@ STA_UNSYNC, TIME_ERROR = 0x40, 5
 
 
 def check_folders(facts: Facts) -> Advice:
-    """Can the daemon read the model and the checkpoints, and write its state?"""
+    """Check that the daemon can read the model and the checkpoints, and write its state."""
     settings, user = facts.settings, facts.user
     readable = [p for p in (settings.engine.model, settings.source.path) if p is not None]
     for path in readable:
@@ -42,7 +42,7 @@ def check_folders(facts: Facts) -> Advice:
 
 
 def check_model(facts: Facts) -> Advice:
-    """Do the model's files make a model that can be served?"""
+    """Check that the model's files make a model that can be served."""
     model, boot = facts.settings.engine.model, facts.settings.engine.boot
     if model is None:
         return _no_model(facts)
@@ -72,13 +72,13 @@ def _no_model(facts: Facts) -> Advice:
 
 
 def _tokenizer(facts: Facts) -> Path | None:
-    """Return where [engine.args] says that the tokenizer lies."""
+    """Return the tokenizer's folder by [engine.args]."""
     path = facts.settings.engine.args.get("tokenizer_path")
     return Path(path) if isinstance(path, str) else None
 
 
 def check_source_file_system(facts: Facts) -> Advice:
-    """Check whether inotify shows this machine the writes of others to the watched folder."""
+    """Check that inotify reports other machines' writes to the watched folder."""
     folder = facts.settings.source.path
     if folder is None or not folder.exists():
         return not_configured("no folder is watched")
@@ -91,7 +91,7 @@ def check_source_file_system(facts: Facts) -> Advice:
 
 
 def check_state_file_system(facts: Facts) -> Advice:
-    """Does the state survive a reboot?"""
+    """Check that the state survives a reboot."""
     state = facts.settings.state.directory
     kind = mount_of(find_existing(state), facts.mounts).kind
     if kind in FORGETFUL:
@@ -101,7 +101,7 @@ def check_state_file_system(facts: Facts) -> Advice:
 
 
 def check_state_free(facts: Facts) -> Advice:
-    """Does another daemon than the one on our socket use the state folder?"""
+    """Check that no other daemon than that of the socket uses the state folder."""
     state = facts.settings.state.directory
     users = list(holders.holders(os.path.realpath(state / state_lock.LOCK)))
     others = [each for each in users if each not in facts.daemon]
@@ -116,22 +116,22 @@ def check_state_free(facts: Facts) -> Advice:
 
 
 def check_token(facts: Facts) -> Advice:
-    """Does the hub's token reach the daemon alone?"""
+    """Check that only the daemon can read the hub's token."""
     return _secret(facts, facts.settings.source.token_file, "hub token")
 
 
 def check_join_secret(facts: Facts) -> Advice:
-    """Does the secret of the hosts reach the daemon alone?"""
+    """Check that only the daemon can read the hosts' join secret."""
     return _secret(facts, facts.settings.engine.join_secret_file, "join secret")
 
 
 def check_webhook(facts: Facts) -> Advice:
-    """Does the webhook's secret reach the daemon alone?"""
+    """Check that only the daemon can read the webhook's secret."""
     return _secret(facts, facts.settings.source.webhook, "webhook secret")
 
 
 def check_api_keys(facts: Facts) -> Advice:
-    """Do the API keys reach the daemon alone; and does an open address want some?"""
+    """Check that only the daemon can read the API keys, and that an open address has some."""
     server = facts.settings.server
     if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"
@@ -140,12 +140,12 @@ def check_api_keys(facts: Facts) -> Advice:
 
 
 def check_admin_keys(facts: Facts) -> Advice:
-    """Do the admin keys reach the daemon alone?"""
+    """Check that only the daemon can read the admin keys."""
     return _secret(facts, facts.settings.server.admin_keys_file, "admin key")
 
 
 def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
-    """A file that the daemon must read and others must not; install-unit may pass it on."""
+    """Check a file that only the daemon may read; the units may pass it on."""
     if path is None:
         return not_configured(f"no {what} is configured")
     if not path.is_file():
@@ -168,7 +168,7 @@ def _reaches_the_daemon(facts: Facts, path: Path) -> Advice:
 
 
 def check_clock(facts: Facts) -> Advice:
-    """Is the clock right? Checkpoints without a step number are ordered by their times."""
+    """Check the clock: checkpoints without a step number are ordered by their times."""
     ahead = _newest(facts.settings.source.path) - time.time()
     if ahead > 60:
         says = f"a checkpoint was changed {ahead:.0f} s in the future"
@@ -182,13 +182,13 @@ def _newest(folder: Path | None) -> float:
     newest = 0.0
     if folder is not None and folder.is_dir():
         for each in folder.iterdir():
-            with suppress(FileNotFoundError):  # a link to nothing
+            with suppress(FileNotFoundError):  # a broken link
                 newest = max(newest, each.stat().st_mtime)
     return newest
 
 
 def clock_is_unsynchronised() -> bool:
-    """True if adjtimex(2) says so; asking with no mode set changes nothing."""
+    """Return whether adjtimex(2) reports an unsynchronised clock; the call changes nothing."""
     timex = (ctypes.c_long * 64)()
     state = ctypes.CDLL(None).adjtimex(timex)
     status = ctypes.c_int.from_buffer(timex, 5 * ctypes.sizeof(ctypes.c_long)).value

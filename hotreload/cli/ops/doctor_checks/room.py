@@ -1,4 +1,4 @@
-"""Checks of `hotreload doctor`: is there enough disk, memory and inotify?"""
+"""Checks of `hotreload doctor` for disk, memory, open files and inotify."""
 
 import os
 import shutil
@@ -15,16 +15,16 @@ INOTIFY = Path("/proc/sys/fs/inotify")
 MOST_FOLDERS = 20_000
 FEWEST_WATCHES = 8192
 FILES_OF_OURS = 256
-"""Files, sockets and libraries of an engine, and room for a checkpoint's."""
+"""The open files of a daemon beside its clients: engine, sockets, libraries, a checkpoint."""
 GIB = 2**30
 BESIDE_WEIGHTS = 8 * GIB
-"""Host memory that a daemon may take beside weights: JAX, what it compiles, requests, libraries."""
+"""Host memory of a daemon beside its weights: JAX, compiled programs, requests, libraries."""
 COMMITS_KEPT = 3
-"""Commits a hub's cache holds: the live, the previous and the wanted one."""
+"""The commits in a hub's cache: the live, the previous and the wanted one."""
 
 
 def check_open_files(facts: Facts) -> Advice:
-    """May the daemon open enough files for all its clients and for the engine?"""
+    """Check that the daemon may open enough files for its clients and the engine."""
     daemon = facts.daemon[0].pid if facts.daemon else None
     installed = None if daemon else machine.unit_limit("LimitNOFILE", facts.units, facts.unit)
     most = installed or machine.most_files(daemon or "self")
@@ -41,7 +41,7 @@ def check_open_files(facts: Facts) -> Advice:
 
 
 def check_inotify(facts: Facts) -> Advice:
-    """May one more process of this user watch folders, and as many as there are?"""
+    """Check that one more process of this user may watch folders, and as many as needed."""
     folder = facts.settings.source.path
     watches, instances = (
         int((INOTIFY / name).read_text()) for name in ("max_user_watches", "max_user_instances")
@@ -61,14 +61,14 @@ def check_inotify(facts: Facts) -> Advice:
 
 
 def _for_good(name: str, value: int) -> str:
-    """Say how to set a limit for good: what `sysctl` alone sets is forgotten at a reboot."""
+    """Return the commands that set a limit for good; `sysctl -w` alone is lost at a reboot."""
     line = f"fs.inotify.{name} = {value}"
     file = "/etc/sysctl.d/60-hotreload.conf"
     return f"echo '{line}' >>{file} && sysctl --system (until then the folder is polled)"
 
 
 def check_disk(facts: Facts) -> Advice:
-    """Is there room for the private copy that is made of each checkpoint?"""
+    """Check that there is room for the private copy of a checkpoint."""
     state, need = facts.settings.state.directory, facts.weights_bytes
     free = shutil.disk_usage(find_existing(state)).free
     if need is None:
@@ -82,7 +82,7 @@ def check_disk(facts: Facts) -> Advice:
 
 
 def check_cache(facts: Facts) -> Advice:
-    """May the daemon download from the hub, and is there room for it?"""
+    """Check that the daemon may write the hub's cache, and that there is room for downloads."""
     cache, user, need = facts.hub_cache, facts.user, facts.weights_bytes
     if cache is None:
         return not_configured("nothing is downloaded")
@@ -101,19 +101,19 @@ def check_cache(facts: Facts) -> Advice:
 
 
 def _systemd_makes(path: Path) -> bool:
-    """True if systemd will make the folder: by StateDirectory= or CacheDirectory= of our unit."""
+    """Return whether StateDirectory= or CacheDirectory= of the unit will make the folder."""
     ours = (Path("/var/lib/hotreload"), Path("/var/cache/hotreload"))
     return any(each in (path, *path.parents) and not each.exists() for each in ours)
 
 
 def _unknown(says: str) -> Advice:
-    """Advice when no weights show how large a checkpoint is, in the model or from the hub."""
+    """Return the advice if neither model nor downloads show a checkpoint's size."""
     todo = "compare it with the size of a checkpoint; here none is to be seen yet"
     return Advice("warn", says, todo)
 
 
 def check_memory(facts: Facts) -> Advice:
-    """Is there enough host memory to stage a checkpoint? Attempts look at device memory."""
+    """Check the host memory for staging a checkpoint; attempts check the device's memory."""
     one = facts.weights_bytes
     free = host_bytes_free(facts.daemon[0].pid if facts.daemon else "self")
     if one is None:
@@ -130,25 +130,25 @@ def check_memory(facts: Facts) -> Advice:
 
 
 def _sets_on_host(facts: Facts) -> int:
-    """Count the sets of weights that the host must hold beside what it holds now.
+    """Return the number of sets of weights that the host must hold beside those it holds now.
 
-    The loader's set, which waits there if `memory` says so, and one that is kept there for a
-    rollback; on a CPU also all that may be on the device, except the set that is live already.
+    They are the loader's set, which may wait there by [reload] memory, and one kept for a
+    rollback; on a CPU also all sets of the device but the live one.
     """
     reload = facts.settings.reload
     kept = 1 if reload.keep_previous == "host" else 0
     if facts.devices and facts.settings.engine.device != "cpu":
         return 1 + kept
-    # What waits on the host was loaded beside the loader's set, as where two are on the device.
-    # As many as there is memory for need no more than two.
+    # A set that waits on the host was loaded beside the loader's set: that makes two.
+    # `sets = "auto"` needs no more than two.
     loading = 2 if reload.memory == "host" or reload.sets == BY_MEMORY else reload.sets
     return loading + kept + (0 if facts.daemon else 1)
 
 
 def memory_limits(facts: Facts) -> MemoryLimits | str:
-    """Reckon how much host memory a daemon needs at most, with room; or say why it cannot be.
+    """Return the limits of a daemon's host memory, or the reason why they are unknown.
 
-    It is slowed down once it holds all that it may need at a time, and killed one set later.
+    The daemon is slowed down above all that it may need at a time, and killed one set later.
     """
     one = facts.weights_bytes
     if one is None:
@@ -160,7 +160,7 @@ def memory_limits(facts: Facts) -> MemoryLimits | str:
 
 
 def check_memory_limits(facts: Facts) -> Advice:
-    """Is the unit's limit on memory, if it has one, as large as the daemon may need?"""
+    """Check that the unit's limit on memory, if any, is as large as the daemon may need."""
     limits, most = memory_limits(facts), machine.unit_limit("MemoryMax", facts.units, facts.unit)
     if isinstance(limits, str):
         return not_configured(f"no limit on the unit's memory is reckoned: {limits}")
@@ -183,7 +183,7 @@ def _gib(size: int) -> str:
 
 
 def _bytes(size: int) -> str:
-    """A size in the largest unit of which it has some."""
+    """Return a size in the largest unit that fits."""
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

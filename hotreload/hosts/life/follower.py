@@ -1,7 +1,7 @@
 """A rank that follows: holds its part of the engine, and does each step that rank 0 sends.
 
-It decides nothing. It has its own source, checks, ledger, status and metrics; if a step fails here,
-rank 0 gets the reason, and no rank does the step.
+It decides nothing. It has a source, checks, a ledger, a status and metrics of its own. If a step
+fails on it, rank 0 gets the reason, and no rank does the step.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Publish, Warmup
 from hotreload.facts.heap import STARTING, keep_what_is_there
-from hotreload.hosts.bounds import live_of, revision_of
-from hotreload.hosts.engine.joined import Joined
+from hotreload.hosts.bounds import parse_live, parse_revision
+from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_to_agree_on
+from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_facts
 from hotreload.hosts.life.rank_group import Lose, meet
 from hotreload.hosts.steps import About, StepFollower, take_part
 from hotreload.hosts.upstream.ranks import Ranks
@@ -45,8 +45,8 @@ from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
 NOT_RANK_0 = "not_rank_0"
 
 
-class Follow(StepFollower[RankEngine]):
-    """One life of such a rank."""
+class FollowerLife(StepFollower[RankEngine]):
+    """One life of a follower: it does rank 0's steps until rank 0 leaves or the engine is lost."""
 
     def __init__(
         self,
@@ -69,22 +69,22 @@ class Follow(StepFollower[RankEngine]):
         self._checking = checking
         self._attempts = attempts
         self._rules = rules_of(settings)
-        self._shows = FollowerStatus(slot, Mode(settings.reload.mode), attempts.publish)
+        self._status = FollowerStatus(slot, Mode(settings.reload.mode), attempts.publish)
         self._lose = lose
         self._started = started
         self._copies = AsyncExitStack()
-        """The private copy that the engine is built from, until it is."""
+        """The private copy from which the engine is built; freed after the build."""
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
         self._is_built = asyncio.Event()
         self._last: Checkpoint | None = None
-        """The checkpoint prepared last. What went live before it has its place in the ledger."""
+        """The checkpoint prepared last; the ledger has the folders of earlier ones."""
         self._is_live = False
 
     async def run(self) -> NoReturn:
-        """Follow until rank 0 goes or the engine is lost: EngineLost says which."""
+        """Do rank 0's steps until it leaves or the engine is lost: EngineLost says which."""
         within = self._settings.engine.join_timeout
         async with meet(self._ranks, within, self._lose) as (joined, _):
-            self._joined: Joined = joined
+            self._joined: JoinedRanks = joined
             following = Follower(joined.store, self._ranks.own).follow(partial(take_part, self))
             try:
                 async with asyncio.TaskGroup() as tasks:
@@ -96,7 +96,7 @@ class Follow(StepFollower[RankEngine]):
         raise AssertionError("nothing else ends it")
 
     def lose(self, why: EngineLost) -> None:
-        """Count this rank's part of the engine as lost."""
+        """Mark this rank's part of the engine as lost."""
         if self._own is not None:
             self._own.lose(str(why))
 
@@ -122,17 +122,16 @@ class Follow(StepFollower[RankEngine]):
     # --- the start -------------------------------------------------------------------------------
 
     async def introduce(self) -> About:
-        """Say the versions and settings that all must have, and which numbers are given."""
+        """Return the facts that all ranks must share, and the last number of a generation."""
         numbers = str(self._attempts.ledger.next_number - 1)
-        return {**await read_to_agree_on(self._settings), NUMBERS_GIVEN: numbers}
+        return {**await read_facts(self._settings), NUMBERS_GIVEN: numbers}
 
     async def prepare_start(self, about: About) -> None:
-        """Fetch and check the checkpoint that rank 0 would start with, and copy it to a private
-        folder."""
+        """Fetch and check rank 0's candidate for the start, and copy it to a private folder."""
         if self._own is not None:
-            raise EngineLost("rank 0 begins anew, and here an engine is built")
+            raise EngineLost("rank 0 begins anew, and this rank has built an engine")
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
-        revision = revision_of(about)
+        revision = parse_revision(about)
         checkpoint = await self._prepare(revision, pass_no_failpoint)
         model = self._settings.engine.model or checkpoint.path
         progress = self._attempts.progress_of(revision, pass_no_failpoint)
@@ -140,7 +139,7 @@ class Follow(StepFollower[RankEngine]):
         self._made_from = checkpoint, await self._copies.enter_async_context(copied)
 
     async def build(self) -> None:
-        """Build this rank's part of the engine, from what was prepared."""
+        """Build this rank's part of the engine from the prepared checkpoint."""
         assert self._made_from is not None, "it is prepared before it is built"
         (checkpoint, asked), self._made_from = self._made_from, None
         progress = self._attempts.progress_of(checkpoint.revision, pass_no_failpoint)
@@ -180,13 +179,13 @@ class Follow(StepFollower[RankEngine]):
         return checkpoint
 
     async def _fetch(self, revision: Revision) -> Path:
-        """The folder of the model is none that a source knows."""
+        """Return the revision's folder: [engine] model, which no source has, or the source's."""
         model = self._settings.engine.model
         if model is not None and model.name == revision.label:
             try:
                 if await revision_of_model(model) == revision:
                     return model
-            except HotReloadError:  # no weights in it, or none that can be read: so it is not meant
+            except HotReloadError:  # it has no readable weights: the source may have the revision
                 pass
         try:
             return await self._source.fetch(revision)
@@ -194,7 +193,7 @@ class Follow(StepFollower[RankEngine]):
             raise SourceUnavailable(await self._why_gone(revision, str(gone))) from gone
 
     async def _why_gone(self, revision: Revision, otherwise: str) -> str:
-        """Rank 0's folder of this name may not be this host's."""
+        """Return the reason of a failed fetch: this host may have other bytes of that name."""
         try:
             here = await self._source.resolve(revision.label)
         except HotReloadError:
@@ -211,7 +210,7 @@ class Follow(StepFollower[RankEngine]):
     async def record(self, about: About) -> None:
         """Record the generation that is live on all ranks, under the number that rank 0 gave it."""
         ledger, own = self._attempts.ledger, self.own.live
-        live = live_of(about, own)
+        live = parse_live(about, own)
         if own.fingerprint != live.fingerprint:
             words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
             raise EngineLost(words)
@@ -220,7 +219,7 @@ class Follow(StepFollower[RankEngine]):
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
         self._attempts.record_live(live, path)
-        self._shows(self.own, live)
+        self._status(self.own, live)
         self._is_live = True
         why = await self._attempts.save()
         if why is not None:
@@ -228,7 +227,7 @@ class Follow(StepFollower[RankEngine]):
 
 
 class FollowerStatus:
-    """Open the gate, to which no request comes, and publish the live generation behind it."""
+    """A follower's status: its gate, which gets no request, and the live generation behind it."""
 
     def __init__(self, slot: ServingSlot, wished: Mode, publish: Publish) -> None:
         self._slot = slot
@@ -238,7 +237,7 @@ class FollowerStatus:
         self._replica: Replica[RunningEngine] | None = None
 
     def __call__(self, engine: RankEngine, live: Generation) -> None:
-        """This is live now, in this rank's part of the engine."""
+        """Publish the generation that is live now in this rank's part of the engine."""
         if self._replica is None:
             chosen = choose_mode(self._wished, engine)
             self._replica = Replica(engine, self._gate, live, chosen.mode)
@@ -253,7 +252,7 @@ class FollowerStatus:
 
 
 class FollowerRefusal:
-    """Stands where rank 0 has its gate and takes orders, on a follower: one refusal for all."""
+    """A follower's refusal of requests and orders, in the place of rank 0's gate and operator."""
 
     lets_in = False
 
@@ -269,33 +268,33 @@ class FollowerRefusal:
 
     @contextmanager
     def lend_preparer(self) -> Iterator[RunningEngine]:
-        """Refuse: only rank 0 answers requests."""
+        """Refuse the request: rank 0 answers it."""
         self._refuse()
         yield
 
     @asynccontextmanager
     async def admit(self, asked: Conditions = UNCONDITIONAL) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse: only rank 0 answers requests."""
+        """Refuse the request: rank 0 answers it."""
         self._refuse()
         yield
 
     @asynccontextmanager
     async def inspect(self) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse: only rank 0 answers requests."""
+        """Refuse the request: rank 0 answers it."""
         self._refuse()
         yield
 
     def check_answers_here(self) -> NoReturn:
-        """Refuse it: rank 0 lets requests in."""
+        """Refuse: rank 0 admits requests."""
         self._refuse()
 
     async def wait_until_empty(self, within: float) -> None:
         """Return at once: no request is inside."""
 
     def engines(self) -> NoReturn:
-        """Refuse: only rank 0 answers requests."""
+        """Refuse: a follower has no engine of its own to look at."""
         self._refuse()
 
     def operator(self) -> NoReturn:
-        """Refuse it: rank 0 decides."""
+        """Refuse the order: rank 0 decides."""
         self._refuse()

@@ -1,6 +1,6 @@
-"""`RunningEngine` on rank 0: a change of its own part of the engine is made on all ranks.
+"""The engine of several ranks, on rank 0: a `RunningEngine` whose changes are made on all ranks.
 
-Changes go over all ranks; requests, and the facts of the engine, are rank 0's own.
+Requests and facts of the engine are those of rank 0's own part.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits
 from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
-from hotreload.hosts.bounds import words_of
+from hotreload.hosts.bounds import revision_fields
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.steps import (
     EXCHANGE,
@@ -46,11 +46,8 @@ from hotreload.types import (
 )
 
 
-class OverRanks:
-    """The engine of several ranks as the core knows one.
-
-    What its verbs promise stands in `core.ports.Engine`.
-    """
+class EngineOverRanks:
+    """The engine of several ranks; `core.ports.Engine` has the promises of its methods."""
 
     def __init__(self, own: RankEngine, chair: Chair, seconds: StepSeconds) -> None:
         self._own = own
@@ -61,10 +58,10 @@ class OverRanks:
     # --- what all ranks do ------------------------------------------------------------------------
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Have every rank load its share; what they load has one fingerprint."""
-        async with self._ranks.step(STAGE, words_of(checkpoint.revision)) as step:
+        """Load a checkpoint, each rank its share; TryAgain unless all have one fingerprint."""
+        async with self._ranks.step(STAGE, revision_fields(checkpoint.revision)) as step:
             work, free = partial(self._own.stage, checkpoint), self._own.release
-            staged, ballots = await step.all_did(work, free=free)
+            staged, ballots = await step.do_everywhere(work, free=free)
             try:
                 check_same(ballots, "fingerprint", staged.fingerprint)
             except HotReloadError:
@@ -74,32 +71,32 @@ class OverRanks:
             return staged
 
     async def prove(self, staged: Staged) -> None:
-        """Ask staged weights the canary prompts; every rank computes the answers."""
+        """Send the canary prompts to staged weights; every rank computes the answers."""
         async with self._ranks.step(PROVE, self._set_name(staged)) as step:
-            await step.all_did(partial(self._own.prove, staged))
+            await step.do_everywhere(partial(self._own.prove, staged))
 
     async def flip(self, staged: Staged) -> Staged:
-        """Have `staged` answer new requests from one turn of all ranks on."""
+        """Make `staged` answer new requests, from the same turn on all ranks; return the last."""
         async with self._ranks.step(FLIP, self._set_name(staged)) as step:
-            before, _ = await step.all_did(partial(self._own.flip, staged), staged)
+            before, _ = await step.do_everywhere(partial(self._own.flip, staged), staged)
             return before
 
     async def exchange(self, staged: Staged) -> Staged:
-        """Make `staged` live on all ranks in one turn, and return what was live."""
+        """Make `staged` live on all ranks in one turn, and return the weights before."""
         async with self._ranks.step(EXCHANGE, self._set_name(staged)) as step:
-            before, _ = await step.all_did(partial(self._own.exchange, staged), staged)
+            before, _ = await step.do_everywhere(partial(self._own.exchange, staged), staged)
             return before
 
     async def scrub(self) -> None:
-        """Overwrite all that failed weights computed, on every rank."""
+        """Overwrite everything that failed weights computed, on every rank."""
         async with self._ranks.step(SCRUB) as step:
-            await step.all_did(self._own.scrub)
+            await step.do_everywhere(self._own.scrub)
 
     async def retire(self, staged: Staged) -> None:
-        """Wait until nothing is under way under weights on which no request holds a lease."""
+        """Wait until no request is under way under these weights; none holds a lease on them."""
         async with self._ranks.step(RETIRE, self._set_name(staged)) as step:
-            await step.others_did()
-            # Others may take their steps meanwhile.
+            await step.collect_votes()
+            # Other steps may come meanwhile.
             ending = asyncio.create_task(self._own.retire(staged))
         try:
             await ending
@@ -110,24 +107,24 @@ class OverRanks:
         """Free spare weights on every rank."""
         async with self._ranks.step(RELEASE, self._set_name(staged)) as step:
             self._names.pop(staged.weights)
-            await step.all_did(partial(self._own.release, staged))
+            await step.do_everywhere(partial(self._own.release, staged))
 
     async def checksums(self) -> dict[str, int]:
-        """Compute each live leaf's checksum over every rank."""
+        """Return each live leaf's checksum over all ranks."""
         async with self._ranks.step(MEASURE) as step:
-            found, _ = await step.all_did(self._own.checksums)
+            found, _ = await step.do_everywhere(self._own.checksums)
             return found
 
     async def flush(self) -> int:
-        """Forget the cached prefixes that nothing under way uses, on all ranks in one turn."""
+        """Drop cached prefixes that no request under way uses, on all ranks in one turn."""
         async with self._ranks.step(FLUSH) as step:
-            tokens, _ = await step.all_did(self._own.flush)
+            tokens, _ = await step.do_everywhere(self._own.flush)
             return tokens
 
-    async def tell_live(self, about: Mapping[str, str]) -> None:
-        """Have every other rank record the live generation, as this one has done by itself."""
+    async def send_live(self, about: Mapping[str, str]) -> None:
+        """Have every other rank record the live generation, as rank 0 has done."""
         async with self._ranks.step(LIVE, about) as step:
-            await step.others_did()
+            await step.collect_votes()
 
     def _set_name(self, staged: Staged) -> Mapping[str, str]:
         return {"set": self._names[staged.weights]}
@@ -135,23 +132,23 @@ class OverRanks:
     # --- what an engine over several hosts cannot -------------------------------------------------
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
-        """Refuse it."""
+        """Refuse to put noise on the weights."""
         raise _cannot("put noise on its weights")
 
     async def twin(self, staged: Staged) -> Staged:
-        """Refuse it."""
+        """Refuse to copy another engine's weights."""
         raise _cannot("copy another engine's weights")
 
     async def first_values(self, name: str, most: int) -> list[Any]:
-        """Refuse it: this host has a part of them alone."""
+        """Refuse to show weights: this host has only a part of them."""
         raise BadRequest("an engine over several hosts ([engine] nnodes) cannot show its weights")
 
     async def lacks_room(self, checkpoint: Checkpoint | None) -> str | None:
-        """Say what rank 0 lacks: a rank that lacks more says so when it is to load."""
+        """Return the memory that rank 0 lacks, in words; another rank reports its own at a load."""
         return await self._own.lacks_room(checkpoint)
 
     def held_bytes(self, sets: Sequence[Staged]) -> list[int]:
-        """Bytes of all ranks that each takes beside those before it."""
+        """Return the bytes on all ranks that each set takes beside those before it."""
         return self._own.held_bytes(sets)
 
     @property
@@ -162,26 +159,26 @@ class OverRanks:
     async def answer_unseen(
         self, staged: Staged, questions: Sequence[Question]
     ) -> Sequence[Answered]:
-        """Refuse it."""
+        """Refuse to compare weights."""
         raise _cannot("compare weights")
 
     async def check_questions(self, questions: Sequence[Question]) -> None:
-        """Return: none is ever asked."""
+        """Return: no question is ever sent."""
 
     def askable(self, prepared: Parsed) -> Mapping[int, Sequence[int]]:
-        """None: without a comparison no prompt is asked again."""
+        """Return no prompt: without a comparison none is sent again."""
         return {}
 
     def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
-        """Refuse it: the other ranks know of no lane that clients do not reach."""
+        """Refuse to have candidates answer: the other ranks have no lane without clients."""
         raise _cannot("have new weights answer a command")
 
     async def stow(self, staged: Staged) -> Staged:
-        """Refuse it."""
+        """Refuse to keep weights in host memory."""
         raise _cannot("keep weights in host memory")
 
     async def unstow(self, staged: Staged) -> Staged:
-        """Return them: they are where spare ones wait, for none was ever stowed."""
+        """Return the weights unchanged: none were ever stowed."""
         return staged
 
     # --- what rank 0 does alone: the others compute what it asks ----------------------------------
@@ -193,37 +190,37 @@ class OverRanks:
 
     @property
     def cannot_overlap(self) -> str | None:
-        """Reason why two sets of weights cannot answer side by side in it; None when they can."""
+        """The reason why two sets of weights cannot answer side by side; None if they can."""
         return self._own.cannot_overlap
 
     @property
     def spares_wait_on_host(self) -> bool:
-        """False: they wait beside the live ones, on every rank."""
+        """False: spare weights wait beside the live ones, on every rank."""
         return False
 
     @property
-    def staging(self) -> HowFar | None:
-        """Progress of this rank with a checkpoint; None while it is with none."""
-        return self._own.staging
+    def staging_progress(self) -> HowFar | None:
+        """The progress of this rank's load; None while nothing is loaded."""
+        return self._own.staging_progress
 
     async def probe(self, *, briefly: bool = False) -> None:
-        """Ask the live weights the canary prompts, or only how their answers begin."""
+        """Send the canary prompts to the live weights; `briefly` for the first tokens only."""
         await self._own.probe(briefly=briefly)
 
     async def wait_for_withheld(self, beyond: int) -> int:
-        """Wait until more answers than these were withheld as no numbers; how many."""
+        """Wait until more than `beyond` answers were withheld for NaN; return their count."""
         return await self._own.wait_for_withheld(beyond)
 
     async def abort(self, staged: Staged | None = None) -> None:
-        """End every answer under way (under these weights)."""
+        """End every answer under way, or only those under these weights."""
         await self._own.abort(staged)
 
     async def abort_asked(self, rid: str | None) -> int:
-        """End the answers to prompts that clients call so, or to all of theirs; how many."""
+        """End the answers of one client's `rid`, or of all clients; return how many ended."""
         return await self._own.abort_asked(rid)
 
     def lose(self, why: str) -> None:
-        """Count it as lost: every call that waits for it ends with EngineLost."""
+        """Mark the engine as lost: every call that waits for it raises EngineLost."""
         self._own.lose(why)
 
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
@@ -232,19 +229,19 @@ class OverRanks:
 
     @property
     def encodes_as(self) -> str:
-        """The name of the copy of what encodes prompts; empty if none was made."""
+        """The name of the copy of the prompt encoder; empty if none was made."""
         return self._own.encodes_as
 
     async def encoder_copy(self) -> EncoderCopy | None:
-        """Make a copy of what encodes prompts: every rank's does it alike."""
+        """Return a copy of the prompt encoder, which is alike on every rank."""
         return await self._own.encoder_copy()
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
-        """Encode texts, or a chat by the model's template; BadRequest names the fault."""
+        """Return the ids of texts, or of a chat by the model's template; BadRequest if invalid."""
         return await self._own.tokenize(asked)
 
     async def detokenize(self, ids: Sequence[list[int]], *, skip_special: bool) -> list[str]:
-        """The text of each list of ids; BadRequest names an id that there is not."""
+        """Return the text of each list of ids; BadRequest names an unknown id."""
         return await self._own.detokenize(ids, skip_special=skip_special)
 
     def generate(
@@ -255,21 +252,21 @@ class OverRanks:
 
     @property
     def limits(self) -> EngineLimits:
-        """Limits of how large things may be in it."""
+        """The engine's limits on the size of prompts, answers and batches."""
         return self._own.limits
 
     @property
     def recompiles(self) -> int:
-        """Count of the compilations that rank 0's serving threads waited for since the start."""
+        """The number of compilations that rank 0's serving threads have waited for."""
         return self._own.recompiles
 
     @property
     def load(self) -> EngineLoad:
-        """Figures of how busy it is with requests."""
+        """The engine's load of requests."""
         return self._own.load
 
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
-        """None: it must be asked, for other ranks sample along."""
+        """Return no size: rank 0 cannot compile without the other ranks, which sample along."""
         return self._own.sizes_to_compile(most, longest)
 
     async def compile_for(self, size: BatchSize) -> None:
@@ -277,7 +274,7 @@ class OverRanks:
         await self._own.compile_for(size)
 
     def keep_to_compiled(self, is_kept: bool) -> None:
-        """Do nothing: other ranks would have to take in the same."""
+        """Do nothing: the other ranks would have to keep to the same sizes."""
         self._own.keep_to_compiled(is_kept)
 
     def count_anew(self) -> None:
@@ -285,23 +282,23 @@ class OverRanks:
         self._own.count_anew()
 
     def facts(self) -> Mapping[str, Any]:
-        """Return the engine's versions and devices, for people and logs."""
+        """Return the engine's versions and devices."""
         return self._own.facts()
 
     def expected_tensors(self) -> Mapping[str, TensorSpec]:
-        """Every tensor a checkpoint must have; a shape is None where it cannot be derived."""
+        """Return every tensor that a checkpoint must have; a shape is None if unknown."""
         return self._own.expected_tensors()
 
     def is_turning(self, within: float) -> bool:
-        """Say whether rank 0 was seen at work within so many seconds, or is in a step."""
+        """Return whether rank 0 was seen at work within so many seconds, or is in a step."""
         return self._own.is_turning(within)
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:
-        """Judge later weights by these; ConfigError, and no change, if one cannot be asked."""
+        """Judge later weights by these probes; ConfigError, and no change, if one is impossible."""
         self._own.judge_by(probes, max_drift)
 
     async def wait_for_distrust(self) -> str:
-        """Wait until our own loader was found to make other weights than upstream's; say which."""
+        """Wait until a comparison finds our loader's weights wrong; return the reason."""
         return await self._own.wait_for_distrust()
 
     async def wait_until_dead(self) -> NoReturn:
@@ -309,7 +306,7 @@ class OverRanks:
         await self._own.wait_until_dead()
 
     async def close(self) -> None:
-        """End rank 0's part; each rank ends its own, and leaves the others afterwards."""
+        """End rank 0's part; each other rank ends its own part, and then leaves."""
         await self._own.close()
 
 

@@ -1,10 +1,9 @@
-"""The other processes that hold one engine with this one, from the meeting until this one leaves.
+"""The other processes of one engine, from the moment they have met until this process leaves.
 
-One engine after the other may be built over them. All messages go through a store that any process
-may write to, and are signed. A signature is good for one key in one life of the engine: no message
-can be repeated elsewhere or later. A value without a rank's signature of this life counts as
-missing: a stranger who writes into the store can keep ranks from receiving messages, and can make
-none of them do anything.
+Their messages go through a store that any process of the network may write to: each message is
+signed. A signature holds for one key in one life of the engine, and no message can be replayed
+under another key or later. A value without a valid signature counts as missing. An attacker can
+therefore delay messages between ranks, and cannot make a rank do anything.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ import time
 from collections.abc import Iterable
 
 from hotreload.errors import DeviceUnavailable
-from hotreload.hosts.bounds import NotBelieved, words
-from hotreload.hosts.engine.together import MeetingPlace
+from hotreload.hosts.bounds import InvalidMessage, parse_text
+from hotreload.hosts.engine.joint_jobs import MeetingPlace
 from hotreload.hosts.message_reader import Doubts, MessageReader
 from hotreload.hosts.upstream.ranks import Ranks, join, leave
 from hotreload.hosts.upstream.store import Store
@@ -30,21 +29,21 @@ BEFORE_LIFE = "joining"
 
 
 class SignedStore(Store):
-    """A store around one that others can write to."""
+    """A store that signs its values, around one that any process can write to."""
 
     def __init__(self, store: Store, secret: str, life: str) -> None:
-        """`life` is what no other life of the engine has."""
+        """`life` is a text that no other life of the engine has."""
         self._store = store
         self._secret = secret.encode()
         self._life = life
         self._doubts = Doubts()
 
     def put(self, key: str, value: str) -> None:
-        """Have the key hold this value; ranks that wait for it get it."""
+        """Write this value under the key; ranks that wait for the key get it."""
         self._store.put(key, f"{self._signature(key, value)} {value}")
 
     def get(self, key: str, within: float) -> str | None:
-        """The value that a rank of this life gave the key; None when it has none by then."""
+        """Return the value that a rank of this life wrote; None if none comes within the time."""
         until = time.monotonic() + within
         while (text := self._store.get(key, max(until - time.monotonic(), 0.001))) is not None:
             signature, _, value = text.partition(" ")
@@ -57,7 +56,7 @@ class SignedStore(Store):
         return None
 
     def forget(self, key: str) -> None:
-        """Let go of the key, and of every key that begins with it and a slash."""
+        """Delete the key, and every key below it (after a slash)."""
         self._store.forget(key)
 
     def _signature(self, key: str, value: str) -> str:
@@ -66,19 +65,19 @@ class SignedStore(Store):
         return hmac.new(self._secret, said, hashlib.sha256).hexdigest()
 
 
-async def signed_for_this_life(
+async def sign_for_this_life(
     store: Store, secret: str, own: int, others: Iterable[int], within: float
 ) -> SignedStore:
-    """Agree on what this life has that no other had: a number that each rank has drawn.
+    """Return a store signed for this life alone: by a random number of each rank.
 
-    Each trusts its own number. DeviceUnavailable names a rank that does not know the secret.
+    Each rank trusts its own number. DeviceUnavailable names a rank that does not know the secret.
     """
     joining = SignedStore(store, secret, BEFORE_LIFE)
-    ear = MessageReader(joining)
+    reader = MessageReader(joining)
     drawn = {own: secrets.token_hex(NONCE_BYTES)}
     joining.put(_key(own), drawn[own])
     for rank in others:
-        theirs = await ear.receive(_key(rank), _nonce, within)
+        theirs = await reader.receive(_key(rank), _nonce, within)
         if theirs is None:
             raise DeviceUnavailable(
                 f"rank {rank} has not shown within {within:g} s that it knows the secret: compare "
@@ -90,8 +89,8 @@ async def signed_for_this_life(
 
 def _nonce(text: str) -> str:
     if len(text) != 2 * NONCE_BYTES:
-        raise NotBelieved("it is no number that a rank has drawn")
-    return words(text)
+        raise InvalidMessage("it is no number that a rank has drawn")
+    return parse_text(text)
 
 
 def _key(rank: int) -> str:
@@ -99,11 +98,11 @@ def _key(rank: int) -> str:
 
 
 LIFE_SECONDS = 60.0
-"""Time for the slowest rank to show that it knows the secret, once all have come."""
+"""The longest wait, after all ranks have met, for a rank to prove that it knows the secret."""
 
 
-class Joined:
-    """Made by `join`, on every rank."""
+class JoinedRanks:
+    """The ranks of one engine that have met, and their store; made by `join` on every rank."""
 
     def __init__(self, ranks: Ranks, store: Store) -> None:
         self.ranks = ranks
@@ -112,13 +111,13 @@ class Joined:
         self._builds = 0
 
     @classmethod
-    async def join(cls, ranks: Ranks, within: float) -> "Joined":
-        """Meet the others; DeviceUnavailable when they do not come within so many seconds.
+    async def join(cls, ranks: Ranks, within: float) -> "JoinedRanks":
+        """Meet the others; DeviceUnavailable if they do not come within so many seconds.
 
-        Before anything looks for devices. With jax 0.10.2 the process is aborted instead.
+        Call it before anything looks for devices. With jax 0.10.2 the process is aborted instead.
         """
         seconds = max(1, math.ceil(within))
-        waiting = "the wait for the other ranks"  # which no cancel ends
+        waiting = "the wait for the other ranks"  # no cancel ends it
         await in_thread(
             lambda cancel: join(ranks, seconds),
             discard=lambda joined: leave(),
@@ -129,14 +128,14 @@ class Joined:
         if ranks.secret is None:
             return cls(ranks, store)
         others = ranks.others
-        signed = signed_for_this_life(store, ranks.secret, ranks.own, others, LIFE_SECONDS)
+        signed = sign_for_this_life(store, ranks.secret, ranks.own, others, LIFE_SECONDS)
         return cls(ranks, await signed)
 
     def next_build(self) -> str:
-        """Name for the engine that the ranks are about to build; each asks as often."""
+        """Return the name of the next engine; all ranks call it for each build."""
         self._builds += 1
         return f"build {self._builds}"
 
     async def leave(self) -> None:
-        """Leave the others; waits a while for them to leave too."""
+        """Leave the others, and wait a while for them to leave too."""
         await asyncio.to_thread(leave)

@@ -191,11 +191,11 @@ async def test_a_rank_whose_weights_have_drifted_is_heard_when_all_are_measured(
 
 async def test_others_are_told_what_rank_0_has_done_and_may_be_against_it() -> None:
     async with running() as ranks:
-        await ranks.over.tell_live({"number": "7"})
+        await ranks.over.send_live({"number": "7"})
         assert [each.told for each in ranks.following] == [[{"number": "7"}]] * 2
         ranks.following[1].record = against  # type: ignore[method-assign]
         with pytest.raises(TryAgain, match="rank 2: not written"):
-            await ranks.over.tell_live({"number": "8"})
+            await ranks.over.send_live({"number": "8"})
 
 
 async def against(about: Any) -> None:
@@ -206,7 +206,7 @@ async def test_what_no_rank_knows_as_a_step_is_an_error_of_ours() -> None:
     async with running() as ranks:
         step = await ranks.chair.call("dance")
         with pytest.raises(CheckpointRejected, match=r"rank \d: internal error: KeyError: 'dance'"):
-            await ranks.chair.all_did(step, 30)
+            await ranks.chair.collect_votes(step, 30)
 
 
 async def test_what_an_engine_over_several_hosts_cannot_is_refused_in_words() -> None:
