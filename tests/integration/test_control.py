@@ -76,7 +76,7 @@ async def test_it_answers_while_it_compiles_for_larger_batches_and_says_how_far_
     probing = PhaseEntered(running.live.revision, Phase.PROBING)
     warming = [event for event in running.happened if isinstance(event, Warmup)]
     assert running.happened.index(probing) < happened.index("GateChanged")
-    assert happened.index("GateChanged") < happened.index("Warming")
+    assert happened.index("GateChanged") < happened.index("Warmup")
     total = warming[0].total
     assert total > 2
     assert warming[0] == Warmup(0, 0, total)
