@@ -72,6 +72,7 @@ async def test_it_answers_while_it_compiles_for_larger_batches_and_says_how_far_
 
     A first batch of a size that was compiled for compiles nothing.
     """
+    await running.until(lambda: any(isinstance(event, Warmup) for event in running.happened))
     happened = [type(event).__name__ for event in running.happened]
     probing = PhaseEntered(running.live.revision, Phase.PROBING)
     warming = [event for event in running.happened if isinstance(event, Warmup)]
