@@ -4,8 +4,8 @@ import dataclasses
 import inspect
 from typing import Any
 
-from hotreload.engine.answering.sampling import GRAMMARS
-from hotreload.engine.answering.tool_calls import ToolCalling
+from hotreload.engine.answering.sampling_params import GRAMMARS
+from hotreload.engine.answering.tool_calls import ToolFormat
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.upstream.parts import Parts
 from hotreload.engine.upstream.tool_calls import known_parsers, parse_with, strict_tag
@@ -40,11 +40,11 @@ def tokenizer_of(parts: Parts) -> Any:
     return parts.running_scheduler.scheduler.tokenizer if front is None else front.tokenizer
 
 
-def calling_of(parts: Parts, tokenizer: Any, can: Capabilities) -> ToolCalling:
+def calling_of(parts: Parts, tokenizer: Any, can: Capabilities) -> ToolFormat:
     """Find out how its model calls tools; ConfigError for a parser that this release has not."""
     asked = getattr(parts.engine.server_args, "tool_call_parser", None)
     template = getattr(tokenizer, "chat_template", None)
-    return ToolCalling(
+    return ToolFormat(
         template, known_parsers(), parse_with, strict_tag, grammars=can.grammars, asked=asked
     )
 

@@ -77,7 +77,7 @@ class ProvingEngine(ReleasingEngine):
         """
         super().__init__(parts.running_scheduler, watch, first, terms)
         scheduler = parts.running_scheduler
-        self._ahead = Ahead(find_rehearsal(scheduler), scheduler.compiled, at_once)
+        self._ahead = Ahead(find_rehearsal(scheduler), scheduler.compiled_sizes, at_once)
         tokenizer = facts.tokenizer_of(parts)
         grammars = grammars_of(self._scheduler.scheduler, tokenizer)
         self.limits = facts.limits_of(parts)
@@ -188,7 +188,7 @@ class ProvingEngine(ReleasingEngine):
 
         `briefly` asks only how each answer begins: that it does, and by numbers.
         """
-        await self._ahead.compile_first(*self._canaries.beginning)
+        await self._ahead.compile_first(*self._canaries.first_size)
         await self._ask_canaries(self._canaries.in_batches(briefly=briefly), self._lane(None))
 
     def judge_by(self, probes: Sequence[Probe], max_drift: float | None) -> None:

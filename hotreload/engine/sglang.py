@@ -17,14 +17,14 @@ from hotreload.engine.answering.answers import Answer, Answers, all_ended
 from hotreload.engine.answering.encoder_copy import EncoderCopy, copy_of
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
-from hotreload.engine.answering.tool_calls import ToldCalls
+from hotreload.engine.answering.tool_calls import CallsOfAnswers
 from hotreload.engine.options import PROBES_ALONE, EngineOptions, UnseenOptions
 from hotreload.engine.proving import ProvingEngine
 from hotreload.engine.upstream import build, frozen
-from hotreload.engine.upstream.parts import Parts, built, taken_apart, watched
+from hotreload.engine.upstream.parts import Parts, build_parts, list_watched, take_apart_off_loop
 from hotreload.engine.upstream.thread import recompiles
 from hotreload.engine.upstream.thread.between import BetweenSteps
-from hotreload.engine.upstream.thread.nonfinite_logits import Withheld
+from hotreload.engine.upstream.thread.nonfinite_logits import WithheldCount
 from hotreload.engine.upstream.thread.scheduler import Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.load.first_load import FirstLoad
@@ -61,8 +61,8 @@ class SglangEngine(ProvingEngine):
         )
         self._parts = parts
         self._tasks: list[asyncio.Task[None]] = []
-        self._compiled = recompiles.Counting(parts.running_scheduler.serving)
-        self._withheld = Withheld()
+        self._compiled = recompiles.CompilationCounter(parts.running_scheduler.serving_threads)
+        self._withheld = WithheldCount()
         self._encoder: EncoderCopy | None = None
         self.start_seconds: Mapping[str, float] = {}
         """Time that building it took: upstream's part, and what we made of that."""
@@ -92,11 +92,13 @@ class SglangEngine(ProvingEngine):
         options = options if twin is None else replace(options, load_format="dummy")
         building = partial(build.build, options, watch.report)
         if filling is None:
-            parts = await built(lambda cancel: building())
+            parts = await build_parts(lambda cancel: building())
         else:
             what, loading = f"loading {revision}", partial(filling.hook_loader, terms.quiet)
             async with deadline(filling.within, what, "[reload] stage_timeout"):
-                parts = await built(lambda cancel: building(loading=loading(cancel)), is_read=True)
+                parts = await build_parts(
+                    lambda cancel: building(loading=loading(cancel)), is_read=True
+                )
         first = named(filling or revision) if twin is None else twin._lent()
         make = partial(cls, parts, watch, probes=probes, terms=terms)
         make = partial(make, unseen=options.unseen, at_once=options.at_once)
@@ -122,7 +124,7 @@ class SglangEngine(ProvingEngine):
                 engine = await in_thread(lambda cancel: make(first=given))
         except BaseException:
             watch.close()
-            await run_to_end(taken_apart(parts))
+            await run_to_end(take_apart_off_loop(parts))
             raise
         try:
             await engine._begin(checkpoint)
@@ -174,9 +176,9 @@ class SglangEngine(ProvingEngine):
             parsed = self._fit_for_candidate(parsed)
         try:
             async with aclosing(self._front.generate(parsed, lane)) as answers:
-                calls = ToldCalls(parsed.calls) if parsed.calls is not None else None
+                calls = CallsOfAnswers(parsed.calls) if parsed.calls is not None else None
                 async for answer in answers:
-                    yield answer if calls is None else calls.told(answer)
+                    yield answer if calls is None else calls.add_calls(answer)
         except AnswerNonfinite:
             if not is_unseen:
                 self._withheld.note()
@@ -223,7 +225,7 @@ class SglangEngine(ProvingEngine):
 
     def count_anew(self) -> None:
         """Forget what the start asked by itself: from now on it is clients who are counted."""
-        self._withheld = Withheld()
+        self._withheld = WithheldCount()
         self._compiled.begin_anew()
 
     async def wait_until_dead(self) -> NoReturn:
@@ -257,7 +259,7 @@ class SglangEngine(ProvingEngine):
             self._shadow_pool.free()
         self._ahead.drop_references()
         del self._scheduler, self._shadow_pool, self._front, self._between
-        await run_to_end(taken_apart(self._parts))
+        await run_to_end(take_apart_off_loop(self._parts))
 
     @asynccontextmanager
     async def _lent(self) -> AsyncIterator[Original]:
@@ -278,7 +280,7 @@ class SglangEngine(ProvingEngine):
         await self.scrub()  # compiles the scrub: the first failed probe must not wait for that
         await self._ready_shadow()
         # From now on: a step of the start may compile for longer than a step may take later.
-        looking = self._watch.look(self._parts.fault, watched(self._parts))
+        looking = self._watch.look(self._parts.fault, list_watched(self._parts))
         self._tasks.append(asyncio.create_task(looking, name="engine watch"))
         self._compiled.begin_anew()
         frozen.freeze(self._parts)

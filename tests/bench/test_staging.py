@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.engine.weights.load.upstream_loading import load_shadow
+from hotreload.engine.weights.load.upstream_loader import load_shadow
 from hotreload.engine.weights.memory.spare_processors import count_threads
 from hotreload.engine.weights.staged_set import give_to_model
 from hotreload.quiet import Quiet

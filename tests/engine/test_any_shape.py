@@ -26,7 +26,7 @@ from hotreload.engine.weights.leaf.leaves import layout_of
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.engine.weights.load.own import Reader
 from hotreload.engine.weights.load.plan import record_plan
-from hotreload.engine.weights.load.upstream_loading import load
+from hotreload.engine.weights.load.upstream_loader import load
 from hotreload.tiny import write_tiny
 from tests.engine import real
 from tests.engine.wide import widened

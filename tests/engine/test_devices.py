@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from hotreload.engine.upstream import embedding
+from hotreload.engine.upstream import embedded_engine
 from hotreload.engine.upstream.arguments import find_devices
 from hotreload.errors import ConfigError
 from tests.engine import real
@@ -100,13 +100,13 @@ class Accelerator:
 async def test_an_engine_counts_the_memory_of_its_own_devices_and_keeps_what_others_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with embedding.importing_upstream():
+    with embedded_engine.import_upstream():
         from sgl_jax.srt.model_executor import model_runner
     measure = model_runner.get_available_device_memory
     full, mine = Accelerator(1), [Accelerator(50), Accelerator(40)]
     monkeypatch.setattr(jax, "local_devices", lambda: [full, *mine])
     monkeypatch.setattr(jax, "clear_caches", lambda: pytest.fail("others would compile anew"))
-    with embedding._on_devices(mine):
+    with embedded_engine._on_devices(mine):
         if "device_indexes" not in inspect.signature(measure).parameters:  # 0.0.2
             assert model_runner.get_available_device_memory("tpu") == 40
         assert model_runner.get_available_device_memory("cpu") > 100

@@ -8,7 +8,7 @@ import pytest
 
 from hotreload.engine.answering.encoder_copy import CopiedEncoder, EncoderCopy, copy_of
 from hotreload.engine.answering.prompts import Prompts
-from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.answering.sampling_params import GRAMMARS
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest
 from hotreload.tiny import write_tiny

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from hotreload.engine.options import EngineOptions
-from hotreload.engine.upstream import arguments, embedding
+from hotreload.engine.upstream import arguments, embedded_engine
 from hotreload.engine.upstream.arguments import arguments_of, find_devices
 from hotreload.errors import ConfigError, DeviceUnavailable
 from hotreload.facts.gpus import XLA_FLAGS, flags_to_add
@@ -105,7 +105,7 @@ def test_jax_may_call_it_by_the_name_of_its_maker(found: pytest.MonkeyPatch, nam
     with pytest.raises(ConfigError, match="make them the same"):
         find_devices("tpu", 1, 0)
     found.setenv("JAX_PLATFORMS", named)
-    with embedding._send_with_cors("gpu"):
+    with embedded_engine._name_platform("gpu"):
         assert os.environ["JAX_PLATFORMS"] == "gpu", "upstream compares it with the device"
     assert os.environ["JAX_PLATFORMS"] == named
 

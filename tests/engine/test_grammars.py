@@ -128,8 +128,8 @@ async def test_long_chains_of_rules_overflow_no_stack(engine: Engine) -> None:
 async def test_an_answer_that_cannot_follow_fails_alone_and_says_why(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = await engine._prompts._grammars.compiled(("regex", "[a-c]{50}"))
-    whole = type(compiled).followed
+    compiled = await engine._prompts._grammars.compile(("regex", "[a-c]{50}"))
+    whole = type(compiled).follow
 
     class Failing:
         def __init__(self, matcher: Any) -> None:
@@ -142,13 +142,13 @@ async def test_an_answer_that_cannot_follow_fails_alone_and_says_why(
             self._left -= 1
             self._matcher.consume_token(token if self._left else 0)
 
-    def followed(self: Any) -> Any:
+    def follow(self: Any) -> Any:
         way = whole(self)
         if self is compiled:
             way._matcher = Failing(way._matcher)
         return way
 
-    monkeypatch.setattr(type(compiled), "followed", followed)
+    monkeypatch.setattr(type(compiled), "follow", follow)
     other = asyncio.create_task(real.ask(engine, "x", max_new_tokens=60, ignore_eos=True))
     with pytest.raises(BadRequest, match="regex: the answer could not follow it") as caught:
         await real.ask(engine, regex="[a-c]{50}", max_new_tokens=60)
@@ -172,7 +172,7 @@ async def test_what_fails_in_the_scheduler_fails_that_request_alone(
     def fail(key: Any) -> None:
         raise NotServing("gone")
 
-    monkeypatch.setattr(engine._prompts._grammars, "_found", lambda key: None)
+    monkeypatch.setattr(engine._prompts._grammars, "_find", lambda key: None)
     monkeypatch.setattr(engine._prompts._grammars._patient, "judge", fail)
     with pytest.raises(BadRequest, match="Invalid grammar"):
         [answer async for answer in engine.generate(parsed)]
@@ -183,14 +183,14 @@ async def test_what_fails_in_the_scheduler_fails_that_request_alone(
 @pytest.mark.usefixtures("needs_grammars")
 async def test_the_program_that_tries_grammars_may_be_killed(engine: Engine) -> None:
     grammars = engine._prompts._grammars
-    await grammars.compiled(("regex", "before"))
+    await grammars.compile(("regex", "before"))
     grammars._quick._program.kill()
     grammars._quick._program.wait()
-    await grammars.compiled(("regex", "after"))
+    await grammars.compile(("regex", "after"))
     grammars._quick._program.stdout.close()
     with pytest.raises(NotServing, match="the program that tries grammars has ended"):
-        await grammars.compiled(("regex", "later"))
-    await grammars.compiled(("regex", "later"))
+        await grammars.compile(("regex", "later"))
+    await grammars.compile(("regex", "later"))
 
 
 @pytest.mark.usefixtures("needs_grammars")
@@ -198,7 +198,7 @@ async def test_only_so_many_grammars_are_known_at_a_time(engine: Engine) -> None
     """Their memory is the daemon's."""
     grammars = engine._prompts._grammars
     for at in range(6):
-        await grammars.compiled(("regex", f"{at}" + "|a" * 30_000))
+        await grammars.compile(("regex", f"{at}" + "|a" * 30_000))
     assert len(grammars._recent) == 4
     assert sum(len(text) for _, text in grammars._known) < 2**18
     batch = {"text": ["x"] * 9, "sampling_params": [{"regex": f"{n}"} for n in range(9)]}

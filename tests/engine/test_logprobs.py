@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.upstream.logprobs import rounded_up
+from hotreload.engine.upstream.logprobs import round_up
 from hotreload.errors import BadRequest
 from tests.engine import real
 
@@ -125,6 +125,6 @@ async def test_another_mix_of_what_is_asked_compiles_nothing(engine: Engine) -> 
 
 async def test_as_many_alternatives_are_made_as_are_compiled_for_everybody() -> None:
     """No other number, and never more than the vocabulary has: that would end the engine."""
-    assert {rounded_up(most, 40) for most in range(41)} == {0, 1, 5, 20, 40}
-    assert len({rounded_up(most, 150_000) for most in range(150_001)}) == 17
-    assert all(most <= rounded_up(most, 150_000) <= 150_000 for most in range(150_001))
+    assert {round_up(most, 40) for most in range(41)} == {0, 1, 5, 20, 40}
+    assert len({round_up(most, 150_000) for most in range(150_001)}) == 17
+    assert all(most <= round_up(most, 150_000) <= 150_000 for most in range(150_001))

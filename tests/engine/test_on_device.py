@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hotreload.engine.upstream.thread.recompiles import Counting
+from hotreload.engine.upstream.thread.recompiles import CompilationCounter
 from hotreload.engine.weights.leaf import on_device
 from hotreload.engine.weights.leaf.leaf_rules import Heads, Ingredient, Rule
 from hotreload.engine.weights.leaf.on_device import can_turn, pays_on_device, put, there_twice
@@ -154,7 +154,7 @@ def test_programs_are_as_many_as_shapes_and_rules(
         for name, rule in rules.items()
     ]
     on_the_device()
-    counting = Counting({threading.get_ident()})
+    counting = CompilationCounter({threading.get_ident()})
     for _ in range(2):
         for recipe in recipes:
             reader.make_leaves([recipe])

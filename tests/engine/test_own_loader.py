@@ -32,11 +32,11 @@ from hotreload.engine.weights.leaf.differences import same_bits
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaf.measures import join_measures, measure_leaf
 from hotreload.engine.weights.leaf.on_device import can_turn
-from hotreload.engine.weights.load import loaders, own, rereading, trust
+from hotreload.engine.weights.load import extra_reads, loaders, own, trust
+from hotreload.engine.weights.load.extra_reads import SameLeaves
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.own import Reader
-from hotreload.engine.weights.load.rereading import SameLeaves
-from hotreload.engine.weights.load.trust import noted
+from hotreload.engine.weights.load.trust import read_mark
 from hotreload.engine.weights.memory import headroom
 from hotreload.engine.weights.weights import Destination, Weights, sources_of
 from hotreload.errors import (
@@ -143,7 +143,7 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
         assert engine.loaders.why_upstream is None
         checkpoint = real.checked(folder)
         assert engine.expected_tensors() == checkpoint.tensors
-        filling = FirstLoad(checkpoint, str(noted(trust)), within=60)
+        filling = FirstLoad(checkpoint, str(read_mark(trust)), within=60)
         bare = without_weights(folder, tmp_path / "bare")
         with pytest.raises(NotByOurs) if "head_dim" in sizes and PADS else nullcontext():
             async with real.engine_of(bare, tmp_path, tp=tp, filling=filling) as fresh:
@@ -214,7 +214,7 @@ async def test_experts_that_a_part_leaves_out_stay_what_they_are(tmp_path: Path)
     part = replace(real.checked(tmp_path), is_part=True)
     made = [
         Reader(part, asyncio.Event(), lambda size: None).make_leaves([(parts, live)])[0],  # type: ignore[arg-type]
-        Reader(part, asyncio.Event(), lambda size: None).made_on_host([(parts, live)])[0],  # type: ignore[arg-type]
+        Reader(part, asyncio.Event(), lambda size: None).make_on_host([(parts, live)])[0],  # type: ignore[arg-type]
     ]
     wanted = jax.device_put(mixed.transpose(0, 2, 1))
     expected = measure_leaf(wanted, parts)
@@ -297,13 +297,13 @@ async def test_a_file_that_is_only_touched_while_it_is_read_is_what_was_checked(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = folders.checkpoint(5)
-    placed = own._placed
+    placed = own._place
 
     def touching(arrays: Any, lives: Any) -> Any:
         (checkpoint.path / WEIGHTS).touch()
         return placed(arrays, lives)
 
-    monkeypatch.setattr(own, "_placed", touching)
+    monkeypatch.setattr(own, "_place", touching)
     staged = await engine.stage(checkpoint)
     assert staged.revision == checkpoint.revision
     await engine.release(staged)
@@ -447,7 +447,7 @@ def without_weights(folder: Path, to: Path) -> Path:
 async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_made(
     engine: Engine, folders: real.Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, mark = folders.checkpoint(1), noted(folders.root / "own_loader")
+    checkpoint, mark = folders.checkpoint(1), read_mark(folders.root / "own_loader")
     assert mark is not None
     real_read, read = os.preadv, [0]
 
@@ -486,7 +486,10 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
     folders: real.Folders, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own, "SMALL", 0)  # one by one: some leaves are there when it comes out
-    checkpoint, mark = real.checked(changed(folders.folder(1))), noted(folders.root / "own_loader")
+    checkpoint, mark = (
+        real.checked(changed(folders.folder(1))),
+        read_mark(folders.root / "own_loader"),
+    )
     bare = without_weights(checkpoint.path, tmp_path / "bare")
     changed(checkpoint.path, "model.layers.1.mlp.up_proj.weight")
     before = await real.device_bytes()
@@ -505,7 +508,7 @@ async def test_a_start_refuses_bytes_that_were_not_checked(
 async def test_a_start_gives_up_files_that_take_too_long_to_read(
     folders: real.Folders, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint, mark = folders.checkpoint(1), noted(folders.root / "own_loader")
+    checkpoint, mark = folders.checkpoint(1), read_mark(folders.root / "own_loader")
     bare = without_weights(checkpoint.path, tmp_path / "bare")
     given_up = threading.Event()
     monkeypatch.setattr(failpoints, "reach_in_thread", lambda point: given_up.wait())
@@ -540,7 +543,7 @@ async def test_a_mark_is_that_of_the_versions_our_code_the_leaves_and_how_tensor
 ) -> None:
     layout, leaves, checkpoint = engine.layout, engine.live.weights.leaves, folders.checkpoint(1)
     mark = partial(trust.mark_of, layout)
-    same = noted(folders.root / "own_loader")
+    same = read_mark(folders.root / "own_loader")
     assert mark(leaves, engine.plan, checkpoint) == same
     wide = {name: replace(spec, dtype="F32") for name, spec in checkpoint.tensors.items()}
     others = [mark(leaves, engine.plan, replace(checkpoint, tensors=wide))]
@@ -629,7 +632,7 @@ async def test_what_finds_no_room_as_a_whole_is_read_first_and_shares_what_it_ca
             raise NotEnoughMemory("room for three leaves")
         really(arrays, **rest)
 
-    for module in (rereading, loaders):
+    for module in (extra_reads, loaders):
         monkeypatch.setattr(module, "check_headroom", of_a_few)
     checkpoint = unread(folder)
     staged = await engine.stage(checkpoint)
@@ -637,7 +640,7 @@ async def test_what_finds_no_room_as_a_whole_is_read_first_and_shares_what_it_ca
     assert staged.revision.id == content_id(survey(folder)) == checkpoint.as_read.revision.id
     await engine.release(staged)
     lacks = ["room for three leaves"]
-    monkeypatch.setattr(rereading, "why_no_further", lambda new, host: lacks[len(new) <= 3 :][:1])
+    monkeypatch.setattr(extra_reads, "why_no_further", lambda new, host: lacks[len(new) <= 3 :][:1])
     assert not await engine.lacks_room(unread(folder))
 
 

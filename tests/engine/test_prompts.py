@@ -17,7 +17,7 @@ from hotreload.engine.answering import prompts, requests
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.prompts import Prompts
-from hotreload.engine.answering.sampling import GRAMMARS
+from hotreload.engine.answering.sampling_params import GRAMMARS
 from hotreload.engine.answering.unseen import (
     MOST_TOKENS,
     as_items,

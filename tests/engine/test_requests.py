@@ -7,7 +7,7 @@ import pytest
 
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.requests import Messages, parse
-from hotreload.engine.answering.sampling import GRAMMARS, grammar_of
+from hotreload.engine.answering.sampling_params import GRAMMARS, grammar_of
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest
 

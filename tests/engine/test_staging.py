@@ -13,7 +13,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 from xxhash import xxh3_128_hexdigest
 
-from hotreload.engine.weights.load import upstream_loading
+from hotreload.engine.weights.load import upstream_loader
 from hotreload.engine.weights.memory import headroom
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected, NotEnoughMemory
 from hotreload.types import Checkpoint
@@ -54,7 +54,7 @@ def out_of_device_memory(*args: object, **more: object) -> Any:
 
 
 OWN = ("own.fresh", "own._placed", "loaders.change_of")
-UPSTREAM = ("upstream_loading.load_shadow", "upstream_loading.like", "loaders.measure")
+UPSTREAM = ("upstream_loader.load_shadow", "upstream_loader.like", "loaders.measure")
 
 
 def for_upstream(checkpoint: Checkpoint) -> Checkpoint:
@@ -96,7 +96,7 @@ async def test_a_loader_that_fails_otherwise_refuses_the_checkpoint(
     def fail(*args: object) -> None:
         raise KeyError("model.layers.7")
 
-    monkeypatch.setattr(upstream_loading, "load_shadow", fail)
+    monkeypatch.setattr(upstream_loader, "load_shadow", fail)
     with pytest.raises(CheckpointIncompatible, match=r"loader fails on it: KeyError.*layers\.7"):
         await engine.stage(for_upstream(folders.checkpoint(2)))
 

@@ -12,9 +12,9 @@ import pytest
 
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import (
+    CallsOfAnswers,
     ListedCalls,
-    ToldCalls,
-    ToolCalling,
+    ToolFormat,
     WrittenCalls,
     format_of,
     schema_of,
@@ -74,10 +74,10 @@ def as_json(text: str) -> list[dict[str, str]]:
 
 def calling(
     template: str | None = None, *, known: Any = ("qwen25",), tag: str | None = None, **more: Any
-) -> ToolCalling:
+) -> ToolFormat:
     template = TEMPLATES["qwen25"] if template is None else template
     more = {"grammars": True, **more}
-    return ToolCalling(template, frozenset(known), lambda *_: as_json, lambda *_: tag, **more)
+    return ToolFormat(template, frozenset(known), lambda *_: as_json, lambda *_: tag, **more)
 
 
 def asked(**more: Any) -> dict[str, Any]:
@@ -158,13 +158,13 @@ def test_a_list_of_calls_is_told_when_it_is_whole() -> None:
 
 
 def test_each_answer_of_several_has_its_own_calls() -> None:
-    told = ToldCalls(lambda: WrittenCalls(as_json))
+    told = CallsOfAnswers(lambda: WrittenCalls(as_json))
     end: dict[str, Any] = {"finish_reason": {"type": "stop"}}
     call = said("qwen25", "Oslo")
-    one, two = told.told([{"text": call, "meta_info": end}, {"text": "no", "meta_info": end}])
+    one, two = told.add_calls([{"text": call, "meta_info": end}, {"text": "no", "meta_info": end}])
     assert (one["text"], len(one["tool_calls"])) == ("", 1)
     assert (two["text"], two["tool_calls"]) == ("no", [])
-    third = told.told({"text": call, "index": 2, "meta_info": end})
+    third = told.add_calls({"text": call, "index": 2, "meta_info": end})
     assert len(third["tool_calls"]) == 1
 
 
@@ -175,17 +175,17 @@ def test_the_template_says_how_its_model_writes_calls(parser: str | None) -> Non
         assert format_of(TEMPLATES[parser].replace("\\n", "\n")) == parser
     if parser is None:
         with pytest.raises(BadRequest, match="nobody here knows how this model writes its calls"):
-            calling(TEMPLATES[parser], known=known).arranged(asked())
+            calling(TEMPLATES[parser], known=known).arrange(asked())
         return
-    assert calling(TEMPLATES[parser], known=known).arranged(asked())[1] is not None
+    assert calling(TEMPLATES[parser], known=known).arrange(asked())[1] is not None
 
 
 def test_a_family_that_this_release_cannot_parse_is_refused_by_name() -> None:
     with pytest.raises(BadRequest, match="as qwen25, and this engine can parse qwen3_coder") as no:
-        calling(known=["qwen3_coder"]).arranged(asked())
+        calling(known=["qwen3_coder"]).arrange(asked())
     assert no.value.param == "tools"
     own = calling(TEMPLATES[None], known=["qwen3_coder"], asked="qwen3_coder")
-    assert own.arranged(asked())[1] is not None
+    assert own.arrange(asked())[1] is not None
     with pytest.raises(ConfigError, match="this engine has no 'nonsense'; it has qwen3_coder"):
         calling(known=["qwen3_coder"], asked="nonsense")
 
@@ -195,15 +195,15 @@ def test_a_template_that_shows_no_tools_is_told_of_none() -> None:
     result = [*HELLO, {"role": "tool", "content": "12 degrees"}]
     for request, param in ((asked(), "tools"), ({"messages": result}, "messages")):
         with pytest.raises(BadRequest, match="shows it no tools; leave them out") as caught:
-            calling(plain).arranged(request)
+            calling(plain).arrange(request)
         assert caught.value.param == param
-    assert calling(plain).arranged({"messages": HELLO}) == ({"messages": HELLO}, None)
+    assert calling(plain).arrange({"messages": HELLO}) == ({"messages": HELLO}, None)
     with pytest.raises(BadRequest, match="tools: only with messages"):
-        calling().arranged({"text": "a", "tools": [WEATHER]})
+        calling().arrange({"text": "a", "tools": [WEATHER]})
 
 
 def test_who_must_call_is_held_to_it_by_a_grammar() -> None:
-    request, make = calling(TEMPLATES[None]).arranged(asked(tool_choice="one"))
+    request, make = calling(TEMPLATES[None]).arrange(asked(tool_choice="one"))
     assert make is ListedCalls
     assert "tool_choice" not in request
     schema = json.loads(request["sampling_params"]["json_schema"])
@@ -211,28 +211,28 @@ def test_who_must_call_is_held_to_it_by_a_grammar() -> None:
     assert (schema["minItems"], schema["maxItems"]) == (1, 1)
     assert "maxItems" not in schema_of([WEATHER], "required")
     with pytest.raises(BadRequest, match="has no grammars, so nothing makes a model call") as none:
-        calling(grammars=False).arranged(asked(tool_choice="required"))
+        calling(grammars=False).arrange(asked(tool_choice="required"))
     assert none.value.param == "tool_choice"
     with pytest.raises(BadRequest, match="not together with a format of the answer"):
-        calling().arranged(asked(tool_choice="required", sampling_params={"regex": "a"}))
+        calling().arrange(asked(tool_choice="required", sampling_params={"regex": "a"}))
 
 
 STRICT: Tool = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
 
 
 def test_strict_tools_are_held_to_their_schemas_or_refused() -> None:
-    request, _ = calling(tag="<tag>").arranged(asked(tools=[WEATHER, STRICT]))
+    request, _ = calling(tag="<tag>").arrange(asked(tools=[WEATHER, STRICT]))
     assert request["sampling_params"] == {"structural_tag": "<tag>"}
     assert request["template_args"] == {"enable_thinking": False}
     own = asked(tools=[STRICT], template_args={"enable_thinking": True})
-    assert calling(tag="<tag>").arranged(own)[0]["template_args"] == {"enable_thinking": True}
+    assert calling(tag="<tag>").arrange(own)[0]["template_args"] == {"enable_thinking": True}
     with pytest.raises(BadRequest, match='leave strict out, or use tool_choice "required"'):
-        calling(tag=None).arranged(asked(tools=[STRICT]))
+        calling(tag=None).arrange(asked(tools=[STRICT]))
     with pytest.raises(BadRequest, match=r"leave strict out$"):
-        calling(tag="<tag>", grammars=False).arranged(asked(tools=[STRICT]))
+        calling(tag="<tag>", grammars=False).arrange(asked(tools=[STRICT]))
     with pytest.raises(BadRequest, match="not together with a format of the answer"):
-        calling(tag="<tag>").arranged(asked(tools=[STRICT], sampling_params={"regex": "a"}))
-    assert calling().arranged(asked(tools=[STRICT], tool_choice="required"))[1] is ListedCalls
+        calling(tag="<tag>").arrange(asked(tools=[STRICT], sampling_params={"regex": "a"}))
+    assert calling().arrange(asked(tools=[STRICT], tool_choice="required"))[1] is ListedCalls
 
 
 @pytest.mark.parametrize("parser", sorted(known_parsers()))

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from hotreload.engine.answering.wording import MOST_UNSETTLED, AnswerTexts, Wording, begun_stop
+from hotreload.engine.answering.answer_text import (
+    MOST_UNSETTLED,
+    AnswerText,
+    AnswerTexts,
+    begun_stop,
+)
 from hotreload.tiny.sayings import END_ID
 from tests.tiny.asked import tiny_tokenizer
 
@@ -31,14 +36,14 @@ def ids_of(text: str) -> list[int]:
 def streamed(
     ids: Sequence[int], ended: dict[str, Any], *, prompt: str = "so:", **sampling: Any
 ) -> Iterator[str]:
-    wording = Wording(tokenizer(), ids_of(prompt), sampling)
+    wording = AnswerText(tokenizer(), ids_of(prompt), sampling)
     for count in range(1, len(ids)):
         yield wording.text_of(ids[:count], None)
     yield wording.text_of(ids, ended)
 
 
 def whole(ids: Sequence[int], ended: dict[str, Any], **sampling: Any) -> str:
-    return Wording(tokenizer(), ids_of("so:"), sampling).text_of(ids, ended)
+    return AnswerText(tokenizer(), ids_of("so:"), sampling).text_of(ids, ended)
 
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\N{REPLACEMENT CHARACTER}"))
@@ -127,14 +132,14 @@ class WithoutFirstSpace:
 
 
 def test_the_space_between_prompt_and_answer_stays() -> None:
-    wording = Wording(WithoutFirstSpace(), [1, 2], {})
+    wording = AnswerText(WithoutFirstSpace(), [1, 2], {})
     assert wording.text_of([3], None) == " w3"
     assert wording.text_of([3, 4], FULL) == " w3 w4"
 
 
 def test_a_long_answer_is_not_decoded_from_its_begin_with_each_token() -> None:
     tokenizer, ids = WithoutFirstSpace(), list(range(200))
-    wording = Wording(tokenizer, ids, {})
+    wording = AnswerText(tokenizer, ids, {})
     for count in range(1, 200):
         wording.text_of(ids[:count], None)
     assert wording.text_of(ids, FULL) == "".join(f" w{id}" for id in ids)

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from contextlib import aclosing, suppress
 from typing import Any
 
+from hotreload.engine.answering.answer_text import AnswerText
 from hotreload.engine.answering.grammars import could_not_follow
 from hotreload.engine.answering.items import Item, Parsed
-from hotreload.engine.answering.wording import Wording
 from hotreload.engine.lanes.lane import in_lane, lane_of
 from hotreload.engine.upstream import patches
 from hotreload.engine.upstream.outlet import Outlet
@@ -100,7 +100,7 @@ class Answers:
                 async for answer in answers:
                     yield answer
         elif parsed.stream:
-            async with aclosing(self._merged(parsed, lane)) as answers:
+            async with aclosing(self._merge(parsed, lane)) as answers:
                 async for answer in answers:
                     yield answer
         else:
@@ -124,14 +124,14 @@ class Answers:
             **item.logprobs,
         )
         pieces = self._manager.generate_request(request, None)
-        wording = Wording(self._manager.tokenizer, item.input_ids, item.sampling_params)
+        wording = AnswerText(self._manager.tokenizer, item.input_ids, item.sampling_params)
         try:
             while (piece := await self._next(pieces)) is not None:
                 answer = _for_client(piece, item.rid)
                 if item.is_prompt_alone:
                     answer = _without_tokens(answer["meta_info"])
                 if not (parsed.text_at_end and answer["meta_info"]["finish_reason"] is None):
-                    answer = wording.worded(answer)
+                    answer = wording.with_text(answer)
                 check_finite(answer)
                 if (why := self._ended_by_us.get(rid)) is not None:
                     _say_why(answer["meta_info"], why)
@@ -176,7 +176,7 @@ class Answers:
         async with aclosing(self._answer(item, lane, parsed)) as answers:
             return await anext(answers)
 
-    async def _merged(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer]:
+    async def _merge(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer]:
         """The pieces of all answers as they come, each with the index of its prompt."""
         newest = Newest(len(parsed.items))
         tasks = [

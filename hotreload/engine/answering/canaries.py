@@ -37,7 +37,7 @@ class Canaries:
         """Tokens for which there is room where weights are proven, from the start on."""
 
     @property
-    def beginning(self) -> tuple[int, int]:
+    def first_size(self) -> tuple[int, int]:
         """So many of them are asked together, with so many tokens until their answers begin."""
         asked = self._probes[:SHADOW_ROWS]
         return len(asked), sum(map(self._tokens_of, map(beginning_of, asked)))
@@ -81,7 +81,7 @@ class Canaries:
             await run_to_end(all_ended(tasks))
 
     async def _verdict(self, probe: Probe, generate: Ask) -> str | None:
-        asked = self._parsed(probe)
+        asked = self._parse(probe)
         try:
             async with aclosing(generate(asked)) as answers:
                 answer = await anext(answers)
@@ -90,7 +90,7 @@ class Canaries:
         assert isinstance(answer, dict)
         return decide_verdict(probe, answer)
 
-    def _parsed(self, probe: Probe) -> Parsed:
+    def _parse(self, probe: Probe) -> Parsed:
         """The probe's request, made at once: it must not queue with clients."""
         parsed = self._prompts.parse(request_for(probe))
         return replace(parsed, items=tuple(replace(item, is_probe=True) for item in parsed.items))
@@ -98,7 +98,7 @@ class Canaries:
     def _tokens_of(self, probe: Probe) -> int:
         """Refuse one that the engine cannot answer: it would reject every checkpoint."""
         try:
-            asked = self._parsed(probe).items[0]
+            asked = self._parse(probe).items[0]
         except BadRequest as fault:
             raise ConfigError(f"[[probe]] {probe.prompt!r} cannot be asked: {fault}") from fault
         tokens: int = len(asked.input_ids) + asked.sampling_params["max_new_tokens"]

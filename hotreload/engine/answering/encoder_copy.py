@@ -12,9 +12,9 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hotreload.engine.answering.answer_text import AnswerTexts
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.tool_calls import is_of_tools
-from hotreload.engine.answering.wording import AnswerTexts
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 
 log = logging.getLogger("hotreload.engine")
@@ -65,7 +65,7 @@ class CopiedEncoder:
             return None
         if not messages and request.get("text") is None:
             return request
-        return await self._prompts.encoded(request)
+        return await self._prompts.encode_texts(request)
 
     def make_texts(self, request: Mapping[str, Any]) -> AnswerTexts:
         """Make what has the texts of the answers to a request that was encoded here."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from hotreload.engine.answering.crews import Crew
 from hotreload.engine.answering.items import Parsed
-from hotreload.engine.answering.sampling import Key, grammar_of
+from hotreload.engine.answering.sampling_params import Key, grammar_of
 from hotreload.engine.grammar_trials.program import fault_of, in_deep_thread, matcher_of
 from hotreload.engine.grammar_trials.runner import Trial, Verdict
 from hotreload.errors import BadRequest, NotServing, cut
@@ -48,7 +48,7 @@ class Compiled:
         self._matcher = matcher
         self._eos = eos
 
-    def followed(self) -> "FollowedGrammar":
+    def follow(self) -> "FollowedGrammar":
         """The way of one request through the grammar, from its start."""
         return FollowedGrammar(self, self._matcher.deep_copy(), self._eos)
 
@@ -121,29 +121,29 @@ class Grammars:
         self._recent: OrderedDict[Key, Compiled] = OrderedDict()
         self._lock = threading.Lock()
 
-    async def prepared(self, parsed: Parsed) -> Parsed:
+    async def prepare_grammars(self, parsed: Parsed) -> Parsed:
         """The request with its grammars compiled; BadRequest has the compiler's words."""
         keys = {grammar_of(item.sampling_params) for item in parsed.items} - {None}
         if not keys:
             return parsed
         if len(keys) > A_REQUEST:
             raise BadRequest(f"{len(keys)} grammars in one request, there may be {A_REQUEST}")
-        compiled = {key: await self.compiled(key) for key in keys if key}
+        compiled = {key: await self.compile(key) for key in keys if key}
         items = (
             replace(item, grammar=compiled.get(grammar_of(item.sampling_params)))  # type: ignore[arg-type]
             for item in parsed.items
         )
         return replace(parsed, items=tuple(items))
 
-    async def compiled(self, key: Key) -> Compiled:
+    async def compile(self, key: Key) -> Compiled:
         """One grammar, compiled within bounds."""
-        if (found := self._found(key)) is not None:
+        if (found := self._find(key)) is not None:
             return found
         verdict = await self._quick_crew.run(lambda cancel: self._quick.judge(key))
         if verdict.is_slow:
             verdict = await self._slow_crew.run(lambda cancel: self._patient.judge(key))
-        grammar = _accepted(key, verdict)
-        return await in_thread(lambda cancel: self._made(key, grammar))
+        grammar = _accept(key, verdict)
+        return await in_thread(lambda cancel: self._compile(key, grammar))
 
     def close(self) -> None:
         """End the programs that try grammars."""
@@ -155,22 +155,22 @@ class Grammars:
         from sgl_jax.srt.constrained.base_grammar_backend import INVALID_GRAMMAR_OBJ
 
         try:
-            found = self._found(key) or self._made(key, _accepted(key, self._patient.judge(key)))
+            found = self._find(key) or self._compile(key, _accept(key, self._patient.judge(key)))
         except (BadRequest, NotServing):
             return INVALID_GRAMMAR_OBJ, True
-        return found.followed(), True
+        return found.follow(), True
 
     def reset(self) -> None:
         """Keep them: upstream forgets grammars when it flushes, but no weights are in them."""
 
-    def _found(self, key: Key) -> Compiled | None:
+    def _find(self, key: Key) -> Compiled | None:
         with self._lock:
             found = self._known.get(key)
             if found is not None:
                 self._keep(key, found)
             return found
 
-    def _made(self, key: Key, grammar: str) -> Compiled:
+    def _compile(self, key: Key, grammar: str) -> Compiled:
         with self._lock:
             taken = sum(len(text) for _, text in self._known)
         if taken + len(key[1]) > IN_USE_CHARACTERS:
@@ -180,7 +180,7 @@ class Grammars:
         in_deep_thread(lambda: made.append(matcher_of(self._tokenizer, grammar)))
         (matcher,) = made
         if matcher.is_error():
-            raise _refused(key, fault_of(matcher))
+            raise _refusal_of(key, fault_of(matcher))
         compiled = Compiled(key, matcher, self._tokenizer.eos_token)
         with self._lock:
             self._known[key] = compiled
@@ -232,17 +232,17 @@ def _setup(backend: Any, tokenizer: Any) -> Mapping[str, Any]:
     }
 
 
-def _accepted(key: Key, verdict: Verdict) -> str:
+def _accept(key: Key, verdict: Verdict) -> str:
     if verdict.grammar is None:
-        raise _refused(key, verdict.fault)
+        raise _refusal_of(key, verdict.fault)
     return verdict.grammar
 
 
-def _refused(key: Key, words: str) -> BadRequest:
+def _refusal_of(key: Key, words: str) -> BadRequest:
     param = f"sampling_params.{PARAMETER.get(key[0], key[0])}"
     return BadRequest(f"{param}: {cut(words.strip(), 300)}", code="grammar", param=param)
 
 
 def could_not_follow(compiled: Compiled) -> BadRequest:
     """The error for an answer that ended in the middle of its grammar."""
-    return _refused(compiled.key, f"the answer could not follow it to its end: {compiled.why}")
+    return _refusal_of(compiled.key, f"the answer could not follow it to its end: {compiled.why}")

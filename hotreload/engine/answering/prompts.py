@@ -16,14 +16,14 @@ from hotreload.engine.answering.requests import (
     Encode,
     Messages,
     check_length,
-    encoded,
+    encode_within_limits,
     items_of,
     parse,
     telling_refusals,
     with_ids,
 )
-from hotreload.engine.answering.sampling import check_ids
-from hotreload.engine.answering.tool_calls import ToolCalling
+from hotreload.engine.answering.sampling_params import check_ids
+from hotreload.engine.answering.tool_calls import ToolFormat
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.errors import BadRequest, cut
 
@@ -60,7 +60,7 @@ class Prompts:
         limits: EngineLimits,
         can: Capabilities,
         grammars: Grammars | None = None,
-        calling: ToolCalling | None = None,
+        calling: ToolFormat | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
@@ -76,29 +76,29 @@ class Prompts:
     async def prepare(self, request: Mapping[str, Any]) -> Parsed:
         """The request as the engine takes it; BadRequest names the parameter at fault."""
         parsed = await self._by_size(request, partial(self.parse, request))
-        return parsed if self._grammars is None else await self._grammars.prepared(parsed)
+        return parsed if self._grammars is None else await self._grammars.prepare_grammars(parsed)
 
     def parse(self, request: Mapping[str, Any], is_given_up: IsGivenUp = lambda: False) -> Parsed:
         """The same without its grammars; blocks, and ends soon after `is_given_up` says so."""
         calls = None
         if self._calling is not None:
-            request, calls = self._calling.arranged(request)
+            request, calls = self._calling.arrange(request)
         limits, can, encode = self._limits, self._can, self._until(is_given_up)
         parsed = parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
         return parsed if calls is None else replace(parsed, calls=calls)
 
-    async def encoded(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def encode_texts(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The request with ids in the place of its texts, or its chat; BadRequest as `prepare`.
 
         All of it is checked: what `prepare` would refuse first is refused here, and first.
         """
 
-        def checked(is_given_up: IsGivenUp) -> Mapping[str, Any]:
+        def check(is_given_up: IsGivenUp) -> Mapping[str, Any]:
             made = with_ids(request, self._limits, self._until(is_given_up), self._chat)
             items_of(made, limits=self._limits, can=self._can)
             return made
 
-        return await self._by_size(request, checked)
+        return await self._by_size(request, check)
 
     async def tokenize(self, asked: Mapping[str, Any]) -> list[list[int]]:
         """The ids of each text, or of a chat as the model is asked it; BadRequest says why not."""
@@ -166,16 +166,16 @@ class Prompts:
                 param="messages",
             )
         self._check_arguments(arguments)
-        text = self._rendered(messages, arguments, tools)
+        text = self._render(messages, arguments, tools)
         check_length("messages", text, self._limits)
-        return encoded(text, self._encode_rendered, self._limits)
+        return encode_within_limits(text, self._encode_rendered, self._limits)
 
     def _encode_rendered(self, text: str) -> list[int]:
         """The ids of a text made by a template, which puts the special tokens in itself."""
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _rendered(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> str:
+    def _render(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> str:
         from jinja2 import TemplateError
 
         try:

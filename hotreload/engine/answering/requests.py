@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotreload.engine.answering.items import Item, Parsed, check_logprobs
-from hotreload.engine.answering.sampling import (
+from hotreload.engine.answering.sampling_params import (
     LOGPROBS,
     SAMPLING_PARAMETERS,
     asked_logprobs,
@@ -26,8 +26,8 @@ from hotreload.errors import BadRequest, cut
 LONGEST_TOKEN = 32
 """Characters that one token of a good tokenizer has at most."""
 USUAL_TOKEN = 8
-"""A text with more characters than this for each token it may have is first encoded piece by
-piece, to see whether it is too long."""
+"""A text with more characters than this for each token it may have is first encoded piece by piece,
+to find out if it is too long."""
 TEXT_PIECE = 2**14
 SEAM = 64
 """Tokens that a text may have more because it was cut there."""
@@ -88,7 +88,7 @@ def with_ids(
         raise bad("text, input_ids", "give one of them")
     if text is None:
         return request
-    ids = _encoded(text if isinstance(text, list) else [text], encode, limits)
+    ids = _encode_texts(text if isinstance(text, list) else [text], encode, limits)
     rest = {name: value for name, value in request.items() if name not in PROMPTS}
     return {**rest, "input_ids": ids if isinstance(text, list) else ids[0]}
 
@@ -131,7 +131,7 @@ def check_length(name: str, text: str, limits: EngineLimits) -> None:
         raise bad(name, f"has {len(text)} characters, the engine takes at most {most}", TOO_LONG)
 
 
-def encoded(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
+def encode_within_limits(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
     """The ids of a text; encoding stops as soon as the text is surely too long."""
     if len(text) > max(TEXT_PIECE, USUAL_TOKEN * limits.input_tokens):
         tokens = 0
@@ -180,8 +180,8 @@ def _one_by_one(
         yield one
 
 
-def _encoded(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[list[int]]:
-    """The ids of each text; every text is checked before the first is encoded."""
+def _encode_texts(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[list[int]]:
+    """The ids of each text; every text is checked before the first is encode_within_limits."""
     if not texts:
         raise bad("text", "the batch is empty")
     for text in texts:
@@ -193,7 +193,7 @@ def _encoded(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[lis
 
 def _ids_of(text: str, encode: Encode, limits: EngineLimits) -> list[int]:
     with telling_refusals():
-        ids = encoded(text, encode, limits)
+        ids = encode_within_limits(text, encode, limits)
     if not ids:
         what = "is empty" if not text else "the tokenizer makes no token of it"
         raise bad("text", f"{what}; give at least one token to go on from")

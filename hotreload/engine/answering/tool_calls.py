@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.engine.answering.sampling import UNSUPPORTED, bad, grammar_of
+from hotreload.engine.answering.sampling_params import UNSUPPORTED, bad, grammar_of
 from hotreload.errors import ConfigError
 
 Call = dict[str, str]
@@ -97,14 +97,14 @@ class ListedCalls:
         return "", [{"name": name, "arguments": arguments} for name, arguments in listed]
 
 
-class ToldCalls:
+class CallsOfAnswers:
     """Puts the calls of each answer to a request beside its text."""
 
     def __init__(self, make: MakeReader) -> None:
         self._make = make
         self._readers: dict[int, CallReader] = {}
 
-    def told(self, answer: Any) -> Any:
+    def add_calls(self, answer: Any) -> Any:
         """The answer, or the list of them, with `tool_calls`."""
         if isinstance(answer, list):
             return [self._one(at, each) for at, each in enumerate(answer)]
@@ -117,7 +117,7 @@ class ToldCalls:
         return {**answer, "text": text, "tool_calls": list(calls)}
 
 
-class ToolCalling:
+class ToolFormat:
     """The way in which the model of an engine is shown tools, and calls them."""
 
     def __init__(
@@ -141,7 +141,7 @@ class ToolCalling:
         self._grammars = grammars
         self._parser = asked or format_of(self._template)
 
-    def arranged(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], MakeReader | None]:
+    def arrange(self, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], MakeReader | None]:
         """The request as its prompt is made of it, and what reads its calls, if it has tools."""
         tools, messages = request.get("tools"), request.get("messages")
         if tools and messages is None:
@@ -155,9 +155,9 @@ class ToolCalling:
         if choice == "auto":
             parser = self._readable()
             if any(tool["function"].get("strict") for tool in tools):
-                rest |= self._held(parser, tools, rest)
+                rest |= self._hold_to_schemas(parser, tools, rest)
             return rest, partial(WrittenCalls, self._parse_with(parser, tools))
-        sampling = self._listing(rest["sampling_params"], tools, choice)
+        sampling = self._with_list_grammar(rest["sampling_params"], tools, choice)
         return {**rest, "sampling_params": sampling}, ListedCalls
 
     def _check_shows(self, param: str) -> None:
@@ -177,7 +177,7 @@ class ToolCalling:
             raise bad("tools", f"{words}or serve it by a release that can", UNSUPPORTED)
         return self._parser
 
-    def _held(
+    def _hold_to_schemas(
         self, parser: str, tools: Sequence[dict[str, Any]], request: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Parameters of a request that hold the calls which the model writes to their schemas."""
@@ -193,7 +193,7 @@ class ToolCalling:
         arguments = {"enable_thinking": False, **(request.get("template_args") or {})}
         return {"sampling_params": {**sampling, "structural_tag": tag}, "template_args": arguments}
 
-    def _listing(
+    def _with_list_grammar(
         self, sampling: Mapping[str, Any], tools: Sequence[dict[str, Any]], choice: str
     ) -> dict[str, Any]:
         """The parameters with the grammar of a list of calls."""

@@ -1,1 +1,1 @@
-"""Tries grammars in a program of its own, where one that crashes or eats memory hurts nobody."""
+"""Tries grammars in a program of their own: a crash or an excess of memory ends only that."""

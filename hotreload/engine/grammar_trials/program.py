@@ -1,9 +1,9 @@
-"""A program of its own: tries grammars where one that crashes, hangs or eats memory hurts nobody.
+"""A program that tries grammars: one that crashes, hangs or needs too much memory ends only this.
 
-A grammar is a program a client sends, and llguidance bounds neither its time nor its memory nor
-its stack: `minItems: 10000000` takes gigabytes, three thousand rules in a row overflow the stack.
-Run as a script it imports nothing of ours. It reads what to build from its first line of input,
-and from each further line what to try.
+A grammar is a program that a client sends, and llguidance limits neither its time nor its memory
+nor its stack: `minItems: 10000000` takes gigabytes, three thousand rules in a row overflow the
+stack. Run as a script, the program imports no module of ours. Its first line of input describes
+the tokenizer and the limits; each further line is a grammar to try.
 """
 
 import json
@@ -43,7 +43,7 @@ it takes a tenth of a second; real schemas of hundreds of fields still pass."""
 TrialSetup = Mapping[str, Any]
 
 
-def serialized(setup: TrialSetup, kind: str, text: str) -> str:
+def serialize(setup: TrialSetup, kind: str, text: str) -> str:
     """The grammar as the engine's own backend hands it to llguidance."""
     from llguidance import (  # type: ignore[import-not-found, unused-ignore]
         LLMatcher,
@@ -79,7 +79,7 @@ def _of_tags(text: str) -> str:
 
 
 def matcher_of(tokenizer: Any, grammar: str) -> Any:
-    """A matcher of a serialized grammar, within the limits."""
+    """Make a matcher of a serialized grammar, within the limits."""
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
@@ -92,10 +92,10 @@ def fault_of(matcher: Any) -> str:
     return NO_TEXT if words == "NoExtensionBias" else words
 
 
-def _judged(tokenizer: Any, setup: TrialSetup, kind: str, text: str) -> dict[str, str]:
+def _judge(tokenizer: Any, setup: TrialSetup, kind: str, text: str) -> dict[str, str]:
     try:
-        grammar = serialized(setup, kind, text)
-        if fault := _followed(matcher_of(tokenizer, grammar)):
+        grammar = serialize(setup, kind, text)
+        if fault := _follow(matcher_of(tokenizer, grammar)):
             return {"fault": fault}
     except RecursionError:
         return {"fault": "nested too deeply"}
@@ -108,8 +108,8 @@ def _judged(tokenizer: Any, setup: TrialSetup, kind: str, text: str) -> dict[str
     return {"grammar": grammar}
 
 
-def _followed(matcher: Any) -> str:
-    """Follow a grammar for a few tokens; why that fails, or nothing."""
+def _follow(matcher: Any) -> str:
+    """Follow a grammar for a few tokens; return why that fails, or an empty string."""
     chance = random.Random(0)
     for _ in range(TRIED_STEPS):
         if matcher.is_error() or matcher.is_stopped():
@@ -140,7 +140,7 @@ _STACK_SIZE = threading.Lock()
 
 @contextmanager
 def deep_stack() -> Iterator[None]:
-    """A thread that is started in here has a large stack."""
+    """Give a large stack to each thread that is started in this context."""
     with _STACK_SIZE:
         before = threading.stack_size(STACK)
         try:
@@ -188,9 +188,9 @@ def _judge_and_exit(
 ) -> NoReturn:
     code = 1
     try:
-        _bound(setup["seconds"])
+        _limit_resources(setup["seconds"])
         verdict: list[dict[str, str]] = []
-        in_deep_thread(lambda: verdict.append(_judged(tokenizer, setup, kind, text)))
+        in_deep_thread(lambda: verdict.append(_judge(tokenizer, setup, kind, text)))
         with os.fdopen(writing, "wb") as out:
             out.write(json.dumps(verdict[0]).encode())
         code = 0
@@ -198,7 +198,7 @@ def _judge_and_exit(
         os._exit(code)
 
 
-def _bound(seconds: float) -> None:
+def _limit_resources(seconds: float) -> None:
     with open("/proc/self/statm") as statm:
         has = int(statm.read().split()[0]) * resource.getpagesize()
     most = has + STACK + ROOM
@@ -221,7 +221,7 @@ def _read(reading: int, until: float) -> bytes | None:
 
 
 def main() -> None:
-    """Serve until the other end closes."""
+    """Judge grammars until the daemon closes the input."""
     from llguidance import LLTokenizer
 
     setup = json.loads(sys.stdin.buffer.readline())

@@ -29,7 +29,7 @@ class Verdict:
 
 
 class Trial:
-    """One such program, started when it is first asked, and again after it has ended."""
+    """A program that tries grammars; started for the first grammar, and again after it ended."""
 
     def __init__(self, setup: Mapping[str, Any], seconds: float) -> None:
         self._setup = {**setup, "seconds": seconds, "wall_seconds": WALL * seconds}
@@ -37,10 +37,10 @@ class Trial:
         self._program: subprocess.Popen[bytes] | None = None
 
     def judge(self, key: tuple[str, str]) -> Verdict:
-        """Try a grammar; blocks."""
+        """Try a grammar and return the verdict; blocks."""
         with self._lock:
             try:
-                return Verdict(**json.loads(self._asked(key)))
+                return Verdict(**json.loads(self._ask(key)))
             except (OSError, ValueError) as fault:
                 self._end()
                 words = f"the program that tries grammars has ended ({type(fault).__name__})"
@@ -51,10 +51,10 @@ class Trial:
         with self._lock:
             self._end()
 
-    def _asked(self, key: tuple[str, str]) -> bytes:
+    def _ask(self, key: tuple[str, str]) -> bytes:
         if self._program is None or self._program.poll() is not None:
             self._end()
-            self._program = self._begun()
+            self._program = self._start_program()
         program = self._program
         assert program.stdin is not None
         assert program.stdout is not None
@@ -66,7 +66,7 @@ class Trial:
             raise TimeoutError
         return program.stdout.readline()
 
-    def _begun(self) -> "subprocess.Popen[bytes]":
+    def _start_program(self) -> "subprocess.Popen[bytes]":
         # Isolated: neither our modules nor the caller's folder are among what it imports.
         program = subprocess.Popen(
             [sys.executable, "-I", str(TRIAL_PROGRAM)],

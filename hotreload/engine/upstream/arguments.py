@@ -119,7 +119,7 @@ def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any
 
 
 def _choose_platform(device: str) -> None:
-    """Tell JAX which platform to use; once JAX has looked for devices this changes nothing.
+    """Set the platform that JAX uses; once JAX has looked for devices this changes nothing.
 
     A TPU gets the CPU beside it: 0.0.2's loader puts weights there first.
     """

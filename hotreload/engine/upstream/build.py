@@ -15,7 +15,7 @@ from hotreload.engine import versions
 from hotreload.engine.compile_cache import keeping_programs
 from hotreload.engine.model_folder import unservable, unshared
 from hotreload.engine.options import EngineOptions
-from hotreload.engine.upstream import embedding, logprobs, patches
+from hotreload.engine.upstream import embedded_engine, logprobs, patches
 from hotreload.engine.upstream.arguments import (
     LOG_LEVEL,
     arguments_of,
@@ -67,13 +67,13 @@ def build(
     check_batches(arguments, are_in_buckets=hasattr(batches, "pad_to_bucket"))
     sockets = SocketFolder()
     parts = Parts(report, sockets)
-    launching = embedding.starting(
+    launching = embedded_engine.patch_start(
         entry,
         launch_scheduler=partial(_launch_scheduler, parts, distributed, options.shares),
         devices=devices,
     )
     try:
-        holding = sockets.holding(sys.modules[server_args.__module__])
+        holding = sockets.hold_sockets(sys.modules[server_args.__module__])
         kept = keeping_programs(options.compile_cache, devices)
         with _STARTING, launching, holding, kept, loading or nullcontext():
             parts.engine = entry.Engine(**arguments)
@@ -103,12 +103,12 @@ def _ready_upstream() -> tuple[Any, Any]:
     if why := versions.why_untested():
         log.warning("engine.untested", extra={"why": why, "todo": versions.how_to_install()})
     patches.ready_first_release(loader, sampler)
-    embedding.quiet(LOG_LEVEL)
+    embedded_engine.quiet(LOG_LEVEL)
     return entry, server_args
 
 
 def _upstream() -> tuple[Any, ...]:
-    with versions.imports_explained(), embedding.importing_upstream():
+    with versions.imports_explained(), embedded_engine.import_upstream():
         from sgl_jax.srt.entrypoints import engine
         from sgl_jax.srt.layers import sampler
         from sgl_jax.srt.layers.attention import native_backend  # noqa: F401 (needs the work-round)
@@ -144,7 +144,7 @@ def _launch_scheduler(
     parts.sockets.check_holds(port_args)
     scheduler = Scheduler.__new__(Scheduler)
     try:
-        ending = embedding.with_threads_that_end(Scheduler, ModelWorker)
+        ending = embedded_engine.with_threads_that_end(Scheduler, ModelWorker)
         with ending, distributed.guard_sockets() if distributed else nullcontext():
             scheduler.__init__(server_args, port_args)
     except BaseException:

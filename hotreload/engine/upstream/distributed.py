@@ -14,7 +14,7 @@ class TurnsInStep(Protocol):
 
     @property
     def has_orders(self) -> bool:
-        """True while the others are still to be told something, so that the loop must turn."""
+        """True while orders for the other processes are left: then the loop must turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Distributed:
     """Hooks by which this process takes part in an engine of several."""
 
     arguments: Mapping[str, Any]
-    """Arguments of upstream's Engine: how many they are, which one this is, where they meet."""
+    """Arguments of upstream's Engine: the number of ranks, this rank, and where ranks meet."""
     guard_sockets: Callable[[], AbstractContextManager[None]]
-    """A scheduler that is made within trusts no other process than these."""
+    """A context in which a scheduler is made that accepts messages of the engine's ranks alone."""
     keep_in_step: Callable[[Any, Callable[[], None]], TurnsInStep]
-    """Has a scheduler take its turns as the others do. The second argument raises an exception when
-    its loop is to end."""
+    """Keeps a scheduler's turns in step with the others'. The second argument raises an exception
+    when the scheduler's loop is to end."""

@@ -1,10 +1,10 @@
-"""Keeps what running engines are made of out of every garbage collection.
+"""Keeps the objects of running engines out of every garbage collection.
 
-A collection stops all threads while it looks at each object there is: tenths of a second with the
-parts of an engine, which stay as long as it runs. A process has one set of frozen objects for all
-engines, so this is the rule: when one has started, what is there is frozen. When one has ended,
-all is thawed and collected, or its weights would stay; and while another runs, what is left is
-frozen again. A circle among what requests hold at such a moment stays until the next thaw.
+A collection stops all threads while it visits each object: tenths of a second with the parts of an
+engine, which stay as long as the engine runs. A process has one set of frozen objects for all
+engines. When an engine has started, all objects are frozen. When one has ended, all are thawed and
+collected, or its weights would stay. While another engine runs, the rest is frozen again. A
+reference cycle in a request's objects at such a moment stays until the next thaw.
 """
 
 import gc
@@ -18,7 +18,7 @@ _running: set[int] = set()
 
 
 def freeze(engine: object) -> None:
-    """Freeze what is there, now that this engine has started."""
+    """Freeze all objects of the process, once this engine has started."""
     with _changing:
         _running.add(id(engine))
         if not is_starting():  # in a program that is not ours there may be anything
@@ -27,10 +27,10 @@ def freeze(engine: object) -> None:
 
 
 def thaw(engine: object, left: Callable[[], object] | None) -> None:
-    """Collect what an engine has left, whether or not it ever ran.
+    """Collect the objects that an engine has left, whether or not it ever ran.
 
-    While `left` finds something of it, somebody still holds it, and must not do so for good: then
-    nothing is frozen before the next start.
+    If `left` still finds one of them, a reference to it is left, which must not become permanent:
+    then nothing is frozen before the next start.
     """
     with _changing:
         _running.discard(id(engine))

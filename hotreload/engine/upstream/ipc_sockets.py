@@ -1,7 +1,7 @@
-"""The sockets between upstream's threads: in a folder that only we can enter, closed at the end.
+"""The sockets between upstream's threads: in a folder of this user alone, closed at the end.
 
-The sockets carry pickles, so anybody who connects to one can run code as us. Upstream makes them
-in the temporary folder, where only the umask decides who may connect.
+The sockets carry pickles: a process that connects to one can run code as the daemon. Upstream
+makes them in the temporary folder, where only the umask protects them.
 """
 
 import os
@@ -25,14 +25,14 @@ _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 class SocketFolder:
-    """A folder of mode 0700, whatever the umask is; locked until it is removed or we end."""
+    """A folder of mode 0700, whatever the umask is; locked until its removal or the daemon's end."""
 
     def __init__(self) -> None:
         reasons = []
         for place in _places():
             try:
                 _clear_leftovers(place)
-                self.path, self._lock = _made_in(place)
+                self.path, self._lock = _make_in(place)
                 return
             except OSError as fault:
                 reasons.append(f"{place}: {fault.strerror or fault}")
@@ -42,8 +42,8 @@ class SocketFolder:
         )
 
     @contextmanager
-    def holding(self, addresses: types.ModuleType) -> Iterator[None]:
-        """While this is open, the module that names the sockets puts them into this folder."""
+    def hold_sockets(self, addresses: types.ModuleType) -> Iterator[None]:
+        """Have the module that names the sockets put them into this folder in this context."""
         original = addresses.tempfile
         named = partial(tempfile.NamedTemporaryFile, dir=self.path)
         addresses.tempfile = types.SimpleNamespace(NamedTemporaryFile=named)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ class SocketFolder:
             addresses.tempfile = original  # type: ignore[attr-defined]
 
     def check_holds(self, port_args: Any) -> None:
-        """ConfigError when this sglang-jax has put a socket elsewhere all the same."""
+        """Raise ConfigError if this sglang-jax has put a socket elsewhere all the same."""
         for address in vars(port_args).values():
             is_file = isinstance(address, str) and address.startswith("ipc://")
             if is_file and not address.startswith(f"ipc://{self.path}/"):
@@ -83,26 +83,26 @@ def _short(places: list[str]) -> list[str]:
     )
 
 
-def _made_in(place: str) -> tuple[Path, int]:
+def _make_in(place: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=place))
         path.chmod(0o700)  # a umask can take rights even from us
-        lock = _opened(path)
+        lock = _open(path)
         files.lock(lock, wait=True)
         if path.is_dir():
             return path, lock
         os.close(lock)  # another daemon cleared the folder away before it was locked
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _clear_leftovers(place: str) -> None:
-    """Remove the folders of killed daemons, which are those whose lock nobody holds."""
+    """Remove the folders of killed daemons: no process holds the lock of such a folder."""
     for left in Path(place).glob(f"{FOLDER_PREFIX}*"):
         with suppress(OSError), ExitStack() as opened:
-            lock = _opened(left)
+            lock = _open(left)
             opened.callback(os.close, lock)
             files.lock(lock)
             if os.fstat(lock).st_uid == os.geteuid():
@@ -110,7 +110,7 @@ def _clear_leftovers(place: str) -> None:
 
 
 def close_sockets(*owners: Any) -> None:
-    """Close every socket these owners hold, and the contexts behind them."""
+    """Close every socket that these owners hold, and the sockets' contexts."""
     import zmq
 
     sockets = [

@@ -5,8 +5,8 @@ from functools import wraps
 from typing import Any
 
 USUAL_COUNTS = (0, 1, 5, 20, 64)
-"""Alternatives that a step makes: the next of these numbers, beyond them a power of two. Each
-number is compiled once; if every request had its own, everybody would wait each time."""
+"""The numbers of alternatives that a step makes; a larger one is rounded up to a power of two.
+Each number is compiled once: with a number for each request, all requests would wait each time."""
 
 
 def list_what_is_asked(batch_class: type) -> None:
@@ -20,12 +20,12 @@ def list_what_is_asked(batch_class: type) -> None:
     for name in ("filter_batch", "merge_batch"):
         change = getattr(batch_class, name)
         if not hasattr(change, "__wrapped__"):  # once, however many engines there are
-            setattr(batch_class, name, _listing(change))
+            setattr(batch_class, name, _list_around(change))
 
 
-def _listing(change: Callable[..., Any]) -> Callable[..., Any]:
+def _list_around(change: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(change)
-    def listed(self: Any, *args: Any, **more: Any) -> Any:
+    def change_and_list(self: Any, *args: Any, **more: Any) -> Any:
         batches = [self, *(each for each in args if isinstance(each, type(self)))]
         for batch in batches:
             _list(batch)
@@ -33,7 +33,7 @@ def _listing(change: Callable[..., Any]) -> Callable[..., Any]:
         _list(self)
         return result
 
-    return listed
+    return change_and_list
 
 
 def _list(batch: Any) -> None:
@@ -44,34 +44,34 @@ def _list(batch: Any) -> None:
 
 
 def compile_few_kinds(*metadata_classes: type) -> None:
-    """Let steps that differ only in what each request asks for share one compiled program.
+    """Let steps share one compiled program that differ only in the log-probabilities asked for.
 
-    0.1.0rc0 and main hand the lists to the compiler as constants, though all it needs is the
-    largest number and whether any ids are asked for. So each new mix of requests compiled the
-    sampler again, and everybody waited. The host later cuts off what a request did not ask for.
-    Goes when the lists are no constants.
+    0.1.0rc0 and main hand the lists to the compiler as constants. It only needs the largest number,
+    and if any ids are asked for. Each new mix of requests compiled the sampler again, while all
+    requests waited. The host later removes log-probabilities that a request did not ask for. Goes
+    when the lists are no constants.
     """
     for kind in metadata_classes:
         make = kind.from_model_worker_batch  # type: ignore[attr-defined]
         if not hasattr(make, "__wrapped__"):
-            kind.from_model_worker_batch = staticmethod(_rounded(make))  # type: ignore[attr-defined]
+            kind.from_model_worker_batch = staticmethod(_round_counts(make))  # type: ignore[attr-defined]
 
 
-def _rounded(make: Callable[..., Any]) -> Callable[..., Any]:
+def _round_counts(make: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(make)
-    def rounded(batch: Any, *args: Any, **more: Any) -> Any:
+    def make_and_round(batch: Any, *args: Any, **more: Any) -> Any:
         made = make(batch, *args, **more)
         if (numbers := getattr(made, "top_logprobs_nums", None)) is not None:
             vocabulary = batch.sampling_info.vocab_size
-            made.top_logprobs_nums = [rounded_up(max(numbers, default=0), vocabulary)]
+            made.top_logprobs_nums = [round_up(max(numbers, default=0), vocabulary)]
         if (ids := getattr(made, "token_ids_logprobs", None)) is not None:
             made.token_ids_logprobs = [None if all(each is None for each in ids) else []]
         return made
 
-    return rounded
+    return make_and_round
 
 
-def rounded_up(most: int, vocabulary: int) -> int:
-    """The next number that may be compiled; never more than the vocabulary has tokens."""
+def round_up(most: int, vocabulary: int) -> int:
+    """Return the next number that may be compiled; at most the number of tokens there are."""
     usual = next((each for each in USUAL_COUNTS if each >= most), None)
     return min(vocabulary, 1 << (most - 1).bit_length() if usual is None else usual)

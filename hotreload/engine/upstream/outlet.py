@@ -1,7 +1,7 @@
-"""The way of what the scheduler thread tells of answers, to our loop.
+"""The way of the scheduler thread's messages about answers to the event loop.
 
-Upstream pickles it into a socket to a thread that decodes it, and that into another to the loop.
-Here the loop is handed the objects, and the text is made where it is told (`answering.wording`).
+Upstream pickles a message into a socket to a thread that decodes it, which has another socket to
+the loop. Here the loop gets the objects, and makes the text itself (`answering.answer_text`).
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-Hear = Callable[[Any], None]
+Receive = Callable[[Any], None]
 
 REPLACED = ("send_to_detokenizer", "send_to_tokenizer")
 
@@ -19,10 +19,10 @@ class Outlet:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._hear: Hear = _nothing
+        self._receive: Receive = _ignore
 
     def replace_sockets(self, scheduler: Any) -> None:
-        """Take the sockets' place, before the thread begins. Ranks above 0 have none."""
+        """Replace the scheduler's sockets, before its thread begins. Ranks above 0 have none."""
         import zmq
 
         for name in REPLACED:
@@ -30,23 +30,23 @@ class Outlet:
                 socket.close(linger=0)
                 setattr(scheduler, name, self)
 
-    def begin(self, hear: Hear) -> None:
-        """Let the running loop hear of each message from now on."""
-        self._loop, self._hear = asyncio.get_running_loop(), hear
+    def begin(self, receive: Receive) -> None:
+        """Deliver each message to `receive` on the running loop from now on."""
+        self._loop, self._receive = asyncio.get_running_loop(), receive
 
     def end(self) -> None:
-        """Let nobody hear of what comes now, or is on its way."""
-        self._hear = _nothing
+        """Drop all messages that come from now on, or are on their way."""
+        self._receive = _ignore
 
     def send_pyobj(self, message: Any) -> None:
-        """Take a message, by upstream's word for it, on the scheduler thread."""
+        """Receive a message on the scheduler thread; upstream calls its sockets so."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no request waits any more
                 self._loop.call_soon_threadsafe(self._deliver, message)
 
     def _deliver(self, message: Any) -> None:
-        self._hear(message)
+        self._receive(message)
 
 
-def _nothing(message: Any) -> None:
-    """Let it go: nobody waits."""
+def _ignore(message: Any) -> None:
+    """Drop the message: no request waits."""

@@ -1,4 +1,4 @@
-"""Parts of a running engine: how they are built, and how they are taken apart again."""
+"""Parts of a running engine: builds them, and takes them apart again."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.engine.upstream import embedding, frozen
+from hotreload.engine.upstream import embedded_engine, frozen
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
 from hotreload.engine.upstream.outlet import Outlet
 from hotreload.engine.upstream.thread.scheduler import SchedulerThread, end_worker_threads
@@ -54,15 +54,15 @@ class Parts:
         return self.running_scheduler.fault()
 
 
-def watched(parts: Parts) -> list[Part]:
-    """Every part that clients wait for, and how long it may be busy with one thing."""
+def list_watched(parts: Parts) -> list[Part]:
+    """List every part that clients wait for, and how long it may be busy with one thing."""
     seconds = parts.engine.server_args.watchdog_timeout
     words = f"a step takes longer than {seconds:g} s (watchdog_timeout)"
     return [Part(words, parts.running_scheduler.progress, seconds)]
 
 
 def take_apart(parts: Parts) -> None:
-    """End the threads and let go of every reference; blocks.
+    """End the threads and drop every reference; blocks.
 
     Afterwards the device memory is free and another engine can be started in this process. The
     tokenizer manager's sockets belong to a loop: the caller closes them.
@@ -81,12 +81,12 @@ def take_apart(parts: Parts) -> None:
     parts.engine = parts.scheduler = None
     if scheduler is not None and has_ended:
         scheduler.drop_references()
-    embedding.forget_arrays()
+    embedded_engine.forget_arrays()
     frozen.thaw(parts, left)
 
 
 def discard(parts: Parts) -> None:
-    """Take apart an engine that nobody will run, in the thread that built it.
+    """Take apart an engine that will not run, in the thread that built it.
 
     No loop has begun to use its sockets. If they stayed open, their context would wait for them
     for ever.
@@ -95,7 +95,7 @@ def discard(parts: Parts) -> None:
     take_apart(parts)
 
 
-async def taken_apart(parts: Parts) -> None:
+async def take_apart_off_loop(parts: Parts) -> None:
     """Take a running engine apart, off the loop, and close what belongs to the loop."""
     manager = parts.tokenizer_manager
     await asyncio.to_thread(take_apart, parts)
@@ -103,10 +103,10 @@ async def taken_apart(parts: Parts) -> None:
 
 
 def _has_ended(scheduler: SchedulerThread) -> bool:
-    """Wait for the scheduler thread to end; one that waits for a dead forward thread is released.
+    """Wait for the scheduler thread to end; release it if it waits for a dead forward thread.
 
-    It may wait for a result: it gets None, cannot read that, and so ends. Or it may wait for the
-    launch of the batch that failed, and is told that it was launched.
+    If it waits for a result, it gets None, cannot read that, and ends. If it waits for the launch
+    of the batch that failed, that launch is marked as done.
     """
     worker = scheduler.scheduler.tp_worker
     for _ in range(JOIN_TURNS):
@@ -121,16 +121,16 @@ def _has_ended(scheduler: SchedulerThread) -> bool:
 
 
 def _close_loop(engine: Any) -> None:
-    """main makes an event loop for its blocking calls, which nobody makes here."""
+    """Close the event loop that main makes for its blocking calls; none are made here."""
     loop = getattr(engine, "loop", None)
     if loop is not None and not loop.is_running():
         loop.close()
 
 
-async def built(make: Callable[[threading.Event], Parts], *, is_read: bool = False) -> Parts:
-    """Build by `make`; a cancel leaves that behind, and what it makes is freed.
+async def build_parts(make: Callable[[threading.Event], Parts], *, is_read: bool = False) -> Parts:
+    """Build an engine's parts by `make` in a thread; a cancel leaves the thread behind.
 
-    It may compile for minutes or wait for another rank, and no stop is to wait for that. Where
-    files are read it `is_read`.
+    The thread may compile for minutes or wait for another rank, and a stop must not wait for that.
+    The parts that it still makes are freed. `is_read` says that the thread reads files.
     """
     return await in_thread(make, discard=discard, leave_as=ENGINE_START, is_read=is_read)

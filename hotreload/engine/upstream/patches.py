@@ -1,8 +1,8 @@
 """Work-rounds of upstream's faults: each says what is wrong, in which versions, and when it goes.
 
-`0.0.2` is the release, `main` the repository as of August 2026. `embedding` puts upstream into our
-process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of their own. Nothing here
-knows of checkpoints or generations.
+`0.0.2` is the release, `main` the repository as of August 2026. `embedded_engine` runs upstream in
+our process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of their own. Nothing
+here knows of checkpoints or generations.
 """
 
 import inspect
@@ -67,11 +67,11 @@ def keep_pending_tokens(tp_worker: Any) -> None:
 
 
 def keep_cache_locations(scheduler: Any) -> None:
-    """Give each batch a copy of its own of where its tokens lie in the KV pool.
+    """Give each batch its own copy of the places of its tokens in the KV pool.
 
-    0.1.0rc0 with overlap scheduling: all batches write that into one host buffer, and on a CPU
-    `device_put` does not copy it. So a step that has not run yet reads where the tokens of the next
-    batch lie: about 1 answer in 2000 under 16 clients was made of other requests' tokens. Goes when
+    0.1.0rc0 with overlap scheduling: all batches write the places into one host buffer, and on a
+    CPU `device_put` does not copy it. A step that has not run yet then reads the places of the next
+    batch: about 1 answer in 2000 under 16 clients was made of other requests' tokens. Goes when
     `ScheduleBatch` copies for every engine, as it does for `pd_disaggregation`.
     """
     if getattr(scheduler.req_to_token_pool, "cache_loc_host_buf", None) is None:
@@ -87,12 +87,12 @@ def keep_cache_locations(scheduler: Any) -> None:
 
 
 def admit_what_was_retracted(adder: type) -> None:
-    """Reckon what a request still needs without the tokens it has made, and finish its prompt.
+    """Count the tokens that a request still needs without those it has made; finish its prompt.
 
     0.0.2 and 0.1.0rc0 count tokens made before a retraction twice: once as prompt and once as to
     come. A request that is retracted late in a full pool is never admitted again. 0.0.2 also
     bounds the next piece of a prompt by an estimate that may be zero or less, and then goes on
-    with no tokens. Goes when both are reckoned with what is left.
+    with no tokens. Goes when both count only the tokens that are left.
     """
     add_one, add_piece = adder.add_one_req, adder.add_chunked_req  # type: ignore[attr-defined]
     if hasattr(add_one, "counts_what_is_left"):

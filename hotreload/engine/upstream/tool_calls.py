@@ -1,7 +1,7 @@
 """Upstream's parsers of tool calls, each for the way in which a family of models writes them.
 
-What they offer for streams mixes calls up, loses text, or takes a call for text, depending on where
-the pieces end (0.0.2 and 0.1.0rc0). So each is given one whole call, which all of them read right.
+For streams they mix calls up, lose text, or take a call for text, depending on where the pieces end
+(0.0.2 and 0.1.0rc0). Therefore a parser gets one whole call, which all of them read correctly.
 """
 
 import json

@@ -18,7 +18,7 @@ from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.engine.weights.leaf.leaf_rules import Ingredients, Rule
 from hotreload.engine.weights.leaf.leaves import Layout, freely_split
 from hotreload.engine.weights.leaf.measures import Measured, measure
-from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
+from hotreload.engine.weights.load.upstream_loader import MOST_NAMED
 from hotreload.engine.weights.memory.headroom import (
     check_headroom,
     raise_not_enough_memory,

@@ -15,10 +15,10 @@ from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import layout_of
 from hotreload.engine.weights.leaf.measures import Measured
 from hotreload.engine.weights.leaf.values import first_values
+from hotreload.engine.weights.load.extra_reads import why_no_room
 from hotreload.engine.weights.load.first_load import FirstLoad
 from hotreload.engine.weights.load.loaders import Comparison, Loaders
 from hotreload.engine.weights.load.plan import record_plan
-from hotreload.engine.weights.load.rereading import why_no_room
 from hotreload.engine.weights.load.trust import mark_of, note
 from hotreload.engine.weights.memory.headroom import size_of, why_one_set
 from hotreload.engine.weights.memory.room_for_a_set import Room
@@ -261,7 +261,7 @@ class StagingEngine:
             live=live,
             max_drift=self.max_drift,
             place=self._beside_all(live),
-            told=note_progress,
+            report=note_progress,
             cancel=cancel,
         )
         how.append(loading)

@@ -13,9 +13,9 @@ import numpy as np
 
 from hotreload.engine.weights.leaf.leaves import Layout, like, signature, wait_for
 from hotreload.engine.weights.leaf.measures import Measured
-from hotreload.engine.weights.load.bytes_read import ToldBytes
+from hotreload.engine.weights.load.bytes_read import ReportBytes
 from hotreload.engine.weights.load.loaders import Loaders
-from hotreload.engine.weights.load.upstream_loading import MOST_NAMED
+from hotreload.engine.weights.load.upstream_loader import MOST_NAMED
 from hotreload.engine.weights.memory.headroom import check_headroom, raise_not_enough_memory
 from hotreload.engine.weights.weights import Destination, Weights, sources_upon
 from hotreload.errors import CheckpointIncompatible, CheckpointRejected
@@ -35,12 +35,12 @@ def load_weights(
     live: Weights,
     max_drift: float | None,
     place: Destination,
-    told: ToldBytes,
+    report: ReportBytes,
     cancel: threading.Event,
 ) -> tuple[Weights, LoadFacts]:
     """Load a checkpoint to the place of spare weights; after an error nothing is left behind."""
     with raise_not_enough_memory():
-        made, loading = loaders.load(checkpoint, live, place, cancel, told)
+        made, loading = loaders.load(checkpoint, live, place, cancel, report)
     try:
         if made.leaves:
             check_signatures(layout, made.leaves, live.leaves)

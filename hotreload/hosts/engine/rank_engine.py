@@ -16,7 +16,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine, named
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.distributed import Distributed
-from hotreload.engine.upstream.parts import ENGINE_START, Parts, built
+from hotreload.engine.upstream.parts import ENGINE_START, Parts, build_parts
 from hotreload.engine.upstream.thread.between import BetweenSteps
 from hotreload.engine.upstream.thread.scheduler import Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
@@ -107,7 +107,7 @@ class RankEngine(SglangEngine):
         watch = EngineWatch()
         with in_step(joined.next_build()):
             building = partial(build.build, options, watch.report, make_hooks(joined.ranks))
-            parts = await built(lambda cancel: building())
+            parts = await build_parts(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
             return await cls._begun(make, parts, watch, named(revision), checkpoint)
 

@@ -15,7 +15,7 @@ from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOption
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
-from hotreload.engine.weights.load.trust import note_in_vain, noted
+from hotreload.engine.weights.load.trust import note_in_vain, read_mark
 from hotreload.engine.weights.memory.spare_processors import count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
@@ -116,7 +116,7 @@ async def _start_with_own_loader(
     None also if upstream's loader can say better why the engine does not start.
     """
     trust = settings.state.directory / TRUST
-    mark = await asyncio.to_thread(noted, trust)
+    mark = await asyncio.to_thread(read_mark, trust)
     if mark is None:
         return None
     filling = FirstLoad(weights, mark, settings.reload.stage_timeout)

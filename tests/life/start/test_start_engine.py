@@ -20,7 +20,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream import build, parts
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
-from hotreload.engine.weights.load.trust import note, noted
+from hotreload.engine.weights.load.trust import note, read_mark
 from hotreload.errors import CheckpointChanged, ConfigError
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start import start_engine as starting
@@ -219,7 +219,7 @@ async def test_where_it_cannot_load_upstreams_does_and_no_later_start_tries_it(
     await start_engine(settings, model, weights, begun())
     assert copies.found[2:] == [(True, None)]
     note(trust, "another model")
-    assert noted(trust) == "another model"
+    assert read_mark(trust) == "another model"
 
 
 @pytest.mark.parametrize("fault", [CheckpointChanged("a.safetensors"), ConfigError("no tokenizer")])

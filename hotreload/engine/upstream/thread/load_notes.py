@@ -1,6 +1,6 @@
-"""Notes on a scheduler's own thread, between two steps, how busy it is; any thread may read them.
+"""Notes a scheduler's load on its own thread, between two steps; any thread may read the notes.
 
-A thread beside it would see batches and pools half changed, and requests in no lane or in two.
+Another thread would see batches and pools half changed, and requests in no lane or in two.
 """
 
 import logging
@@ -35,7 +35,7 @@ class Load:
         try:
             self.last = self._look()
         except Exception:
-            # An engine that nobody here has seen: no number is worth its end.
+            # An unknown version of the engine: it must not end because its load is unknown.
             self._due = float("inf")
             self.last = EngineLoad()
             log.warning("engine.load_unknown", exc_info=True)
@@ -47,11 +47,11 @@ class Load:
             looks = [lane.look for lane in lanes.serving]
         return EngineLoad(
             sum(len(look("waiting_queue")) for look in looks),
-            sum(map(self._running, looks)),
+            sum(map(self._count_running, looks)),
             *self._tokens(looks),
         )
 
-    def _running(self, look: LaneLook) -> int:
+    def _count_running(self, look: LaneLook) -> int:
         if self._kind is None:
             return int(look("running_batch").batch_size())
         running, chunked = self._kind.running(look), self._kind.chunked(look)
@@ -59,13 +59,13 @@ class Load:
         return len(running) + is_apart
 
     def _tokens(self, looks: list[LaneLook]) -> tuple[int, int, int]:
-        """Tokens that requests hold, that cached prefixes hold, and that are free."""
+        """Count the tokens that requests hold, that cached prefixes hold, and that are free."""
         scheduler = self._scheduler
         if getattr(scheduler, "is_hybrid", False):
             return 0, 0, 0
         if self._lanes is None:
             _, _, free, prefixes = scheduler._get_token_info()
-        else:  # that would tell of the lane alone that has its turn
+        else:  # upstream's method counts only the lane that has its turn
             free = self._lanes.allocator.available_size()
             prefixes = sum(look("tree_cache").evictable_size() for look in looks)
         held = scheduler.max_total_num_tokens - free - prefixes

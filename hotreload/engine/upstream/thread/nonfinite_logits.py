@@ -1,7 +1,7 @@
-"""Ends every answer whose logits are no numbers, before any of it is handed out as good.
+"""Ends every answer whose logits are no numbers, before any of its tokens is sent.
 
-Finite weights can overflow on one prompt. What that leaves in the KV pool turns the answers of
-others into NaN as well, and the sampler makes token 0 of NaN. Upstream does not look for it.
+Finite weights can overflow on one prompt. The NaN that this leaves in the KV pool spoils other
+answers too, and the sampler makes token 0 of NaN. Upstream does not check for it.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hotreload.errors import AnswerNonfinite
 
 NONFINITE_WORDS = "the logits are NaN or infinite"
-"""The finish reason of a request that was ended for its logits, by which the loop knows it."""
+"""The finish reason of a request that was ended for its logits; the loop looks for it."""
 
 
 def end_nonfinite(scheduler: Any) -> None:
-    """Look at each batch's logits on the device, and end the requests whose rows are no numbers.
+    """Check each batch's logits on the device, and end the requests whose rows are no numbers.
 
     Each step costs one maximum over every row, and one flag for each request copied to the host.
     Speculative decoding and main's fused steps sample elsewhere, so this does not see them.
@@ -34,12 +34,12 @@ def end_nonfinite(scheduler: Any) -> None:
 
 
 def note_nonfinite(model_runner: Any) -> None:
-    """Have it note which rows of its logits are no numbers, each time that it samples."""
-    model_runner.sample = _noting(model_runner.sample, _rows_of(model_runner.mesh))
+    """Have a model runner note the rows of logits that are no numbers, whenever it samples."""
+    model_runner.sample = _add_flags(model_runner.sample, _rows_of(model_runner.mesh))
 
 
 class _Look:
-    """Knows which batch's result the scheduler thread reads, and ends its bad requests."""
+    """Keeps the batch whose result the scheduler thread reads, and ends its bad requests."""
 
     def __init__(self, scheduler: Any) -> None:
         self._process = scheduler.process_batch_result
@@ -74,8 +74,8 @@ class _Look:
             _end(request)
 
 
-def _noting(sample: Callable[..., Any], rows_of: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The sampler, which now also puts a flag for each row into the output for the host."""
+def _add_flags(sample: Callable[..., Any], rows_of: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Return the sampler with a flag for each row added to its output for the host."""
 
     def sample_and_note(logits_output: Any, *more: Any) -> Any:
         flags = rows_of(logits_output.next_token_logits)
@@ -90,7 +90,7 @@ def _noting(sample: Callable[..., Any], rows_of: Callable[[Any], Any]) -> Callab
 
 @cache
 def _rows_of(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
-    """Finds rows whose maximum is no number; on every device, so that each host can read it."""
+    """Return a program that flags rows whose maximum is no number; every host can read it."""
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
     def rows(logits: jax.Array) -> jax.Array:
@@ -101,7 +101,7 @@ def _rows_of(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 def _requests_in(batch: Any, rows: Sequence[int]) -> Iterator[Any]:
-    """The requests in these rows; the rest of a batch is padding. main pads each data rank."""
+    """Yield the requests in these rows; other rows are padding. main pads each data rank."""
     ranks = getattr(batch, "reqs_info", None)
     lists = [batch.reqs] if ranks is None else [rank.reqs for rank in ranks]
     width = batch.per_dp_bs_size if ranks is not None else max(rows) + 1
@@ -121,7 +121,7 @@ def _end(request: Any) -> None:
 
 
 def check_finite(answer: dict[str, Any]) -> None:
-    """AnswerNonfinite when this request was ended for its logits."""
+    """Raise AnswerNonfinite if this request was ended for its logits."""
     ended = answer["meta_info"].get("finish_reason") or {}
     if ended.get("type") == "abort" and ended.get("message") == NONFINITE_WORDS:
         raise AnswerNonfinite(
@@ -130,7 +130,7 @@ def check_finite(answer: dict[str, Any]) -> None:
         )
 
 
-class Withheld:
+class WithheldCount:
     """Counts the answers that were withheld."""
 
     def __init__(self) -> None:
@@ -138,12 +138,12 @@ class Withheld:
         self._moved = asyncio.Event()
 
     def note(self) -> None:
-        """One more."""
+        """Count one more withheld answer."""
         self._count += 1
         self._moved.set()
 
     async def more_than(self, count: int) -> int:
-        """Wait until more than `count` were withheld, and return how many were."""
+        """Wait until more than `count` answers were withheld, and return their number."""
         while self._count <= count:
             self._moved.clear()
             await self._moved.wait()

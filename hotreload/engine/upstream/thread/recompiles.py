@@ -1,4 +1,4 @@
-"""Counts compilations by thread, so that those of the serving threads can be told apart."""
+"""Counts compilations by thread, which separates those of the serving threads from the others."""
 
 import threading
 from collections import Counter
@@ -11,8 +11,8 @@ _by_thread: Counter[int] = Counter()
 _starting = threading.Lock()
 
 
-class Counting:
-    """Counts the compilations that these threads waited for; an engine's are its own."""
+class CompilationCounter:
+    """Counts the compilations that an engine's own threads waited for."""
 
     def __init__(self, threads: set[int | None]) -> None:
         with _starting:  # engines may start in several threads
@@ -21,12 +21,12 @@ class Counting:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget those so far, and those of ended threads whose numbers these have now."""
+        """Count from zero again; compilations of ended threads with the same ids go, too."""
         self._before = self._all()
 
     @property
     def count(self) -> int:
-        """Number of them."""
+        """The number of compilations since the counter began."""
         return self._all() - self._before
 
     def _all(self) -> int:

@@ -1,8 +1,8 @@
-"""Compiles what batches of a size need, and computes none of them: beside those who are served.
+"""Compiles the programs for batches of a size, and computes nothing, while clients are served.
 
-Upstream compiles for a size when a batch of it first comes, or by a forward pass of its own. Here a
-batch of nothing goes upstream's own way on copies of its parts, in any thread, and where the model
-would compute, its program is only compiled. JAX keeps that, so a batch of this size finds it.
+Upstream compiles for a size when a batch of it first comes, or by a forward pass of its own. Here
+an empty batch goes upstream's own way on copies of its parts, in any thread. Where the model would
+compute, its program is only compiled. JAX keeps the program for the next batch of this size.
 """
 
 import copy
@@ -22,45 +22,45 @@ from hotreload.engine.upstream.thread.scheduler import SchedulerThread
 
 
 class BatchWay(Protocol):
-    """The way of a batch, where the generations of sglang-jax differ."""
+    """The steps of a batch in which the versions of sglang-jax differ."""
 
     def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
-        """Make a batch of this size in which nothing is asked."""
+        """Make a batch of this size without requests."""
         ...
 
-    def sampling(self, worker: Any, batch: Any) -> Any:
-        """Make what tells the sampler of it."""
+    def make_sampling(self, worker: Any, batch: Any) -> Any:
+        """Make the sampler's input for the batch."""
         ...
 
     def resolve(self, client: Any, batch: Any) -> None:
-        """Put in tokens that were still to come when it was launched, as its thread does."""
+        """Put in the tokens that did not exist at the launch, as the forward thread does."""
         ...
 
     def note(self, client: Any, batch: Any, tokens: Any) -> None:
-        """Note its tokens for the next batch, as its thread does."""
+        """Note the batch's tokens for the next batch, as the forward thread does."""
         ...
 
-    def computed(self, logits: Any) -> Any:
+    def wrap_logits(self, logits: Any) -> Any:
         """Return these logits as the model runner returns them."""
         ...
 
 
 class FirstReleaseWay:
-    """0.0.2."""
+    """The steps of a batch in 0.0.2."""
 
     @classmethod
     def fits(cls, worker: Any) -> bool:
-        """Does this engine make its batches so?"""
+        """Say if this engine makes its batches in this way."""
         return hasattr(worker, "generate_model_worker_batch")
 
     def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
-        """Make a batch of this size in which nothing is asked."""
+        """Make a batch of this size without requests."""
         make = worker.generate_model_worker_batch
         return make(size.requests, size.tokens, mode, size.cached)
 
-    def sampling(self, worker: Any, batch: Any) -> Any:
-        """Make what tells the sampler of it."""
-        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
+    def make_sampling(self, worker: Any, batch: Any) -> Any:
+        """Make the sampler's input for the batch."""
+        from sgl_jax.srt.make_sampling.sampling_batch_info import SamplingMetadata
 
         return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh)
 
@@ -77,21 +77,21 @@ class FirstReleaseWay:
 
         set_future_token_ids(client.future_token_ids_map, 0, tokens)
 
-    def computed(self, logits: Any) -> Any:
+    def wrap_logits(self, logits: Any) -> Any:
         """Return these logits as the model runner returns them."""
         return logits, 0
 
 
 class NewerWay:
-    """0.1.0rc0 and main, with one data rank."""
+    """The steps of a batch in 0.1.0rc0 and main, with one data rank."""
 
     @classmethod
     def fits(cls, worker: Any) -> bool:
-        """Does this engine make its batches so?"""
+        """Say if this engine makes its batches in this way."""
         return hasattr(getattr(worker, "compilation_manager", None), "_make_dummy_batch")
 
     def batch(self, worker: Any, size: BatchSize, mode: Any) -> Any:
-        """Make a batch of this size in which nothing is asked."""
+        """Make a batch of this size without requests."""
         make, own = worker.compilation_manager._make_dummy_batch, size.requests
         batch = make(own, size.tokens, mode, size.cached, dp_size=1, per_dp_bs_size=own)
         if size.has_logprobs:
@@ -103,9 +103,9 @@ class NewerWay:
             batch.extend_input_logprob_token_ids = np.zeros(size.tokens, np.int32)
         return batch
 
-    def sampling(self, worker: Any, batch: Any) -> Any:
-        """Make what tells the sampler of it."""
-        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
+    def make_sampling(self, worker: Any, batch: Any) -> Any:
+        """Make the sampler's input for the batch."""
+        from sgl_jax.srt.make_sampling.sampling_batch_info import SamplingMetadata
 
         vocabulary = worker.model_config.vocab_size
         return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh, vocabulary)
@@ -127,7 +127,7 @@ class NewerWay:
         set_future_token_ids(known, slots, tokens, client.mesh)
         client.async_gather_fn(tokens)
 
-    def computed(self, logits: Any) -> Any:
+    def wrap_logits(self, logits: Any) -> Any:
         """Return these logits as the model runner returns them."""
         return logits, 0, None
 
@@ -136,9 +136,9 @@ WAYS: Sequence[type[FirstReleaseWay] | type[NewerWay]] = (NewerWay, FirstRelease
 
 
 def find_rehearsal(thread: SchedulerThread) -> "Rehearsal | None":
-    """The rehearsal for this engine; None where it must be asked.
+    """Return the rehearsal for this engine; None if batches must be computed to compile for them.
 
-    Nobody knows how its batches are made, or other ranks would have to sample along.
+    Then it is unknown how the engine makes its batches, or other ranks would have to sample too.
     """
     if thread.cannot_overlap or thread.turns is not None:
         return None
@@ -152,26 +152,27 @@ def find_rehearsal(thread: SchedulerThread) -> "Rehearsal | None":
 class Rehearsal:
     """Knows the sizes that batches of a scheduler are padded to, and compiles for one of them.
 
-    It holds no weights and no KV pool, only how they lie: those of the moment may be others.
+    It holds no weights and no KV pool, only their layout: other weights may be live later.
     """
 
     def __init__(self, scheduler: Any, way: BatchWay, program: "Program") -> None:
-        """Made before anything is swapped; on an engine in which nothing runs."""
+        """The engine must be idle, and still have its first weights."""
         self._client = scheduler.tp_worker
         self._worker = getattr(self._client, "worker", self._client)
         self._way = way
         self._program = self._shadows = program
         self._sampling = threading.Lock()
-        """Held while the sampler is compiled: sizes of as many requests have it in common."""
+        """Held while the sampler is compiled: sizes of the same number of requests share it."""
 
     def also_in(self, pool: Any) -> None:
-        """Compile for this pool, too, in which weights are proven; it is only described."""
+        """Compile for a second pool, too, in which weights are proven; `pool` describes it."""
         self._shadows = self._program.with_pool(pool)
 
     def sizes(self, most: int, longest: int) -> Iterator[BatchSize]:
-        """Yield the sizes of batches of up to so many requests, then of prompts of so many tokens.
+        """Yield the sizes of batches of up to `most` requests, then of prompts up to `longest`.
 
-        They are those that upstream pads others to: its own method's, for ours leaves some out.
+        Upstream pads batches to these sizes. The list is that of upstream's own method, since the
+        method that we put in its place leaves some out.
         """
         paddings = type(self._client).get_precompile_paddings(self._client)
         tokens, requests, cached = map(sorted, paddings)
@@ -185,7 +186,7 @@ class Rehearsal:
                 break
 
     def compile_for(self, size: BatchSize) -> None:
-        """Compile all that a batch of this size asks for; blocks, in any thread."""
+        """Compile all programs for a batch of this size; blocks, in any thread."""
         from sgl_jax.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode
 
         program = self._shadows if size.is_shadow else self._program
@@ -195,19 +196,19 @@ class Rehearsal:
             worker.model_runner.along = Along({})
         mode = ForwardMode.EXTEND if size.is_prompt else ForwardMode.DECODE
         batch = way.batch(worker, size, mode)
-        told = way.sampling(worker, batch)
+        sampling = way.make_sampling(worker, batch)
         batch.forward_batch = ForwardBatch.init_new(batch, worker.model_runner)
         is_overlapped = client is not self._worker
         if is_overlapped:
             way.resolve(client, batch)
-        _, tokens, _ = worker.forward_batch_generation(batch, None, False, told)
+        _, tokens, _ = worker.forward_batch_generation(batch, None, False, sampling)
         if is_overlapped:
             way.note(client, batch, tokens)
 
     def _stand_in(self, program: "Program") -> Any:
-        """A copy of the worker that computes nothing, and changes nothing of what serves."""
+        """Copy the worker; the copy computes nothing, and does not change the serving one."""
         runner = copy.copy(self._worker.model_runner)
-        vars(runner).update(program.described())
+        vars(runner).update(program.describe())
         for ours in ("forward", "sample"):  # of the one that serves
             vars(runner).pop(ours, None)
         note_nonfinite(runner)
@@ -219,31 +220,31 @@ class Rehearsal:
 
         runner.sample = sample_alone
         runner.attn_backend = copy.copy(runner.attn_backend)
-        runner._forward = lambda *given: self._way.computed(program.compiled(*given))
+        runner._forward = lambda *given: self._way.wrap_logits(program.compile(*given))
         worker = copy.copy(self._worker)
         vars(worker).pop("forward_batch_generation", None)  # ours: it would bind weights
         worker.worker = worker
         worker.model_runner = runner
-        worker.sync_queue = queue.SimpleQueue()  # the newer one's; nobody looks at what is in it
+        worker.sync_queue = queue.SimpleQueue()  # the newer engine's; no thread reads it
         return worker
 
 
 class Program:
-    """The model's own, which knows how weights and KV pool lie, and not what they hold."""
+    """The model's program, with the layout of weights and KV pool, without their contents."""
 
     def __init__(self, jitted: Any, model_def: Any, state_def: Any, model_runner: Any) -> None:
         self._jitted = jitted
         self._defined = (model_def, state_def)
         self._tracing = threading.Lock()
-        """Two threads that trace at once share some of what JAX remembers of it, and not always the
-        same: then the compile cache knows neither program again."""
-        self._leaves = [_described(leaf) for leaf in find_slot(model_runner).read()]
-        self._pool = jax.tree.map(_described, model_runner.token_to_kv_pool)
+        """Held while one thread traces: two at once share some of JAX's traces at random, and then
+        the compile cache finds neither program again."""
+        self._leaves = [_describe(leaf) for leaf in find_slot(model_runner).read()]
+        self._pool = jax.tree.map(_describe, model_runner.token_to_kv_pool)
         pools = getattr(model_runner, "memory_pools", None)  # the newer engine's holder of them
-        self._pools = None if pools is None else jax.tree.map(_described, pools)
+        self._pools = None if pools is None else jax.tree.map(_describe, pools)
 
     def with_pool(self, pool: Any) -> "Program":
-        """The same for another KV pool, which is described."""
+        """Return the same program for another KV pool, which `pool` describes."""
         made = copy.copy(self)
         made._pool = pool
         if self._pools is not None:
@@ -251,14 +252,14 @@ class Program:
             made._pools = type(self._pools)(**pools)
         return made
 
-    def described(self) -> dict[str, Any]:
-        """The attributes of a model runner that stand for what it computes with."""
+    def describe(self) -> dict[str, Any]:
+        """Return the attributes of a model runner that describe its weights and KV pool."""
         pools = {} if self._pools is None else {"memory_pools": self._pools}
         leaves = {} if self._pools is None else {"model_state_leaves": self._leaves}
         return {"model": None, "token_to_kv_pool": self._pool, **pools, **leaves}
 
-    def compiled(self, forward_batch: Any, logits_metadata: Any) -> Any:
-        """Compile it for such a batch; returns logits as it would make them, of zeros."""
+    def compile(self, forward_batch: Any, logits_metadata: Any) -> Any:
+        """Compile the program for such a batch; return logits of its output's shape, all zeros."""
         pools = self._pool if self._pools is None else self._pools
         given = (*self._defined, self._leaves, forward_batch, pools, logits_metadata)
         with self._tracing:
@@ -280,8 +281,8 @@ def _program_of(model_runner: Any) -> Program | None:
     return None if dispatcher is None else Program(dispatcher._jit_fn, *defined, model_runner)
 
 
-def _described(array: Any) -> Any:
-    """The array without what it holds, as the compiler sees it."""
+def _describe(array: Any) -> Any:
+    """Describe an array without its contents, as the compiler sees it."""
     if not isinstance(array, jax.Array) or jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         return array
     return jax.ShapeDtypeStruct(  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.fits import why_no_lanes
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.slots import find_slot
-from hotreload.engine.upstream import embedding, patches
+from hotreload.engine.upstream import embedded_engine, patches
 from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.thread.load_notes import Load
 from hotreload.engine.upstream.thread.nonfinite_logits import end_nonfinite
@@ -57,7 +57,7 @@ class SchedulerThread:
         self._turned_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hotreload-scheduler", daemon=True)
         scheduler._request_dispatcher._mapping.append((Wake, lambda message: None))
-        embedding.report_deaths(scheduler, report)
+        embedded_engine.report_deaths(scheduler, report)
         patches.keep_pending_tokens(scheduler.tp_worker)
         patches.keep_cache_locations(scheduler)
         end_nonfinite(scheduler)
@@ -76,8 +76,8 @@ class SchedulerThread:
             self._thread.start()
 
     @property
-    def serving(self) -> set[int | None]:
-        """The threads that clients wait for."""
+    def serving_threads(self) -> set[int | None]:
+        """The ids of the threads that clients wait for."""
         forward = getattr(self.scheduler.tp_worker, "forward_thread", self._thread)
         return {self._thread.ident, forward.ident}
 
@@ -88,14 +88,14 @@ class SchedulerThread:
         return self._lanes
 
     @property
-    def compiled(self) -> CompiledSizes:
-        """Sizes that batches find programs for; without lanes nobody notes any."""
+    def compiled_sizes(self) -> CompiledSizes:
+        """The sizes of batches that are compiled for; without lanes none are noted."""
         return CompiledSizes() if self._lanes is None else self._lanes.compiled
 
     def forget_unused(self) -> int:
-        """Forget the cached prefixes that nothing under way uses; count their tokens.
+        """Drop the cached prefixes that no running request uses; return their number of tokens.
 
-        Only a job of `submit_at_a_turn` may ask. Without lanes nobody here knows how: none are.
+        Only a job of `submit_at_a_turn` may call this. Without lanes no prefix is dropped.
         """
         return 0 if self._lanes is None else self._lanes.forget_unused()
 
@@ -254,7 +254,7 @@ def end_worker_threads(scheduler: Any, seconds: float) -> None:
         worker.input_queue.put((None, None, None, None))
     inner = getattr(worker, "worker", worker)
     if hasattr(inner, "sync_queue"):
-        inner.sync_queue.put(embedding.EndOfQueue())
+        inner.sync_queue.put(embedded_engine.EndOfQueue())
     for thread in worker_threads(scheduler):
         thread.join(seconds)
 

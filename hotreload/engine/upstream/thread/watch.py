@@ -1,4 +1,4 @@
-"""Notices that an engine died or hangs, and tells everybody who waits for it."""
+"""Notices that an engine died or hangs, and wakes every task that waits for the engine."""
 
 import asyncio
 import time
@@ -19,9 +19,9 @@ class Part:
     words: str
     """The words for its hang."""
     progress: Callable[[], tuple[bool, int]]
-    """Tells whether it is busy, and how much it has done so far."""
+    """Returns whether the part is busy, and how much it has done so far."""
     patience: float
-    """Seconds that it may be busy with one thing."""
+    """Seconds that the part may be busy with one thing."""
 
 
 class EngineWatch:

@@ -24,7 +24,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredie
 from hotreload.engine.weights.leaf.leaves import freely_split
 from hotreload.engine.weights.leaf.measures import Figures, Measured, One, figures_of, one_of
 from hotreload.engine.weights.leaf.on_device import split_like
-from hotreload.engine.weights.load.opening import words_for
+from hotreload.engine.weights.load.checked_bytes import words_for
 from hotreload.engine.weights.load.own import DTYPES, Made, Reader, Recipe, batches
 from hotreload.engine.weights.memory.host_arrays import is_on_host
 from hotreload.errors import TryAgain
@@ -60,7 +60,7 @@ class Borrower(Reader):
             raise Cancelled
         with words_for(IN_MEMORY):
             memory = self._checkpoint.memory.bytes_of(part.tensor)
-        self._told(len(memory))
+        self._report(len(memory))
         tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
         return tensor, iter([tensor])
 
@@ -75,11 +75,11 @@ class Copier:
     """Makes leaves of arrays on accelerators, there; belongs to one thread."""
 
     def __init__(
-        self, checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None]
+        self, checkpoint: Checkpoint, cancel: threading.Event, report: Callable[[int], None]
     ) -> None:
-        """`told` is called with the number of bytes of each tensor that has been copied."""
+        """`report` is called with the number of bytes of each tensor that has been copied."""
         self._cancel = cancel
-        self._told = told
+        self._report = report
         with words_for(IN_MEMORY):
             self._arrays: dict[str, jax.Array] = checkpoint.memory.by_name()
         self._arrangements: dict[str, Any] = checkpoint.memory.arrangements
@@ -125,7 +125,7 @@ class Copier:
         _check_finite(parts, one)
         for part in parts:
             if part.tensor in self._arrays:
-                self._told(self._arrays[part.tensor].dtype.itemsize * math.prod(part.rule.shape))
+                self._report(self._arrays[part.tensor].dtype.itemsize * math.prod(part.rule.shape))
         return Made(leaf, one, change_by(*change))
 
     @contextmanager

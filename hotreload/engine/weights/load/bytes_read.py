@@ -3,19 +3,19 @@
 import threading
 from collections.abc import Callable
 
-ToldBytes = Callable[[int], None]
+ReportBytes = Callable[[int], None]
 """Called with the number of bytes that have been read."""
 
 
 class Count:
     """Counts what is read, and hands the total on; threads share it."""
 
-    def __init__(self, told: ToldBytes) -> None:
+    def __init__(self, report: ReportBytes) -> None:
         self.total = 0
-        self._told = told
+        self._report = report
         self._lock = threading.Lock()
 
     def __call__(self, size: int) -> None:
         with self._lock:
             self.total += size
-            self._told(self.total)
+            self._report(self.total)

@@ -99,7 +99,7 @@ class FirstLoad:
         failpoints.reach_in_thread("reading")
         ones: dict[str, One] = {}
         with raise_not_enough_memory("the weights"):
-            for path, made in self._made(recipes, quiet, cancel):
+            for path, made in self._make_leaves(recipes, quiet, cancel):
                 empty[path].set_raw_value(made.leaf)
                 ones[path] = made.one
         self.measured = join_measures(ones)
@@ -121,7 +121,7 @@ class FirstLoad:
             raise NotByOurs("ours was compared with it on another model, version or device")
         return {path: (plan.parts[path], outline) for path, outline in outlines.items()}
 
-    def _made(
+    def _make_leaves(
         self, recipes: Mapping[str, tuple[Any, Any]], quiet: Quiet, cancel: threading.Event
     ) -> Iterator[tuple[str, Made]]:
         count, paths = Count(self._note), list(recipes)

@@ -27,15 +27,15 @@ from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
 from hotreload.engine.weights.leaf.measures import Measured, One, join_measures, measure
 from hotreload.engine.weights.leaf.on_device import there_twice
-from hotreload.engine.weights.load.bytes_read import Count, ToldBytes
-from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
-from hotreload.engine.weights.load.rereading import (
+from hotreload.engine.weights.load.bytes_read import Count, ReportBytes
+from hotreload.engine.weights.load.extra_reads import (
     SameLeaves,
     check_again,
     judge_what_passed,
     read_as_needed,
 )
-from hotreload.engine.weights.load.upstream_loading import load_upstream
+from hotreload.engine.weights.load.own import Made, Reader, Recipe, why_not_by_rules
+from hotreload.engine.weights.load.upstream_loader import load_upstream
 from hotreload.engine.weights.memory.headroom import check_headroom, size_of
 from hotreload.engine.weights.memory.host_arrays import copy_to_host
 from hotreload.engine.weights.weights import Destination, Weights, at_hand, left_out, sources_upon
@@ -96,12 +96,12 @@ class Loaders:
         live: Weights,
         place: Destination,
         cancel: threading.Event,
-        told: ToldBytes,
+        report: ReportBytes,
     ) -> tuple[Weights, LoadFacts]:
         """All leaves of a checkpoint, placed like the live ones or on the host, and measured."""
         self.check_takes(checkpoint)
         checkpoint = read_as_needed(checkpoint, self, live, place, cancel)
-        why, count = self.why_not_ours(checkpoint), Count(told)
+        why, count = self.why_not_ours(checkpoint), Count(report)
         if why is not None:
             made = self._by_upstream(checkpoint, live, place, cancel, count)
             how = LoadFacts("upstream", why, len(self._layout.places), 0, count.total)
@@ -124,8 +124,8 @@ class Loaders:
             return
         places = self._layout.places
         try:
-            for at, ours, _ in self._made(
-                checkpoint, places, made, _placed_by, cancel=cancel, told=lambda size: None
+            for at, ours, _ in self._make_leaves(
+                checkpoint, places, made, _placed_by, cancel=cancel, report=lambda size: None
             ):
                 if not same_bits(ours.leaf, made.leaves[at]):
                     self._distrust(checkpoint, self._layout.paths[at])
@@ -177,8 +177,8 @@ class Loaders:
             places = {paths[at]: at for at in shared}
             changes = {p: self._change(p, leaves[at], ones[p], live) for p, at in places.items()}
             sets = (live, *place.held)
-            for at, made, change in self._made(
-                checkpoint, fresh, live, _placed_by, cancel=cancel, told=count, sets=sets
+            for at, made, change in self._make_leaves(
+                checkpoint, fresh, live, _placed_by, cancel=cancel, report=count, sets=sets
             ):
                 if checkpoint.is_unread and not change and same_bits(made.leaf, live.leaves[at]):
                     made.leaf, made.is_shared = live.leaves[at], True
@@ -239,9 +239,9 @@ class Loaders:
             for at in stay:
                 made.host[at] = copy_to_host(live.leaves[at])
                 ones[paths[at]], changes[paths[at]] = live.measured.one(paths[at]), 0.0
-            make = Reader.made_on_host
-            for at, each, change in self._made(
-                checkpoint, places, live, make, cancel=cancel, told=count
+            make = Reader.make_on_host
+            for at, each, change in self._make_leaves(
+                checkpoint, places, live, make, cancel=cancel, report=count
             ):
                 made.host[at], ones[paths[at]], changes[paths[at]] = each.leaf, each.one, change
             judge_what_passed(checkpoint, cancel, count, self.quiet)
@@ -265,7 +265,7 @@ class Loaders:
         check_headroom(alive.values(), beside=place.beside, on_host=size_of(alive))
         load = partial(load_upstream, checkpoint, model_runner=self._runner, layout=self._layout)
         load = partial(load, live=live.leaves, plan=self._plan, spool=self._spool)
-        leaves = load(cancel=cancel, told=count)
+        leaves = load(cancel=cancel, report=count)
         try:
             made = Weights(leaves, self.measure(leaves))
             if not self.comparison.is_tried:
@@ -298,7 +298,7 @@ class Loaders:
         """Measure a set where it is."""
         return measure(self._layout.by_path(leaves), self._plan.parts)
 
-    def _made(
+    def _make_leaves(
         self,
         checkpoint: Checkpoint,
         places: Sequence[int],
@@ -306,7 +306,7 @@ class Loaders:
         make: Callable[[Any, list[Recipe]], list[Made]],
         *,
         cancel: threading.Event,
-        told: ToldBytes,
+        report: ReportBytes,
         sets: Sequence[Weights] = (),
     ) -> Iterator[tuple[int, Made, float]]:
         """Each leaf made of the checkpoint, in quiet threads, and how far it is from the live."""
@@ -315,7 +315,7 @@ class Loaders:
 
         @contextmanager
         def worker() -> Iterator[Callable[[list[int]], list[tuple[int, Made, float]]]]:
-            with closing(maker(checkpoint, cancel, told)) as reader:
+            with closing(maker(checkpoint, cancel, report)) as reader:
                 if isinstance(reader, Reader):
                     reader.there = same.find
                 yield partial(self._make, partial(make, reader), live)

@@ -26,7 +26,7 @@ from hotreload.engine.weights.leaf.on_device import (
     pays_on_device,
     put,
 )
-from hotreload.engine.weights.load.opening import opened, words_for
+from hotreload.engine.weights.load.checked_bytes import open_checked, words_for
 from hotreload.engine.weights.memory.host_arrays import copy_to_host, fresh, in_order, lay
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -67,12 +67,12 @@ class Reader:
     """Makes leaves of one checkpoint's tensors; belongs to one thread."""
 
     def __init__(
-        self, checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None]
+        self, checkpoint: Checkpoint, cancel: threading.Event, report: Callable[[int], None]
     ) -> None:
-        """`told` is given the number of bytes of each piece that has been read."""
+        """`report` is given the number of bytes of each piece that has been read."""
         self._checkpoint = checkpoint
         self._cancel = cancel
-        self._told = told
+        self._report = report
         self._files: dict[str, Readable] = {}
         self._tally = Tally()
         self.there: Callable[[Sequence[Ingredient], jax.Array], Made | None] = lambda *_: None
@@ -85,16 +85,16 @@ class Reader:
         """The leaves that these tensors make, each placed like its live one; several at once."""
         if len(recipes) == 1 and self._pays_on_device(*recipes[0]):
             return [self._on_device(*recipes[0])]
-        made = self.made_on_host(recipes)
+        made = self.make_on_host(recipes)
         pairs = zip(made, recipes, strict=True)
         new = [(each, live) for each, (_, live) in pairs if not each.is_shared]
-        leaves = _placed([each.leaf for each, _ in new], [live for _, live in new])
+        leaves = _place([each.leaf for each, _ in new], [live for _, live in new])
         jax.block_until_ready(leaves)  # type: ignore[no-untyped-call]
         for leaf, (each, _) in zip(leaves, new, strict=True):
             each.leaf = leaf
         return made
 
-    def made_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
+    def make_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
         """The same in host memory, each in memory of its own."""
         return [self._on_host(*recipe) for recipe in recipes]
 
@@ -110,8 +110,8 @@ class Reader:
         Figures are waited for: when they are there, no transfer reads our memory any more.
         """
         if parts[0].expert is not None:
-            return self._stacked(parts, live)
-        part, tensor = parts[0], _passed(*self.borrow(parts[0]))
+            return self._make_stack(parts, live)
+        part, tensor = parts[0], _read_through(*self.borrow(parts[0]))
         if (there := self.there(parts, live)) is not None:
             return there
         if part.rule.moves_nothing and tensor.dtype == live.dtype:
@@ -120,11 +120,11 @@ class Reader:
             leaf, figures = make_leaf(put(tensor, part, live), part.rule, live)
         return Made(leaf.block_until_ready(), one_of(parts, [figures]))
 
-    def _stacked(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+    def _make_stack(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, figures = empty_stack(live), []
         for part in parts:
             stack, of_part = add_to_stack(
-                stack, put(_passed(*self.borrow(part)), part, live), part, live
+                stack, put(_read_through(*self.borrow(part)), part, live), part, live
             )
             figures.append(jax.device_get(of_part))
         made = Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
@@ -143,7 +143,7 @@ class Reader:
         for part, is_given in zip(parts, given, strict=True):
             own = leaf if part.expert is None else leaf[part.expert, ...]
             if is_given:
-                tensor = self._measured(own, part)
+                tensor = self._read_measured(own, part)
                 if part is parts[-1] and (there := self.there(parts, live)) is not None:
                     return there
                 if tensor is not None:
@@ -152,7 +152,7 @@ class Reader:
                 self._tally.add(part.tensor, [in_order(part.rule.restore(own))])
         return Made(leaf, self._tally.one)
 
-    def _measured(self, own: Array, part: Ingredient) -> Array | None:
+    def _read_measured(self, own: Array, part: Ingredient) -> Array | None:
         """Read what a part becomes, measured as in the file; None where it is in place already."""
         stored = self._stored(part)
         if part.rule.moves_nothing and stored == own.dtype:
@@ -161,7 +161,7 @@ class Reader:
             return None
         tensor, pieces = self.borrow(part)
         if stored != own.dtype:
-            tensor = _passed(tensor, pieces).astype(own.dtype)
+            tensor = _read_through(tensor, pieces).astype(own.dtype)
             pieces = iter([tensor])
         self._tally.add(part.tensor, pieces)
         return tensor
@@ -208,14 +208,14 @@ class Reader:
         first = self._checkpoint.first_read
         if first and (kept := first.take(tensor)) is not None:
             memory[:] = np.frombuffer(kept, np.uint8)
-            self._told(len(kept))
+            self._report(len(kept))
             yield memory
             return
         seen = first and first.begin(tensor)
         with words_for(held.file):
             hashing = HashedPieces(self._file(held.file), self._piece, self._cancel)
             for piece in hashing.into(memoryview(memory), held.begin):
-                self._told(len(piece))
+                self._report(len(piece))
                 if seen:
                     seen.look(piece)
                 yield np.frombuffer(piece, np.uint8)
@@ -227,7 +227,7 @@ class Reader:
 
     def _file(self, name: str) -> Readable:
         if name not in self._files:
-            self._files[name] = opened(self._checkpoint, name, self._cancel)
+            self._files[name] = open_checked(self._checkpoint, name, self._cancel)
         return self._files[name]
 
 
@@ -257,14 +257,14 @@ def why_not_by_rules(
     return None
 
 
-def _passed(tensor: Array, pieces: Iterator[Array]) -> Array:
+def _read_through(tensor: Array, pieces: Iterator[Array]) -> Array:
     """The tensor, when all its pieces have passed."""
     for _ in pieces:
         pass
     return tensor
 
 
-def _placed(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
+def _place(arrays: list[Array], lives: list[jax.Array]) -> list[jax.Array]:
     if all(live.committed and live.is_fully_addressable for live in lives):
         leaves: list[jax.Array] = jax.device_put(arrays, [live.sharding for live in lives])
         return leaves

@@ -23,7 +23,7 @@ from hotreload.engine.weights.leaf.leaf_rules import (
     Rule,
 )
 from hotreload.engine.weights.leaf.leaves import Layout
-from hotreload.engine.weights.load.upstream_loading import config_for, load
+from hotreload.engine.weights.load.upstream_loader import config_for, load
 from hotreload.errors import ConfigError
 from hotreload.types import TensorSpec
 
@@ -190,7 +190,7 @@ class Mappings:
         if not leaf or leaf[0] != len(experts):
             raise Inexpressible(f"names {len(experts)} experts for a leaf of {list(leaf)}")
         return tuple(
-            Ingredient(expert, self._turning(expert, mapping, leaf[1:]), at)
+            Ingredient(expert, self._transpose_rule(expert, mapping, leaf[1:]), at)
             for at, expert in enumerate(experts)
         )
 
@@ -204,7 +204,7 @@ class Mappings:
             raise Inexpressible("is multiplied while it is loaded")
 
     def _rule(self, name: str, mapping: Any, leaf: ArrayShape) -> Rule:
-        turned = self._turning(name, mapping, leaf)
+        turned = self._transpose_rule(name, mapping, leaf)
         heads = self._heads(name, mapping, leaf)
         if heads is None:
             return turned
@@ -216,7 +216,7 @@ class Mappings:
             raise Inexpressible(f"would make a leaf of {list(rule.leaf_shape)}, not {list(leaf)}")
         return rule
 
-    def _turning(self, name: str, mapping: Any, leaf: ArrayShape) -> Rule:
+    def _transpose_rule(self, name: str, mapping: Any, leaf: ArrayShape) -> Rule:
         axes = getattr(mapping, "transpose_axes", None)
         if axes is None and getattr(mapping, "transpose", False):
             axes = (1, 0)
@@ -236,7 +236,7 @@ class Mappings:
         if getattr(mapping, "kv_head_padding", False) and _is_of(name, _KEYS_AND_VALUES):
             replicas = self._replicas()
             if replicas > 1:
-                axis, length, padded = self._replicated(leaf, count, replicas, length, padded)
+                axis, length, padded = self._find_copies(leaf, count, replicas, length, padded)
                 is_copied = self._config.get_kv_padding_strategy() == "replicate"
                 copies, empty = (replicas, 0) if is_copied else (1, count * (replicas - 1))
         if axis is None or (length == padded and copies == 1 and not empty):
@@ -269,7 +269,7 @@ class Mappings:
             raise Inexpressible("has heads of two kinds")
         return int(self._config.get_num_kv_head_replicas(size))
 
-    def _replicated(
+    def _find_copies(
         self, leaf: ArrayShape, count: int, replicas: int, length: int, padded: int
     ) -> tuple[int, int, int]:
         """Along which axis of the leaf the heads stand several times, and how long each is."""

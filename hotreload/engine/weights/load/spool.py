@@ -16,7 +16,7 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.checkpoint.file_names import SINGLE
 from hotreload.checkpoint.file_reader import OURS, Changed, HashedPieces, NotRegular, join_digests
-from hotreload.engine.weights.load.opening import changed, opened, unreadable
+from hotreload.engine.weights.load.checked_bytes import changed_error, open_checked, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile
 
@@ -38,12 +38,12 @@ def private_copy(
     checkpoint: Checkpoint,
     spool: Path,
     cancel: threading.Event,
-    told: Callable[[int], None] = lambda size: None,
+    report: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Path]:
     """A folder with the checked weights and their index alone, for as long as this is open.
 
     The checkpoint's other files are left out: with them the engine would answer otherwise than
-    with the model's own. `told` is given the number of bytes of each piece that was copied.
+    with the model's own. `report` is given the number of bytes of each piece that was copied.
 
     CheckpointChanged when a file is no longer what was checked, NotEnoughMemory when the
     spool folder is full.
@@ -52,21 +52,21 @@ def private_copy(
         _check_room(checkpoint, spool)
         failpoints.reach_in_thread("reading")
         for file in checkpoint.weight_files:
-            _copy(checkpoint, file, folder, cancel, told)
+            _copy(checkpoint, file, folder, cancel, report)
         yield folder
 
 
 @contextmanager
 def private_folder(spool: Path) -> Iterator[Path]:
     """An empty folder in the spool folder, for as long as this is open; TryAgain without that."""
-    folder = _made(spool)
+    folder = _make_folder(spool)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _made(spool: Path) -> Path:
+def _make_folder(spool: Path) -> Path:
     try:
         spool.mkdir(parents=True, exist_ok=True)  # somebody's clean-up may have removed it
         return Path(tempfile.mkdtemp(prefix=COPY_PREFIX, dir=spool))
@@ -94,18 +94,18 @@ def _copy(
     file: CheckpointFile,
     folder: Path,
     cancel: threading.Event,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> None:
     # The file that tensors in memory make is one that the engine's loader looks for.
     target = folder / (SINGLE if file.name == IN_MEMORY else file.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as out:
-            _pour(checkpoint, file, lambda piece: told(out.write(piece)), cancel)
+            _pour(checkpoint, file, lambda piece: report(out.write(piece)), cancel)
     except NotRegular as trap:
-        raise changed(file.name, f"it is {trap}") from trap
+        raise changed_error(file.name, f"it is {trap}") from trap
     except Changed as how:
-        raise changed(file.name, str(how)) from how
+        raise changed_error(file.name, str(how)) from how
     except OSError as fault:
         if fault.errno in OURS:
             raise NotEnoughMemory(f"{file.name} cannot be copied now: {fault.strerror}") from fault
@@ -126,7 +126,7 @@ def _pour(
 
     The bytes are hashed as they pass, even if the file looks untouched: the copy must be right.
     """
-    with closing(opened(checkpoint, file.name, cancel)) as source:
+    with closing(open_checked(checkpoint, file.name, cancel)) as source:
         if source.identity.size != file.size:
             raise Changed(f"it has {source.identity.size} bytes, not {file.size}")
         digests = list[str]()

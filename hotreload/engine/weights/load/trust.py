@@ -33,7 +33,7 @@ def mark_of(layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Check
     digest = hashlib.sha256()
     for about in ({name: installed(name) for name in MAKE_LEAVES}, _our_code()):
         digest.update(json.dumps(about).encode())
-    for each in _described(layout, leaves, plan, checkpoint):
+    for each in _describe_leaves(layout, leaves, plan, checkpoint):
         digest.update(repr(each).encode())
     return digest.hexdigest()
 
@@ -44,7 +44,7 @@ def _our_code() -> list[str]:
     return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files_of]
 
 
-def _described(
+def _describe_leaves(
     layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Checkpoint
 ) -> Iterator[tuple[Any, ...]]:
     for place in layout.places:
@@ -55,15 +55,15 @@ def _described(
         yield path, leaf.shape, str(leaf.dtype), leaf.sharding, kinds, parts, stored
 
 
-def noted(file: Path) -> str | None:
+def read_mark(file: Path) -> str | None:
     """The mark of what our own loader may load at a start; None if there is none."""
-    said = _said(file)
+    said = _read(file)
     return None if said.startswith(IN_VAIN) else said or None
 
 
 def note(file: Path, mark: str) -> None:
     """Note that ours made what upstream's made, unless a start has tried that mark in vain."""
-    if _said(file) != IN_VAIN + mark:
+    if _read(file) != IN_VAIN + mark:
         _write(file, mark)
 
 
@@ -72,7 +72,7 @@ def note_in_vain(file: Path, mark: str) -> None:
     _write(file, IN_VAIN + mark)
 
 
-def _said(file: Path) -> str:
+def _read(file: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return file.read_text()
     return ""

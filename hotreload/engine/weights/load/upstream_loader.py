@@ -42,11 +42,11 @@ def load_upstream(
     plan: Plan,
     spool: Path,
     cancel: threading.Event,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> list[Any]:
     """The engine's list of leaves with the checkpoint's weights, placed like the live ones."""
     _check_complete(checkpoint, plan)
-    with private_copy(checkpoint, spool, cancel, told) as folder:
+    with private_copy(checkpoint, spool, cancel, report) as folder:
         loaded = _load(model_runner, folder, checkpoint)
         with _emptied_at_the_end(loaded):
             _check_written(loaded, layout, plan)
@@ -87,14 +87,14 @@ def _check_written(loaded: Mapping[str, Any], layout: Layout, plan: Plan) -> Non
     paths = (layout.paths[place] for place in layout.places)
     unwritten = [path for path in paths if path not in loaded or is_placeholder(loaded[path])]
     written = Counter(path for paths in plan.targets.values() for path in paths)
-    twice = sorted({path for path in written if written[path] > 1} - _stacked(plan))
+    twice = sorted({path for path in written if written[path] > 1} - _stacked_leaves(plan))
     if unwritten:
         raise _incomplete("tensors for the leaves", unwritten)
     if twice:
         raise _incomplete("one tensor each for the leaves", twice)
 
 
-def _stacked(plan: Plan) -> set[str]:
+def _stacked_leaves(plan: Plan) -> set[str]:
     """Leaves that are made of many tensors by design: experts."""
     return {paths[0] for name, paths in plan.targets.items() if ".experts." in name}
 

@@ -18,7 +18,7 @@ HALF_A_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """Stands for a character whose last bytes are in tokens to come."""
 
 
-class Wording:
+class AnswerText:
     """The text of one answer."""
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], sampling: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Wording:
         self._before = list(prompt[-TOKENS_BEFORE:])
         self._text_before = self._decode(self._before)
 
-    def worded(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+    def with_text(self, piece: Mapping[str, Any]) -> dict[str, Any]:
         """A piece of the answer, in the engine's schema, with its text."""
         ids, ended = piece["output_ids"], piece["meta_info"]["finish_reason"]
         return {"text": self.text_of(ids, ended) if ids else "", **piece}
@@ -73,7 +73,7 @@ class AnswerTexts:
         """The request has ids in the place of its texts, and is not read before it is answered."""
         self._tokenizer = tokenizer
         self._request = request
-        self._each: dict[int, Wording] = {}
+        self._each: dict[int, AnswerText] = {}
 
     def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
         """A piece of one of the answers, with its text."""
@@ -81,15 +81,15 @@ class AnswerTexts:
             return piece
         index = piece.get("index", 0)
         if (wording := self._each.get(index)) is None:
-            wording = self._each[index] = self._wording_of(index)
-        return wording.worded(piece)
+            wording = self._each[index] = self._text_of(index)
+        return wording.with_text(piece)
 
-    def _wording_of(self, index: int) -> Wording:
+    def _text_of(self, index: int) -> AnswerText:
         prompt = index // (self._request.get("copies") or 1)
         ids, sampling = self._request["input_ids"], self._request.get("sampling_params")
         one = ids[prompt] if isinstance(ids[0], list) else ids
         its = sampling[prompt] if isinstance(sampling, list) else sampling
-        return Wording(self._tokenizer, one, its or {})
+        return AnswerText(self._tokenizer, one, its or {})
 
 
 def cut_at(text: str, stops: Sequence[str]) -> str:

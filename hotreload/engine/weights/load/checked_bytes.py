@@ -22,7 +22,7 @@ from hotreload.types import Checkpoint
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-def opened(checkpoint: Checkpoint, name: str, cancel: threading.Event) -> Readable:
+def open_checked(checkpoint: Checkpoint, name: str, cancel: threading.Event) -> Readable:
     """The file of this name, to be read by one thread; the caller closes it."""
     if checkpoint.memory is not None:
         held: Readable = checkpoint.memory.open()
@@ -36,9 +36,9 @@ def words_for(name: str) -> Iterator[None]:
     try:
         yield
     except NotRegular as trap:
-        raise changed(name, f"it is {trap}") from trap
+        raise changed_error(name, f"it is {trap}") from trap
     except Changed as how:
-        raise changed(name, str(how)) from how
+        raise changed_error(name, str(how)) from how
     except OSError as fault:
         if fault.errno in OURS:
             raise NotEnoughMemory(f"{name} cannot be read now: {fault.strerror}") from fault
@@ -48,10 +48,10 @@ def words_for(name: str) -> Iterator[None]:
 def unreadable(name: str, fault: OSError) -> HotReloadError:
     """The error for a file that cannot be read."""
     if fault.errno in _GONE:
-        return changed(name, "it is gone")
+        return changed_error(name, "it is gone")
     return CheckpointCorrupt(f"{name}: cannot be read: {fault.strerror}", code="io")
 
 
-def changed(name: str, how: str) -> CheckpointChanged:
+def changed_error(name: str, how: str) -> CheckpointChanged:
     """The error for a file that is no longer what was checked."""
     return CheckpointChanged(f"{name} changed after it was checked: {how}")

@@ -25,8 +25,8 @@ SYNC_THREAD = "_sync_expert_ids_d2h_thread_func"
 
 
 @contextmanager
-def importing_upstream() -> Iterator[None]:
-    """Import sgl_jax in here: what its import does to the process is undone.
+def import_upstream() -> Iterator[None]:
+    """Import sgl_jax in this context: the changes of its import to the process are undone.
 
     Both versions replace `threading._register_atexit` (which breaks executors' clean exit) and
     set the uvloop policy for every loop of the process; the daemon chooses its own loop.
@@ -35,7 +35,7 @@ def importing_upstream() -> Iterator[None]:
     register_atexit = threading._register_atexit  # type: ignore[attr-defined]
     policy = asyncio.get_event_loop_policy()
     try:
-        with _tolerating_double_registration():
+        with _tolerate_double_registration():
             yield
     finally:
         threading._register_atexit = register_atexit  # type: ignore[attr-defined]
@@ -43,7 +43,7 @@ def importing_upstream() -> Iterator[None]:
 
 
 def forget_arrays() -> None:
-    """Free what upstream keeps on the device for every engine of the process; they make it again.
+    """Free the arrays that upstream keeps on the device for all engines; they are made again.
 
     0.1.0rc0 and main keep an array of zeros for each size of a batch, for ever. Goes when such an
     array belongs to an engine.
@@ -55,8 +55,8 @@ def forget_arrays() -> None:
 
 
 @contextmanager
-def _tolerating_double_registration() -> Iterator[None]:
-    """0.0.2 with jax >= 0.8: `NativeAttention` is an nnx module and registered by hand too.
+def _tolerate_double_registration() -> Iterator[None]:
+    """Let `NativeAttention` be registered twice: 0.0.2 does so, and jax >= 0.8 refuses that.
 
     Goes with 0.0.2; main registers it once.
     """
@@ -72,7 +72,7 @@ def _tolerating_double_registration() -> Iterator[None]:
                 raise
             return cls
 
-    with _replaced(jax.tree_util, "register_pytree_node_class", tolerant):
+    with _replace(jax.tree_util, "register_pytree_node_class", tolerant):
         yield
 
 
@@ -89,7 +89,7 @@ def quiet(level: int) -> None:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def _replace(owner: Any, name: str, value: Any) -> Iterator[None]:
     original = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -103,13 +103,13 @@ def _silent(bar: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def starting(
+def patch_start(
     entry: types.ModuleType,
     *,
     launch_scheduler: Callable[..., dict[str, Any]],
     devices: Sequence[Any],
 ) -> Iterator[None]:
-    """Construct upstream's Engine in here: the process stays as it was.
+    """Construct upstream's Engine in this context: the process stays as it was.
 
     Both versions would install SIGCHLD and SIGQUIT handlers (and fail outside the main
     thread), reset all logging, register an exit hook that kills every child of ours, catch a
@@ -124,24 +124,24 @@ def starting(
         "atexit": no_exit_hook,
         "configure_logger": lambda *args, **kwargs: None,
         "run_scheduler_loop_thread_after_create": launch_scheduler,
-        # Text is made where it is told (answering.wording).
+        # Text is made where answers are delivered (answering.answer_text).
         "run_detokenizer_thread": lambda *args: None,
     }
     with ExitStack() as undo:
         for name, value in replaced.items():
-            undo.enter_context(_replaced(entry, name, value))
+            undo.enter_context(_replace(entry, name, value))
         undo.enter_context(_on_devices(devices))
-        undo.enter_context(_send_with_cors(devices[0].platform))
-        undo.enter_context(_joined())
-        undo.enter_context(_scanning_own_files())
+        undo.enter_context(_name_platform(devices[0].platform))
+        undo.enter_context(_skip_joining())
+        undo.enter_context(_scan_own_files())
         yield
 
 
 def _read_configs_anew() -> None:
     """Forget the models' configs that were read in this process.
 
-    0.0.2 writes into the one it keeps how many key and value heads there are once each device has
-    a copy: the next engine on that model repeated those, and failed at its first step. Goes with
+    0.0.2 writes into its kept config the number of key and value heads with a copy for each
+    device. The next engine on that model repeated those, and failed at its first step. Goes with
     0.0.2; main changes a copy.
     """
     from sgl_jax.srt.hf_transformers_utils import get_config
@@ -150,10 +150,10 @@ def _read_configs_anew() -> None:
 
 
 @contextmanager
-def _joined() -> Iterator[None]:
-    """Several ranks have met by now: 0.0.2 would join them once more, which fails.
+def _skip_joining() -> Iterator[None]:
+    """Keep the start from joining ranks that have met already: 0.0.2 joins again, which fails.
 
-    And both versions would keep a rank above 0 in the start for ever, unless this variable is 0.
+    Both versions would also keep a rank above 0 in the start for ever, unless a variable is 0.
     """
     import jax
 
@@ -161,7 +161,7 @@ def _joined() -> Iterator[None]:
     before = os.environ.get(variable)
     os.environ[variable] = "0"
     try:
-        with _replaced(jax.distributed, "initialize", lambda *args, **kwargs: None):
+        with _replace(jax.distributed, "initialize", lambda *args, **kwargs: None):
             yield
     finally:
         os.environ.pop(variable)
@@ -170,10 +170,10 @@ def _joined() -> Iterator[None]:
 
 
 @contextmanager
-def _scanning_own_files() -> Iterator[None]:
+def _scan_own_files() -> Iterator[None]:
     """Let each of several ranks read the headers of the weights in its own folder.
 
-    0.1.0rc0 and main send what rank 0 has read to all, with rank 0's paths, which are no others'.
+    0.1.0rc0 and main send rank 0's headers to all ranks, with paths that only rank 0 has.
     Goes when `_scan_weight_info` sends no paths; 0.0.2 has none.
     """
     import jax
@@ -185,22 +185,22 @@ def _scanning_own_files() -> Iterator[None]:
         return
     scan = loader._scan_weight_info
     alone = types.SimpleNamespace(process_index=lambda: 0)
-    to_nobody = types.SimpleNamespace(broadcast_one_to_all=lambda sent, is_source: sent)
+    to_no_rank = types.SimpleNamespace(broadcast_one_to_all=lambda sent, is_source: sent)
 
     def scan_here(self: Any) -> Any:
         with (
-            _replaced(weight_utils, "jax", alone),
-            _replaced(weight_utils, "multihost_utils", to_nobody),
+            _replace(weight_utils, "jax", alone),
+            _replace(weight_utils, "multihost_utils", to_no_rank),
         ):
             return scan(self)
 
-    with _replaced(loader, "_scan_weight_info", scan_here):
+    with _replace(loader, "_scan_weight_info", scan_here):
         yield
 
 
 @contextmanager
-def _send_with_cors(platform: str) -> Iterator[None]:
-    """Set JAX_PLATFORMS to the device's bare name in here: both versions refuse any other.
+def _name_platform(platform: str) -> Iterator[None]:
+    """Set JAX_PLATFORMS to the device's bare name meanwhile: both versions refuse any other.
 
     `tpu,cpu` is right on a TPU, `cuda` on a GPU, and JAX has read it by now. Goes when
     `ServerArgs` does not compare it with the device.
@@ -225,11 +225,11 @@ def _raise_file_limit() -> None:
 
 @contextmanager
 def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
-    """0.0.2 builds its mesh of every device there is, whatever tp says; main has an argument.
+    """Have 0.0.2 build its mesh of `devices`: it takes all there are; main has an argument.
 
-    It also takes the fullest device of the machine for its own, so beside another engine it would
-    find no room for a KV pool. And it first drops every compiled program of the process: others
-    would compile again while clients wait. main does neither.
+    0.0.2 also measures the fullest device of the machine: beside another engine it would find no
+    room for a KV pool. It drops every compiled program of the process, too: other engines would
+    compile again while clients wait. main does neither.
     """
     from sgl_jax.srt.managers import scheduler
     from sgl_jax.srt.model_executor import model_runner
@@ -249,29 +249,29 @@ def _on_devices(devices: Sequence[Any]) -> Iterator[None]:
         return min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
 
     with (
-        _replaced(scheduler, "create_device_mesh", create_on),
-        _replaced(model_runner, "get_available_device_memory", free_on),
+        _replace(scheduler, "create_device_mesh", create_on),
+        _replace(model_runner, "get_available_device_memory", free_on),
     ):
         yield
 
 
 @contextmanager
 def with_threads_that_end(scheduler_class: type, worker_class: type) -> Iterator[None]:
-    """Construct a scheduler in here: the threads it starts can be ended.
+    """Construct a scheduler in this context: the threads it starts can be ended.
 
     Otherwise they keep every weight of a closed engine alive. The watchdog of both versions is
-    left out (`SglangEngine` looks for a hang itself), and main's thread for expert statistics
-    ends when it meets an `EndOfQueue`. Goes when an engine can be closed.
+    left out (`SglangEngine` finds a hang itself). main's thread for expert statistics ends when it
+    meets an `EndOfQueue`. Goes when an engine can be closed.
     """
     with ExitStack() as undo:
-        undo.enter_context(_replaced(scheduler_class, "watchdog_thread", lambda self: None))
+        undo.enter_context(_replace(scheduler_class, "watchdog_thread", lambda self: None))
         if hasattr(worker_class, SYNC_THREAD):
             run = getattr(worker_class, SYNC_THREAD)
-            undo.enter_context(_replaced(worker_class, SYNC_THREAD, _passing_an_end(run)))
+            undo.enter_context(_replace(worker_class, SYNC_THREAD, _pass_an_end(run)))
         yield
 
 
-def _passing_an_end(run: Callable[[Any], None]) -> Callable[[Any], None]:
+def _pass_an_end(run: Callable[[Any], None]) -> Callable[[Any], None]:
     def run_to_the_end(self: Any) -> None:
         with suppress(SystemExit):
             run(self)
@@ -292,13 +292,13 @@ class DeathNotice:
     In single-process mode that is *our* parent: a shell, systemd or PID 1 (0.0.2 and main).
     """
 
-    def __init__(self, report: Callable[[str], None], who: str) -> None:
+    def __init__(self, report: Callable[[str], None], thread: str) -> None:
         self._report = report
-        self._who = who
+        self._thread = thread
 
     def send_signal(self, signal: int) -> None:
-        """Report the death instead of signalling anybody."""
-        self._report(f"{self._who} failed")
+        """Report the death instead of sending a signal."""
+        self._report(f"{self._thread} failed")
 
 
 def report_deaths(scheduler: Any, report: Callable[[str], None]) -> None:

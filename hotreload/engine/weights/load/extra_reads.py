@@ -21,7 +21,7 @@ def check_again(
     checkpoint: Checkpoint,
     parts: Iterable[Ingredient],
     cancel: threading.Event,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
     quiet: Quiet,
 ) -> None:
     """Refuse a mapping when what is shared is other bytes than were checked.
@@ -29,19 +29,19 @@ def check_again(
     Nothing else says whether a caller wrote to it: the check may have read the half of a step.
     """
     tensors = dict.fromkeys(part.tensor for part in parts if part.tensor in checkpoint.held)
-    _read_beside(checkpoint, tensors, cancel, told, quiet)
+    _read_beside(checkpoint, tensors, cancel, report, quiet)
 
 
 def _read_beside(
     checkpoint: Checkpoint,
     tensors: Iterable[str],
     cancel: threading.Event,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
     quiet: Quiet,
 ) -> None:
     @contextmanager
     def worker() -> Iterator[Callable[[str], None]]:
-        with closing(Reader(checkpoint, cancel, told)) as reader:
+        with closing(Reader(checkpoint, cancel, report)) as reader:
             yield reader.check
 
     def bytes_of(tensor: str) -> int:
@@ -96,11 +96,11 @@ def why_no_room(
 
 
 def judge_what_passed(
-    checkpoint: Checkpoint, cancel: threading.Event, told: Callable[[int], None], quiet: Quiet
+    checkpoint: Checkpoint, cancel: threading.Event, report: Callable[[int], None], quiet: Quiet
 ) -> None:
     """Judge a checkpoint that was read for the first time, also what no leaf is made of."""
     if (first := checkpoint.first_read) is not None:
-        _read_beside(checkpoint, first.tensors_left, cancel, told, quiet)
+        _read_beside(checkpoint, first.tensors_left, cancel, report, quiet)
         first.judge()
 
 
