@@ -181,7 +181,7 @@ def _one_by_one(
 
 
 def _encode_texts(texts: list[Any], encode: Encode, limits: EngineLimits) -> list[list[int]]:
-    """The ids of each text; every text is checked before the first is encode_within_limits."""
+    """The ids of each text; every text is checked before the first is encoded."""
     if not texts:
         raise bad("text", "the batch is empty")
     for text in texts:

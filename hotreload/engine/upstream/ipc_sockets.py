@@ -25,7 +25,7 @@ _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")
 
 
 class SocketFolder:
-    """A folder of mode 0700, whatever the umask is; locked until its removal or the daemon's end."""
+    """A folder of mode 0700, whatever the umask is; locked until it is removed or we end."""
 
     def __init__(self) -> None:
         reasons = []
