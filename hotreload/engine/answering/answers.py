@@ -1,4 +1,4 @@
-"""Gets answers from a running engine, and aborts each request that nobody wants any more.
+"""Gets answers from a running engine, and aborts each request whose client has left.
 
 Knows upstream's tokenizer manager; requests were checked before they come here.
 """
@@ -199,7 +199,7 @@ class Answers:
             into.fail(fault)
 
     def _hear(self, message: Any) -> None:
-        """Have upstream note what its scheduler tells; its own loop over that ends the process."""
+        """Have upstream note its scheduler's messages; its own loop over them ends the process."""
         try:
             if isinstance(message, self._tokens_kind):
                 self._list_new_tokens(message)
@@ -221,7 +221,7 @@ class Answers:
             batch.output_ids.append(ids[len(ids) - (count - known) :])
 
     def _wake_all(self) -> None:
-        """Wake everybody who waits for an answer: none will come from a lost engine."""
+        """Wake every request that waits for an answer: a lost engine sends none."""
         for rid, state in list(self._manager.rid_to_state.items()):
             state.finished = True
             state.out_list.append({"text": "", "meta_info": {"id": rid, "finish_reason": None}})
@@ -289,7 +289,7 @@ def _is_aborted(meta: dict[str, Any]) -> bool:
 
 
 def _without_tokens(meta: dict[str, Any]) -> Answer:
-    """The answer without the token that nobody asked for, and without what is told of it."""
+    """Return the answer without the token that the request did not want, and its details."""
     meta = {name: [] if name.startswith("output_") else value for name, value in meta.items()}
     ended = meta["finish_reason"]
     if ended is not None and not _is_aborted(meta):

@@ -38,7 +38,7 @@ class Canaries:
 
     @property
     def first_size(self) -> tuple[int, int]:
-        """So many of them are asked together, with so many tokens until their answers begin."""
+        """The number of canaries that are asked together, and the tokens of their prompts."""
         asked = self._probes[:SHADOW_ROWS]
         return len(asked), sum(map(self._tokens_of, map(beginning_of, asked)))
 

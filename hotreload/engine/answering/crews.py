@@ -20,7 +20,7 @@ class Crew:
         self._free = asyncio.Semaphore(threads)
 
     async def run[T](self, work: Callable[[threading.Event], T]) -> T:
-        """Do the work in a thread when one is free; the event tells it that nobody waits for it."""
+        """Do the work in a thread when one is free; the event is set once its request has left."""
         async with self._free:
             if list_left_behind().count(self._name) >= self._threads:
                 words = f"every thread for {self._name} hangs in work that took too long"

@@ -1,7 +1,7 @@
-"""A copy of what encodes prompts, for a process that has no engine and asks ours for answers.
+"""A copy of the encoder of prompts, for a worker process that has no engine of its own.
 
-Who is given it runs what is in it, so it goes from the engine's process to its workers, and nothing
-of the kind ever comes back.
+A process that loads the copy runs the code in it. Therefore the engine's process sends it to its
+workers, and never accepts one from them.
 """
 
 import hashlib

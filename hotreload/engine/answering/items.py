@@ -16,7 +16,7 @@ class Item:
     logprobs: dict[str, Any]
     rid: str | None
     grammar: Any = None
-    """Its compiled grammar, which lives as long as somebody follows it."""
+    """The request's compiled grammar, which lives as long as a request follows it."""
     is_probe: bool = False
     """True for one of ours: what clients wish to end, it is none of."""
     name: str = ""

@@ -1,4 +1,4 @@
-"""Canary prompts and verdicts on their answers. Pure: asks nobody."""
+"""Canary prompts and verdicts on their answers. Pure: asks no engine."""
 
 import re
 from collections.abc import Mapping, Sequence

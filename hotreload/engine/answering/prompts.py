@@ -33,13 +33,13 @@ SHORT_PROMPT = 1000
 """Up to how many characters or ids a request is prepared on the loop: a thread would take longer,
 most of all under load, when it has to wait for its turn."""
 IDS_A_CHARACTER = 16
-"""So many ids that a client gives are looked at in the time in which one character is encoded."""
+"""The number of a client's ids that are checked in the time in which one character is encoded."""
 LONG_PROMPT = 2**16
 """Beyond how many characters or ids a request goes to a crew of its own: long requests wait for
 each other, and hold up no shorter one."""
 SCALARS = (str, int, float, bool)
 IsGivenUp = Callable[[], bool]
-"""Says whether nobody waits for a piece of work any more."""
+"""Returns True once no request waits for a piece of work any more."""
 FAULTS_OF_A_TEMPLATE = (
     ArithmeticError,
     AttributeError,
@@ -137,7 +137,7 @@ class Prompts:
         return await crew.run(lambda cancel: work(cancel.is_set))
 
     def _until(self, is_given_up: IsGivenUp) -> Encode:
-        """Encode texts for as long as somebody waits for them."""
+        """Return an encoder of texts that stops once its request has left."""
 
         def encode(text: str) -> list[int]:
             if is_given_up():

@@ -1,7 +1,7 @@
-"""Tools that a chat's model may call: what shows them to it, and what reads its calls.
+"""Tools that a chat's model may call: shows them to the model, and reads its calls.
 
-Pure. Which family of models writes its calls how, stands in its chat template: that is what tells
-the model how to call.
+Pure. The chat template of a model describes how the model writes its calls: the parser is chosen
+by it.
 """
 
 import json
@@ -87,7 +87,7 @@ class ListedCalls:
     """Calls of which a grammar made the whole answer a JSON list."""
 
     def read(self, text: str, *, is_whole: bool) -> tuple[str, list[Call]]:
-        """Tell nothing before the list is whole; one that was cut short is text."""
+        """Return nothing before the list is whole; a list that was cut short is text."""
         if not is_whole:
             return "", []
         try:
@@ -118,7 +118,7 @@ class CallsOfAnswers:
 
 
 class ToolFormat:
-    """The way in which the model of an engine is shown tools, and calls them."""
+    """The way in which an engine's model gets its tools, and writes its calls."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class ToolFormat:
 
 
 def format_of(template: str) -> str | None:
-    """The parser of the calls that a template tells its model to write; None if none is told."""
+    """Return the parser of the calls that a template describes; None if it describes none."""
     if CALL_BEGINS not in template:
         return None
     return next((name for sign, name in _FORMATS if re.search(sign, template)), None)

@@ -140,7 +140,7 @@ class FirstRelease:
     def retract_chunked(self, scheduler: Any) -> None:
         """Send the request whose prompt is half computed back into the waiting queue.
 
-        Upstream has cached what is computed and freed the row when this is called.
+        Before this, upstream has cached the computed part and freed the row.
         """
         request = scheduler.chunked_req
         if request is None:

@@ -21,7 +21,7 @@ class Bound:
     memory_pools: Any = None
     """The newer engine's holder of all pools; 0.0.2 has none."""
     dispatcher: Any = None
-    """The newer engine's ahead-of-time programs for these leaves, where it is told to use them."""
+    """The newer engine's ahead-of-time programs for these leaves, if they are turned on."""
     along: Any = None
     """The `Along` of a lane whose expectations are noted."""
 
@@ -50,7 +50,7 @@ class Lane:
         self.gathers = prompts > 1
         """True until all of them are there: it launches nothing before."""
         self.ended: Future[None] | None = None
-        """Set once nobody is admitted to it any more; its result comes when it has ended."""
+        """Set once no request is admitted any more; its result comes when the lane has ended."""
         self.rests = False
         """True in a turn in which it launches nothing, so that others have more of the steps."""
         self.credit = Fraction(0)
@@ -93,15 +93,15 @@ class Lane:
     def rest(self) -> None:
         """Launch nothing in this turn; the result of the launch before is collected all the same.
 
-        Upstream forgets the batch when it has its result. One of prompts is kept: its requests join
-        those that run only at the next launch, and until then somebody may abort them.
+        Upstream forgets the batch when it has its result. A batch of prompts is kept: its requests
+        join the running ones at the next launch, and until then a client may abort them.
         """
         batch = self._scheduler.last_batch
         if batch is not None and batch.forward_mode.is_extend():
             self._unmerged = batch
 
     def note_merged(self) -> None:
-        """Tell upstream, after it merged what was kept, that its result is not to come any more."""
+        """Mark the kept batch's result as read, after upstream has merged the batch."""
         if self._unmerged is not None:
             self._unmerged = self._scheduler.last_batch = None
 
@@ -157,7 +157,7 @@ class Rotation:
         self.lanes.append(lane)  # it awaits no result yet, so it may come in anywhere
 
     def turn(self) -> None:
-        """Hand the turn to the next lane in order that launches or collects; end what is spent."""
+        """Hand the turn to the next lane that launches or collects; end lanes that are spent."""
         if len(self.lanes) == 1:
             return
         at = self.lanes.index(self.current)

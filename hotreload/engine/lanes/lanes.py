@@ -102,7 +102,7 @@ class Lanes:
             self._resting.hurry(lane, steps, since)
 
     def end(self, number: int) -> Future[None]:
-        """Give the lane up as soon as nothing of it is left; nobody is admitted to it any more."""
+        """End the lane as soon as no request is left in it; no new one is admitted."""
         lane, ended = self._lane(number), Future[None]()
         ended.set_running_or_notify_cancel()
         lane.ended = ended
@@ -123,7 +123,7 @@ class Lanes:
         self._binding.bind(self._serving.bound)
 
     def forget_unused(self) -> int:
-        """Forget what those who serve have cached and nothing under way uses; count its tokens."""
+        """Drop the serving lanes' cached prefixes that no request uses; return their tokens."""
         trees = [lane.look("tree_cache") for lane in self.serving]
         tokens = sum(int(tree.evictable_size()) for tree in trees)
         for tree in trees:
@@ -132,12 +132,12 @@ class Lanes:
 
     @property
     def serving(self) -> list[Lane]:
-        """The lanes whose requests are clients': all that share the pool."""
+        """The lanes of clients' requests: all that share the pool."""
         return [lane for lane in self._rotation.lanes if not lane.has_own_pool]
 
     @property
     def allocator(self) -> Any:
-        """The allocator of the KV pool that all who are served share."""
+        """The allocator of the KV pool that all serving lanes share."""
         return self._sharing.allocator
 
     # --- what the scheduler thread asks for ---------------------------------------------------
@@ -183,7 +183,7 @@ class Lanes:
             setattr(scheduler, check, self._when_alone(getattr(scheduler, check)))
 
     def _launching(self, next_batch: Callable[[], Any]) -> Callable[[], Any]:
-        """A lane that rests in its turn launches nothing, nor does one that waits for prompts."""
+        """Launch nothing for a lane that rests, or that still waits for its prompts."""
 
         def launch_or_rest() -> Any:
             lane = self._rotation.current
@@ -216,18 +216,18 @@ class Lanes:
         )
 
     def _launched(self, batch: Any) -> Bound:
-        """Return what a batch is computed with: what the lane has whose turn it is."""
+        """Note a launched batch; return the leaves and pool of the lane that has the turn."""
         lane = self._rotation.current
         if not lane.has_own_pool:
             self.compiled.note_launched(batch)
         return lane.bound
 
     def _padding(self, paddings: Callable[[], Any]) -> Callable[[], Any]:
-        """Batches of the lane of probes are padded to one size, however many have ended.
+        """Return the size that a batch is padded to; in the lane of probes it is always the same.
 
-        Its pool may have programs of its own: each further size would be compiled while clients
-        wait. Of questions there are batches of any number, all of the one size. Clients' are padded
-        to what is compiled for.
+        The probes' pool may have programs of its own: each further size would be compiled while
+        clients wait. Batches of questions all have one size, too. Clients' batches are padded to a
+        compiled size.
         """
 
         def paddings_of_lane() -> Any:
@@ -270,7 +270,7 @@ class Lanes:
         return extend
 
     def _aborting(self, abort: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A request is looked for in every lane."""
+        """Return an abort that looks for the request in every lane."""
 
         def abort_everywhere(message: Any) -> None:
             for lane in list(self._rotation.lanes):
@@ -302,7 +302,7 @@ class Lanes:
 
     @property
     def _serving(self) -> Lane:
-        """A lane that is not given up, in the pool that serves."""
+        """A serving lane that is not ending."""
         lanes = self._rotation.lanes
         return next(lane for lane in lanes if not (lane.has_own_pool or lane.is_ending))
 
@@ -336,7 +336,7 @@ class Lanes:
         return bool(self._scheduler.enable_overlap and lane.look("result_queue"))
 
     def _ended(self, lane: Lane) -> None:
-        """Give back the pages of its cached prefixes: nobody will match them again."""
+        """Give back the pages of a lane's cached prefixes: no request will match them again."""
         if not lane.has_own_pool:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
         self._binding.unbind(lane.bound, self._serving.bound)

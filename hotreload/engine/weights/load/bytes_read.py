@@ -8,7 +8,7 @@ ReportBytes = Callable[[int], None]
 
 
 class Count:
-    """Counts what is read, and hands the total on; threads share it."""
+    """Counts the bytes that are read, and reports the total; threads share it."""
 
     def __init__(self, report: ReportBytes) -> None:
         self.total = 0

@@ -1,4 +1,4 @@
-"""Reads tensors of which nothing is made, and those that nobody has read before."""
+"""Reads tensors that no leaf is made of, and checkpoints that have not been read before."""
 
 import logging
 import threading
@@ -24,9 +24,9 @@ def check_again(
     report: Callable[[int], None],
     quiet: Quiet,
 ) -> None:
-    """Refuse a mapping when what is shared is other bytes than were checked.
+    """Refuse tensors in memory if the bytes of shared leaves differ from those that were checked.
 
-    Nothing else says whether a caller wrote to it: the check may have read the half of a step.
+    Only this read shows that a caller wrote to them: the check may have read half of an update.
     """
     tensors = dict.fromkeys(part.tensor for part in parts if part.tensor in checkpoint.held)
     _read_beside(checkpoint, tensors, cancel, report, quiet)
@@ -53,7 +53,7 @@ def _read_beside(
 
 
 def read_first(checkpoint: Checkpoint, why: str, cancel: threading.Event) -> Checkpoint:
-    """Read a checkpoint that nobody has read before it is loaded: then each byte is read twice."""
+    """Read an unread checkpoint before it is loaded: then each byte is read twice."""
     log.info("staging.read_first", extra={"revision": str(checkpoint.revision), "why": why})
     read: Checkpoint = checkpoint.first_read.read(cancel)
     return read

@@ -65,7 +65,7 @@ class Outline:
 
 @dataclass(slots=True)
 class FirstLoad:
-    """A checkpoint that an engine gets while it is built, and what is known of that."""
+    """A checkpoint that an engine gets while it is built, with the progress and the result."""
 
     checkpoint: Checkpoint
     mark: str

@@ -167,7 +167,7 @@ class Loaders:
         cancel: threading.Event,
         count: Count,
     ) -> tuple[Weights, LoadFacts]:
-        """Leaves that would be equal to those of a set that is there are shared with it."""
+        """Load next to the live set. A leaf whose bytes did not change is shared, not loaded."""
         paths, (leaves, ones) = self._layout.paths, self._at_hand(checkpoint, live, place)
         shared = [at for at in self._layout.places if paths[at] in ones]
         fresh = [at for at in self._layout.places if paths[at] not in ones]
@@ -279,7 +279,7 @@ class Loaders:
         return made
 
     def _changes(self, made: Weights, live: Weights) -> dict[str, float]:
-        """Tell how far each leaf is from the live one."""
+        """Return each leaf's distance from the live one."""
         return {
             path: self._change(path, made.leaves[at] if made.leaves else made.host[at], one, live)
             for at in self._layout.places
@@ -341,7 +341,7 @@ class Loaders:
     def _change(
         self, path: str, leaf: Any, one: One, live: Weights, known: float | None = None
     ) -> float:
-        """Tell how far a leaf is from the live one."""
+        """Return a leaf's distance from the live one."""
         if one.sums == live.measured.sums[path]:
             return 0.0
         return change_of(leaf, live.leaves[self._layout.place_of(path)]) if known is None else known

@@ -48,13 +48,13 @@ DTYPES: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Made:
-    """A leaf, and what is known of it."""
+    """A leaf with its figures."""
 
     leaf: Any
     """On its device, or an array in host memory."""
     one: One
     change: float | None = None
-    """Its distance from the live one, where who made it found out."""
+    """The distance from the live leaf, if its maker measured it."""
     is_shared: bool = False
     """True where it was not made: a set that is there holds it."""
 
@@ -69,7 +69,7 @@ class Reader:
     def __init__(
         self, checkpoint: Checkpoint, cancel: threading.Event, report: Callable[[int], None]
     ) -> None:
-        """`report` is given the number of bytes of each piece that has been read."""
+        """`report` is called with the number of bytes of each piece that has been read."""
         self._checkpoint = checkpoint
         self._cancel = cancel
         self._report = report
@@ -82,7 +82,7 @@ class Reader:
         """Memory that no leaf may take over: the next tensor is read into it."""
 
     def make_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
-        """The leaves that these tensors make, each placed like its live one; several at once."""
+        """Make the leaves of these tensors, each placed like its live one; several at once."""
         if len(recipes) == 1 and self._pays_on_device(*recipes[0]):
             return [self._on_device(*recipes[0])]
         made = self.make_on_host(recipes)
@@ -95,7 +95,7 @@ class Reader:
         return made
 
     def make_on_host(self, recipes: Sequence[Recipe]) -> list[Made]:
-        """The same in host memory, each in memory of its own."""
+        """Make the leaves in host memory; each owns its buffer."""
         return [self._on_host(*recipe) for recipe in recipes]
 
     def _pays_on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> bool:
@@ -201,9 +201,9 @@ class Reader:
         return self._scratch[:size]
 
     def _read(self, tensor: str, held: TensorBytes, memory: Array) -> Iterator[Array]:
-        """Fill the memory with the tensor's bytes; refuse them unless they are what was checked.
+        """Fill the memory with the tensor's bytes; refuse them unless they are as when checked.
 
-        Who reads them first has them judged.
+        Bytes that are read for the first time are checked meanwhile.
         """
         first = self._checkpoint.first_read
         if first and (kept := first.take(tensor)) is not None:

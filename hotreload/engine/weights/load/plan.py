@@ -1,7 +1,7 @@
 """Records what upstream's loader would do with a checkpoint, and says it in rules of our own.
 
-Both versions give their mappings in the same words and do a little different things; what is not
-known to be understood here is left to upstream's loader.
+Both versions give their mappings in the same words and do slightly different things. Mappings that
+are not fully understood here are left to upstream's loader.
 """
 
 import threading
@@ -46,7 +46,7 @@ _SAFETENSORS = {
 def record_plan(model_runner: Any, layout: Layout) -> Plan:
     """Find what upstream's loader would read for the served model, and where it would put it.
 
-    Nothing is read for it: a model is made that nobody runs.
+    No file is read for it: a model is made that never runs.
     """
     recorded: dict[str, Any] = {}
     loaders: list[Any] = []
@@ -123,7 +123,7 @@ def _parts(
     targets: Mapping[str, tuple[str, ...]],
     loader: Any,
 ) -> tuple[Ingredients, dict[str, str]]:
-    """Find the parts of each leaf, and why they cannot be told of the others."""
+    """Return the parts of each leaf, and for other leaves why no rule can give their parts."""
     mappings = Mappings(loader)
     parts: dict[str, tuple[Ingredient, ...]] = {}
     faults: dict[str, str] = {}
@@ -230,7 +230,7 @@ class Mappings:
         return Rule(tuple(shape), axes=tuple(axes))
 
     def _heads(self, name: str, mapping: Any, leaf: ArrayShape) -> Heads | None:
-        """Tell how heads along an axis of the leaf change; None where they stay as they are."""
+        """Return how heads along an axis of the leaf change; None if they stay as they are."""
         axis, length, padded = self._padding(name, mapping)
         count, copies, empty = self._count(name), 1, 0
         if getattr(mapping, "kv_head_padding", False) and _is_of(name, _KEYS_AND_VALUES):

@@ -1,4 +1,4 @@
-"""A private copy of a checkpoint's weights: verified bytes, in a folder nobody else writes to.
+"""A private copy of a checkpoint's weights: verified bytes, in a folder of this daemon alone.
 
 The engine's loader reads through mmap: a file truncated under it kills the process, one
 rewritten in place changes weights after they were checked.
@@ -40,7 +40,7 @@ def private_copy(
     cancel: threading.Event,
     report: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Path]:
-    """A folder with the checked weights and their index alone, for as long as this is open.
+    """Copy the checked weights and their index into a folder that lasts as long as the context.
 
     The checkpoint's other files are left out: with them the engine would answer otherwise than
     with the model's own. `report` is given the number of bytes of each piece that was copied.

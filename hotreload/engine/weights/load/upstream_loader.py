@@ -1,7 +1,7 @@
 """Loads a checkpoint with upstream's own loader, for what our rules do not understand.
 
-It reads mapped files and raises nothing where a tensor is missing: it is given a private copy, and
-what it made, a model that nobody runs, is looked at.
+That loader maps files, and raises nothing if a tensor is missing. Therefore it gets a private copy,
+and makes a model that never runs, whose leaves are checked.
 """
 
 import copy
