@@ -9,8 +9,8 @@ from operator import attrgetter
 
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.upstream.thread.rehearsal import Rehearsal
 from hotreload.quiet import short_turns, yield_processors
 from hotreload.threads import in_thread

@@ -56,7 +56,7 @@ def keeping_programs(cache: CompileCache | None, devices: Sequence[Any]) -> Iter
 
     ConfigError when others could write the folder that the operator named, or nobody can.
     """
-    folder = _prepared(cache, name_for(devices)) if cache is not None else None
+    folder = _prepare(cache, name_for(devices)) if cache is not None else None
     if folder is None:
         yield
         return
@@ -101,7 +101,7 @@ def name_for(devices: Sequence[Any]) -> str:
     made_by = {
         "versions": versions,
         "platform": [client.platform, client.platform_version],
-        "devices": [_described(each) for each in client.devices()],
+        "devices": [_describe(each) for each in client.devices()],
         "processor": _processor(),
     }
     digest = hashlib.sha256(json.dumps(made_by, sort_keys=True).encode()).hexdigest()[:12]
@@ -109,7 +109,7 @@ def name_for(devices: Sequence[Any]) -> str:
     return "_".join([f"{client.platform}-{len(client.devices())}", *names, digest])
 
 
-def _described(device: Any) -> list[Any]:
+def _describe(device: Any) -> list[Any]:
     coords = getattr(device, "coords", None)
     return [device.device_kind, device.process_index, list(coords) if coords else None]
 
@@ -127,10 +127,10 @@ def _processor() -> list[str]:
 # --- the folder ------------------------------------------------------------------------------
 
 
-def _prepared(cache: CompileCache, name: str) -> Path | None:
+def _prepare(cache: CompileCache, name: str) -> Path | None:
     """The folder of this name, made and checked; None where a start goes on without one."""
     try:
-        folder = _made(cache.root, name)
+        folder = _make_folder(cache.root, name)
     except (OSError, ConfigError) as fault:
         why = fault.strerror if isinstance(fault, OSError) else str(fault)
         words = f"{cache.root}: {why}"
@@ -145,7 +145,7 @@ def _prepared(cache: CompileCache, name: str) -> Path | None:
     return folder
 
 
-def _made(root: Path, name: str) -> Path:
+def _make_folder(root: Path, name: str) -> Path:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = root / name
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from hotreload.checkpoint.file_names import CONFIG, TOKENIZERS
-from hotreload.engine.versions import unserved
+from hotreload.engine.versions import why_unserved
 
 _STRETCHED = (
     "text_config",
@@ -28,7 +28,7 @@ def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
 
     `tokenizer` is where the tokenizer lies, if it is not the model's.
     """
-    why = unserved(_config(model).get("architectures"))
+    why = why_unserved(_config(model).get("architectures"))
     folder = tokenizer or model
     if why is None and folder.is_dir() and not _has_tokenizer(folder):
         these = ", ".join(TOKENIZERS)
@@ -36,7 +36,7 @@ def unservable(model: Path, tokenizer: Path | None = None) -> str | None:
     return why
 
 
-def unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
+def why_unshared(model: Path, tp: int, args: Mapping[str, Any]) -> str | None:
     """Say why so many devices cannot share the model's heads.
 
     None where they can, or nothing is known.

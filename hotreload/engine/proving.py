@@ -30,8 +30,8 @@ from hotreload.engine.answering.unseen import (
     largest_batch,
 )
 from hotreload.engine.capabilities import BatchSize
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.engine.lanes.shadow import ShadowPool
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
 from hotreload.engine.options import PROBES_ALONE, UnseenOptions
 from hotreload.engine.releasing import ReleasingEngine
 from hotreload.engine.upstream.parts import Parts

@@ -69,8 +69,8 @@ def installed(name: str) -> str | None:
         return None
 
 
-def supported() -> str:
-    """The supported releases, in words."""
+def list_supported() -> str:
+    """Return the supported releases, in words."""
     return " and ".join(f"{name} (with jax {each.jax})" for name, each in SUPPORTED.items())
 
 
@@ -78,10 +78,10 @@ def why_untested() -> str | None:
     """Say why nobody has tested what is installed here; None for a release with its jax."""
     engine, jax = installed("sglang-jax"), installed("jax")
     if engine is None:
-        return f"sglang-jax is not installed; hotreload is tested with {supported()}"
+        return f"sglang-jax is not installed; hotreload is tested with {list_supported()}"
     release = SUPPORTED.get(engine)
     if release is None:
-        return f"sglang-jax {engine} is not tested; hotreload is tested with {supported()}"
+        return f"sglang-jax {engine} is not tested; hotreload is tested with {list_supported()}"
     if jax != release.jax:
         return f"sglang-jax {engine} is tested with jax {release.jax}, and jax {jax} is installed"
     return None
@@ -145,7 +145,7 @@ def unknown_arguments(names: Iterable[str], known: Iterable[str] | None = None) 
     return [f"{name}: {what}{did_you_mean(name, known)}" for name in wrong]
 
 
-def unserved(architectures: object) -> str | None:
+def why_unserved(architectures: object) -> str | None:
     """Say why no engine can serve a model of these architectures; None when one can."""
     served, named = models(), architectures if isinstance(architectures, list) else [architectures]
     if not served or any(each in served for each in named):
@@ -159,7 +159,7 @@ def unserved(architectures: object) -> str | None:
 @cache
 def arguments() -> frozenset[str]:
     """The names of the engine's server arguments; empty when they cannot be read."""
-    classes = (node for node in _parsed("srt/server_args.py") if isinstance(node, ast.ClassDef))
+    classes = (node for node in _parse("srt/server_args.py") if isinstance(node, ast.ClassDef))
     fields = (node for each in classes if each.name == "ServerArgs" for node in each.body)
     names = (node.target for node in fields if isinstance(node, ast.AnnAssign))
     return frozenset(name.id for name in names if isinstance(name, ast.Name))
@@ -171,7 +171,7 @@ def models() -> tuple[str, ...]:
     found: set[str] = set()
     for folder in _folders():
         for file in sorted((folder / "srt/models").glob("*.py")):
-            found.update(_entries(_parsed(f"srt/models/{file.name}")))
+            found.update(_entries(_parse(f"srt/models/{file.name}")))
     return tuple(sorted(found))
 
 
@@ -182,7 +182,7 @@ def _entries(nodes: Iterable[ast.stmt]) -> Iterator[str]:
             yield from (each.id for each in ast.walk(node.value) if isinstance(each, ast.Name))
 
 
-def _parsed(file: str) -> list[ast.stmt]:
+def _parse(file: str) -> list[ast.stmt]:
     for folder in _folders():
         try:
             return ast.parse((folder / file).read_bytes()).body

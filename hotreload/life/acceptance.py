@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hotreload.engine.model_folder import context_of, tokens_of, unshared
+from hotreload.engine.model_folder import context_of, tokens_of, why_unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
@@ -152,7 +152,7 @@ def _fault_of(looked_up: Callable[[], object]) -> Iterator[str]:
 def _model(settings: Settings) -> Iterator[str]:
     """Yield settings that the model's config.json rules out, where there is one."""
     engine = settings.engine
-    if engine.model is not None and (why := unshared(engine.model, engine.tp, engine.args)):
+    if engine.model is not None and (why := why_unshared(engine.model, engine.tp, engine.args)):
         yield why
     yield from _probes(settings, context_of(engine.model, engine.args))
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hotreload import quiet
-from hotreload.engine.lanes.sharing import Sharing
+from hotreload.engine.lanes.pool_shares import PoolShares
 from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.quiet import LITTLE, NICENESS, QUIET, yield_processors
@@ -118,7 +118,7 @@ async def test_longest_gap_beside_a_comparison(tmp_path: Path) -> None:
                 for how, seconds in took.items():
                     with pytest.MonkeyPatch.context() as patch:
                         if how == "all at once":
-                            patch.setattr(Sharing, "_in_pieces", nullcontext)
+                            patch.setattr(PoolShares, "_in_pieces", nullcontext)
                         work = timed(seconds, compare_both, both, KnownAnswers())
                         longest[how].append(max(await gaps_while(came, work)))
     print("\nthe longest gap between two tokens of a tiny model, beside busy loops")

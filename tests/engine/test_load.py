@@ -61,4 +61,4 @@ def test_the_lane_in_which_weights_are_proven_is_no_part_of_it() -> None:
     lanes = object.__new__(Lanes)
     each = [Lane(None, number, Bound([], None), has_own_pool=number == 1) for number in range(3)]
     lanes._rotation = SimpleNamespace(lanes=each)  # type: ignore[assignment]
-    assert [lane.number for lane in lanes.serving] == [0, 2]
+    assert [lane.number for lane in lanes.serving_lanes] == [0, 2]

@@ -16,7 +16,7 @@ from hotreload.engine.answering.probe import (
     request_for,
 )
 from hotreload.engine.answering.prompts import Prompts
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
 from hotreload.threads import run_to_end
 

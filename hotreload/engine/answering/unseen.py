@@ -12,7 +12,7 @@ from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.lanes.along import Along
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError
 
 MOST_TOKENS = 8192

@@ -50,11 +50,11 @@ class LaneKind(Protocol):
         """The requests of a batch, in the order of its rows."""
         ...
 
-    def running(self, look: LaneLook) -> list[Any]:
+    def list_running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         ...
 
-    def chunked(self, look: LaneLook) -> Any:
+    def find_chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         ...
 
@@ -104,13 +104,13 @@ class FirstRelease:
         """The requests of a batch, in the order of its rows."""
         return list(batch.reqs)
 
-    def running(self, look: LaneLook) -> list[Any]:
+    def list_running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs, look("last_batch")
         joining = last.reqs if last is not None and last.forward_mode.is_extend() else ()
         return _once(running, joining)
 
-    def chunked(self, look: LaneLook) -> Any:
+    def find_chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_req")
 
@@ -203,13 +203,13 @@ class Newer:
         """The requests of a batch, in the order of its rows."""
         return list(batch.reqs_info[0].reqs or ())
 
-    def running(self, look: LaneLook) -> list[Any]:
+    def list_running(self, look: LaneLook) -> list[Any]:
         """The requests that hold rows and grow by a token a step."""
         running, last = look("running_batch").reqs_info[0].reqs or (), look("last_batch")
         is_joining = last is not None and last.forward_mode.is_extend()
         return _once(running, (last.reqs_info[0].reqs or ()) if is_joining else ())
 
-    def chunked(self, look: LaneLook) -> Any:
+    def find_chunked(self, look: LaneLook) -> Any:
         """The request whose prompt is computed piece by piece; None when there is none."""
         return look("chunked_reqs")[0]
 

@@ -176,7 +176,7 @@ class Rotation:
         raise AssertionError("the lane of the live weights neither ends nor rests")
 
     @contextmanager
-    def visiting(self, lane: Lane) -> Iterator[None]:
+    def visit(self, lane: Lane) -> Iterator[None]:
         """Let the scheduler work for another lane for a moment, without launching anything."""
         if lane is self.current:
             yield

@@ -11,12 +11,12 @@ from itertools import count
 from typing import Any
 
 from hotreload.engine.lanes.along import note_along, parts_of
-from hotreload.engine.lanes.binding import Binding
+from hotreload.engine.lanes.bound_leaves import LeafBinder
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.kinds import EVERYTHING, empty_like, find_kind
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation, lane_of
-from hotreload.engine.lanes.resting import Resting
-from hotreload.engine.lanes.sharing import SHADOW_ROWS, Share, Sharing
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS, PoolShares, Share
+from hotreload.engine.lanes.turn_shares import TurnShares
 from hotreload.engine.slots import find_slot
 from hotreload.types import Shares
 
@@ -34,21 +34,21 @@ class Lanes:
         self._numbers = count(1)
         runner = scheduler.tp_worker.get_model_runner()
         note_along(runner)
-        self._binding = Binding(runner, find_slot(runner))
+        self._binding = LeafBinder(runner, find_slot(runner))
         first = Lane(scheduler, 0, self._binding.current())
-        self._resting = Resting(first, shares, has_work=self._has_work, running=self._running)
+        self._resting = TurnShares(first, shares, has_work=self._has_work, running=self._running_in)
         self._rotation = Rotation(
             first,
             kind.fields(scheduler),
             may_launch=self._may_launch,
             awaits_result=self._awaits_result,
             is_spent=self._is_spent,
-            on_end=self._ended,
+            on_end=self._end_lane,
         )
         self.compiled = CompiledSizes()
         """Sizes that batches of clients find programs for."""
         turns_between, lanes = self._resting.turns_between, self._rotation.lanes
-        self._sharing = Sharing(scheduler, kind, lanes, turns_between, self.compiled)
+        self._sharing = PoolShares(scheduler, kind, lanes, turns_between, self.compiled)
         self._share_from_the_start()
         self._hook()
 
@@ -90,7 +90,7 @@ class Lanes:
         """
         scheduler = self._scheduler
         state = self._kind.fresh(scheduler, empty_like(scheduler.tree_cache, allocator), allocator)
-        own = self._binding.with_pool(self._serving.bound, leaves, kv_pool)
+        own = self._binding.with_pool(self._serving_lane.bound, leaves, kv_pool)
         own.along = along
         rows = SHADOW_ROWS if along is not None or not prompts else prompts
         how: dict[str, Any] = {"prompts": prompts, "rows": rows, "has_own_pool": True}
@@ -120,18 +120,18 @@ class Lanes:
         for lane in self._rotation.lanes:
             if lane is not self._rotation.current and not lane.has_own_pool:
                 lane.look("tree_cache").reset()
-        self._binding.bind(self._serving.bound)
+        self._binding.bind(self._serving_lane.bound)
 
     def forget_unused(self) -> int:
         """Drop the serving lanes' cached prefixes that no request uses; return their tokens."""
-        trees = [lane.look("tree_cache") for lane in self.serving]
+        trees = [lane.look("tree_cache") for lane in self.serving_lanes]
         tokens = sum(int(tree.evictable_size()) for tree in trees)
         for tree in trees:
             self._kind.evict(tree, EVERYTHING)
         return tokens
 
     @property
-    def serving(self) -> list[Lane]:
+    def serving_lanes(self) -> list[Lane]:
         """The lanes of clients' requests: all that share the pool."""
         return [lane for lane in self._rotation.lanes if not lane.has_own_pool]
 
@@ -170,19 +170,19 @@ class Lanes:
 
     def _hook(self) -> None:
         scheduler = self._scheduler
-        self._binding.travel_with_batches(scheduler.tp_worker, self._launched)
+        self._binding.travel_with_batches(scheduler.tp_worker, self._note_launch)
         admit, abort = scheduler.get_new_batch_prefill, scheduler.abort_request
         scheduler.get_new_batch_prefill = lambda: self._sharing.admit(self._rotation.current, admit)
-        scheduler.get_next_batch_to_run = self._launching(scheduler.get_next_batch_to_run)
+        scheduler.get_next_batch_to_run = self._hook_next_batch(scheduler.get_next_batch_to_run)
         worker = scheduler.tp_worker
         worker.get_precompile_paddings = self._padding(worker.get_precompile_paddings)
-        self._replace_handler(abort, self._aborting(abort))
+        self._replace_handler(abort, self._hook_abort(abort))
         scheduler._add_request_to_queue = self._by_lease(scheduler._add_request_to_queue)
         scheduler._extend_requests_to_queue = self._each_by_lease(scheduler)
         for check in ("check_memory", "check_tree_cache"):
             setattr(scheduler, check, self._when_alone(getattr(scheduler, check)))
 
-    def _launching(self, next_batch: Callable[[], Any]) -> Callable[[], Any]:
+    def _hook_next_batch(self, next_batch: Callable[[], Any]) -> Callable[[], Any]:
         """Launch nothing for a lane that rests, or that still waits for its prompts."""
 
         def launch_or_rest() -> Any:
@@ -208,14 +208,14 @@ class Lanes:
         """
         if not (lane.prompts and self._awaits_result(lane)):
             return False
-        if lane.look("waiting_queue") or self._kind.chunked(lane.look):
+        if lane.look("waiting_queue") or self._kind.find_chunked(lane.look):
             return False
         return all(
             each.sampling_params.max_new_tokens <= len(each.output_ids) + 1
-            for each in self._kind.running(lane.look)
+            for each in self._kind.list_running(lane.look)
         )
 
-    def _launched(self, batch: Any) -> Bound:
+    def _note_launch(self, batch: Any) -> Bound:
         """Note a launched batch; return the leaves and pool of the lane that has the turn."""
         lane = self._rotation.current
         if not lane.has_own_pool:
@@ -249,7 +249,7 @@ class Lanes:
                 return
             if lane.bound.along is not None:
                 request.adjust_max_prefix_ids = list  # what is cached is not computed, nor noted
-            with self._rotation.visiting(lane):
+            with self._rotation.visit(lane):
                 add(request)
 
         return add_by_lease
@@ -269,12 +269,12 @@ class Lanes:
 
         return extend
 
-    def _aborting(self, abort: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _hook_abort(self, abort: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return an abort that looks for the request in every lane."""
 
         def abort_everywhere(message: Any) -> None:
             for lane in list(self._rotation.lanes):
-                with self._rotation.visiting(lane):
+                with self._rotation.visit(lane):
                     abort(message)
 
         return abort_everywhere
@@ -301,7 +301,7 @@ class Lanes:
         return lane.number
 
     @property
-    def _serving(self) -> Lane:
+    def _serving_lane(self) -> Lane:
         """A serving lane that is not ending."""
         lanes = self._rotation.lanes
         return next(lane for lane in lanes if not (lane.has_own_pool or lane.is_ending))
@@ -325,20 +325,20 @@ class Lanes:
         """Say if it could launch something; prompts that are to go together wait for the last."""
         if lane.gathers:
             return False
-        waits = lane.look("waiting_queue") or self._kind.chunked(lane.look)
-        return bool(waits) or self._running(lane) > 0
+        waits = lane.look("waiting_queue") or self._kind.find_chunked(lane.look)
+        return bool(waits) or self._running_in(lane) > 0
 
-    def _running(self, lane: Lane) -> int:
-        return len(self._kind.running(lane.look))
+    def _running_in(self, lane: Lane) -> int:
+        return len(self._kind.list_running(lane.look))
 
     def _awaits_result(self, lane: Lane) -> bool:
         """Without overlap scheduling a lane collects its result in the turn of its launch."""
         return bool(self._scheduler.enable_overlap and lane.look("result_queue"))
 
-    def _ended(self, lane: Lane) -> None:
+    def _end_lane(self, lane: Lane) -> None:
         """Give back the pages of a lane's cached prefixes: no request will match them again."""
         if not lane.has_own_pool:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
-        self._binding.unbind(lane.bound, self._serving.bound)
+        self._binding.unbind(lane.bound, self._serving_lane.bound)
         assert lane.ended is not None, "only a lane that is given up ends"
         lane.ended.set_result(None)

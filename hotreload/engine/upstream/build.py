@@ -13,7 +13,7 @@ from typing import Any
 
 from hotreload.engine import versions
 from hotreload.engine.compile_cache import keeping_programs
-from hotreload.engine.model_folder import unservable, unshared
+from hotreload.engine.model_folder import unservable, why_unshared
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import embedded_engine, logprobs, patches
 from hotreload.engine.upstream.arguments import (
@@ -58,7 +58,7 @@ def build(
         raise ConfigError(f"[engine] model: {model} is no model folder (it has no config.json)")
     with _STARTING:
         entry, server_args = _ready_upstream()
-    if why := unshared(model, options.tp, args):
+    if why := why_unshared(model, options.tp, args):
         raise ConfigError(why)
     devices = find_devices(options.device, options.tp, options.first_device, options.engines)
     over_processes = distributed.arguments if distributed else None

@@ -202,7 +202,7 @@ def holds(engine: Engine, number: int) -> list[str]:
     """What a lane has, a word for each request."""
     lanes = engine._scheduler.lanes
     look = lanes._lane(number).look
-    running, chunked = lanes._kind.running(look), lanes._kind.chunked(look)
+    running, chunked = lanes._kind.list_running(look), lanes._kind.find_chunked(look)
     return [
         *("runs" for each in running if each is not chunked),
         *("in part" for _ in [chunked] if chunked is not None),

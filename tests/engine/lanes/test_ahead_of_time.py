@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.lanes.binding import dispatcher_for
+from hotreload.engine.lanes.bound_leaves import dispatcher_for
 from tests.engine.lanes import ahead_of_time
 
 HAS_THEM = importlib.util.find_spec("sgl_jax.srt.model_executor.aot_dispatch") is not None

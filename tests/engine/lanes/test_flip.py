@@ -193,7 +193,7 @@ async def test_a_lane_may_be_given_up_while_its_answers_still_run(
     before = await engine.flip(await engine.stage(voices.checkpoint(4)))
     asked = [asyncio.create_task(tell(engine, 60, before)) for _ in range(3)]
     lane = next(each for each in lanes_of(engine) if each.number == before.weights.lane)
-    await until(lambda: bool(engine._scheduler.lanes._kind.running(lane.look)))
+    await until(lambda: bool(engine._scheduler.lanes._kind.list_running(lane.look)))
     retiring = asyncio.create_task(engine.retire(before))
     assert all(each.is_whole for each in await asyncio.gather(*asked))
     await retiring

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation
-from hotreload.engine.lanes.resting import Resting
+from hotreload.engine.lanes.turn_shares import TurnShares
 from hotreload.types import Shares
 
 SHADOW = "s"
@@ -34,7 +34,7 @@ class Loop:
         self._scheduler: Any = SimpleNamespace(last_batch=None, result_queue=deque())
         self._names: dict[int, str] = {}
         first = self._lane(lanes[0])
-        self.resting = Resting(
+        self.resting = TurnShares(
             first,
             Shares(**shares),
             has_work=lambda lane: self._running(lane) > 0,

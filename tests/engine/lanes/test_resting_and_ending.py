@@ -155,7 +155,7 @@ async def test_all_tokens_are_free_when_a_lane_has_ended(engine: Engine, voices:
 async def test_pages_that_nobody_will_match_again_are_a_leak(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lanes, "_ended", lambda self, lane: lane.ended.set_result(None))
+    monkeypatch.setattr(Lanes, "_end_lane", lambda self, lane: lane.ended.set_result(None))
     async with spoiled(voices) as engine:
         before = await engine.flip(await engine.stage(voices.checkpoint(2)))
         await tell(engine, 9, before)
@@ -209,7 +209,7 @@ async def test_an_abort_finds_what_another_lane_than_the_one_at_work_holds(
 async def test_an_abort_in_the_lane_at_work_alone_misses_all_of_them(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lanes, "_aborting", lambda self, abort: abort)
+    monkeypatch.setattr(Lanes, "_hook_abort", lambda self, abort: abort)
     async with spoiled(voices) as engine:
         assert await endings_of_what_the_old_lane_had(engine, voices) == {"length"}
 

@@ -144,7 +144,7 @@ def test_what_a_turn_leaves_is_there_at_the_next() -> None:
 
 def test_a_visit_restores_what_was_there_and_keeps_what_it_did() -> None:
     turns = Turns("ab")
-    with turns.rotation.visiting(turns.lane("b")):
+    with turns.rotation.visit(turns.lane("b")):
         assert turns.scheduler.holds == "b"
         turns.scheduler.holds = "b, visited"
     assert turns.scheduler.holds == "a"
@@ -153,14 +153,14 @@ def test_a_visit_restores_what_was_there_and_keeps_what_it_did() -> None:
 
 def test_a_visit_that_fails_restores_it_too() -> None:
     turns = Turns("ab")
-    with pytest.raises(ValueError, match="inside"), turns.rotation.visiting(turns.lane("b")):
+    with pytest.raises(ValueError, match="inside"), turns.rotation.visit(turns.lane("b")):
         raise ValueError("inside")
     assert turns.take(3) == "bab"
 
 
 def test_the_lane_that_has_its_turn_may_be_visited() -> None:
     turns = Turns("ab")
-    with turns.rotation.visiting(turns.lane("a")):
+    with turns.rotation.visit(turns.lane("a")):
         assert turns.scheduler.holds == "a"
     assert turns.take(2) == "ba"
 

@@ -13,9 +13,9 @@ from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
 from hotreload.engine import proving, versions
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow
-from hotreload.engine.lanes.binding import Binding
+from hotreload.engine.lanes.bound_leaves import LeafBinder
 from hotreload.engine.lanes.lanes import Lanes
-from hotreload.engine.lanes.sharing import SHADOW_ROWS
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.engine.weights.memory import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
 from hotreload.features.compare.comparison import BehaviourComparison, BothWeights, compare_both
@@ -410,10 +410,10 @@ async def test_nan_in_the_pool_that_serves_would_reach_clients(
             Lanes,
             "open_shadow",
             lambda self, leaves, *pool, **more: self.open(
-                self.prepare(leaves, self._serving.number)
+                self.prepare(leaves, self._serving_lane.number)
             ),
         )
-        shared.setattr(Binding, "with_pool", None)
+        shared.setattr(LeafBinder, "with_pool", None)
         with pytest.raises(ProbeFailed):
             await engine.prove(staged)
     await idle(engine)

@@ -9,7 +9,7 @@ import pytest
 from hotreload.engine.capabilities import BatchSize
 from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.lane import Bound, Lane
-from hotreload.engine.lanes.sharing import SHADOW_ROWS, STEPS_KEPT, Share, Sharing
+from hotreload.engine.lanes.pool_shares import SHADOW_ROWS, STEPS_KEPT, PoolShares, Share
 
 PAGE = 4
 LIMIT = 8
@@ -46,10 +46,10 @@ class Kind:
         self.cached: dict[str, int] = {}
         self._pool = pool
 
-    def running(self, look: Any) -> Any:
+    def list_running(self, look: Any) -> Any:
         return look("running")
 
-    def chunked(self, look: Any) -> Any:
+    def find_chunked(self, look: Any) -> Any:
         return look("chunked")
 
     def evict(self, tree: str, tokens: int) -> None:
@@ -91,7 +91,7 @@ class Lanes:
         kind: Any = self.kind
         self.turns_between = 1
         self.compiled = CompiledSizes()
-        self.sharing = Sharing(
+        self.sharing = PoolShares(
             self.scheduler, kind, self.lanes, lambda lane: self.turns_between, self.compiled
         )
 
@@ -248,7 +248,7 @@ def test_a_pool_with_no_rows_to_spare_gets_some() -> None:
     lanes.scheduler.req_to_token_pool = rows
     kind: Any = lanes.kind
     for _ in range(2):
-        Sharing(lanes.scheduler, kind, lanes.lanes, lambda lane: 1, lanes.compiled)
+        PoolShares(lanes.scheduler, kind, lanes.lanes, lambda lane: 1, lanes.compiled)
         assert (rows.size, rows.free_slots) == (ALL_ROWS, list(range(ALL_ROWS)))
         assert rows.req_to_token.shape == (ALL_ROWS, 3)
 

@@ -13,10 +13,10 @@ from unittest.mock import patch
 import pytest
 import pytest_asyncio
 
-from hotreload.engine.lanes import kinds, sharing
+from hotreload.engine.lanes import kinds, pool_shares
 from hotreload.engine.lanes.lane import Lane, Rotation
 from hotreload.engine.lanes.lanes import Lanes
-from hotreload.engine.lanes.sharing import Sharing
+from hotreload.engine.lanes.pool_shares import PoolShares
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     ARGS,
@@ -183,7 +183,7 @@ def rows_in_use(engine: Engine) -> Iterator[list[dict[int, list[int]]]]:
     def launch_and_look(*args: Any, **more: Any) -> Any:
         seen.append(
             {
-                lane.number: [each.req_pool_idx for each in lanes._kind.running(lane.look)]
+                lane.number: [each.req_pool_idx for each in lanes._kind.list_running(lane.look)]
                 for lane in lanes_of(engine)
             }
         )
@@ -234,7 +234,7 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
         state["req_to_token_pool"] = rows
         return number
 
-    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)  # so that clients hold nearly all rows
+    monkeypatch.setattr(pool_shares, "SHADOW_ROWS", 1)  # so that clients hold nearly all rows
     monkeypatch.setattr(Lanes, "open_shadow", open_with_rows)
     monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "req_to_token_pool"))
     async with spoiled(voices) as engine:
@@ -255,7 +255,7 @@ async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
     )
     async with standing_still(engine):
         clients = await begun(engine, *asks)
-    spare = sharing.SHADOW_ROWS
+    spare = pool_shares.SHADOW_ROWS
     await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= spare)
     proving = asyncio.create_task(engine.prove(next_one))
     await asyncio.wait((proving, *clients), return_when=asyncio.FIRST_COMPLETED)
@@ -294,7 +294,7 @@ async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
     voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def all_rows_for(self: Sharing, lane: Any) -> Iterator[None]:
+    def all_rows_for(self: PoolShares, lane: Any) -> Iterator[None]:
         scheduler, name = self._scheduler, self._kind.row_limit
         running = scheduler.running_batch.batch_size()
         free, most = len(scheduler.req_to_token_pool.free_slots), getattr(scheduler, name)
@@ -302,7 +302,7 @@ async def test_without_a_row_that_is_kept_the_probe_waits_for_an_answer(
         yield
         setattr(scheduler, name, most)
 
-    monkeypatch.setattr(sharing, "SHADOW_ROWS", 1)
-    monkeypatch.setattr(Sharing, "_rows_for", all_rows_for)
+    monkeypatch.setattr(pool_shares, "SHADOW_ROWS", 1)
+    monkeypatch.setattr(PoolShares, "_rows_for", all_rows_for)
     async with spoiled(voices) as engine:
         assert not await proves_while_both_are_full(engine, voices)

@@ -9,7 +9,7 @@ from pathlib import Path
 from hotreload.checkpoint.fit import served_by
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
-from hotreload.engine.model_folder import unservable, unshared
+from hotreload.engine.model_folder import unservable, why_unshared
 from hotreload.errors import HotReloadError
 from hotreload.facts import holders
 from hotreload.facts.mount_table import mount_of
@@ -55,7 +55,7 @@ def check_model(facts: Facts) -> Advice:
         return Advice("fail", f"{model} cannot be served: {unfit}", whole)
     engine = facts.settings.engine
     lacks = {whole: unservable(model, _tokenizer(facts))}
-    lacks["set another [engine] tp"] = unshared(model, engine.tp, engine.args)
+    lacks["set another [engine] tp"] = why_unshared(model, engine.tp, engine.args)
     for todo, why in lacks.items():
         if why is not None:
             return Advice("fail", f"{model} cannot be served: {why}", todo)

@@ -44,7 +44,7 @@ class Load:
         lanes, scheduler = self._lanes, self._scheduler
         looks: list[LaneLook] = [partial(getattr, scheduler)]
         if lanes is not None:
-            looks = [lane.look for lane in lanes.serving]
+            looks = [lane.look for lane in lanes.serving_lanes]
         return EngineLoad(
             sum(len(look("waiting_queue")) for look in looks),
             sum(map(self._count_running, looks)),
@@ -54,7 +54,7 @@ class Load:
     def _count_running(self, look: LaneLook) -> int:
         if self._kind is None:
             return int(look("running_batch").batch_size())
-        running, chunked = self._kind.running(look), self._kind.chunked(look)
+        running, chunked = self._kind.list_running(look), self._kind.find_chunked(look)
         is_apart = chunked is not None and all(each is not chunked for each in running)
         return len(running) + is_apart
 

@@ -61,7 +61,7 @@ class Borrower(Reader):
         with words_for(IN_MEMORY):
             memory = self._checkpoint.memory.bytes_of(part.tensor)
         self._report(len(memory))
-        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
+        tensor: Array = memory.view(self._stored_dtype(part)).reshape(part.rule.shape)
         return tensor, iter([tensor])
 
     def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:

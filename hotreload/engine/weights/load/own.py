@@ -100,7 +100,7 @@ class Reader:
 
     def _pays_on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> bool:
         return all(
-            part.tensor in self._checkpoint.held and pays_on_device(live, self._stored(part))
+            part.tensor in self._checkpoint.held and pays_on_device(live, self._stored_dtype(part))
             for part in parts
         )
 
@@ -154,7 +154,7 @@ class Reader:
 
     def _read_measured(self, own: Array, part: Ingredient) -> Array | None:
         """Read what a part becomes, measured as in the file; None where it is in place already."""
-        stored = self._stored(part)
+        stored = self._stored_dtype(part)
         if part.rule.moves_nothing and stored == own.dtype:
             memory = own.reshape(-1).view(np.uint8)
             self._tally.add(part.tensor, self.read_into(memory, part))
@@ -182,15 +182,15 @@ class Reader:
         """The tensor as the file has it, once these pieces have passed; the next overwrites it."""
         held = self._checkpoint.held[part.tensor]
         memory = self._room(held.end - held.begin)
-        tensor: Array = memory.view(self._stored(part)).reshape(part.rule.shape)
+        tensor: Array = memory.view(self._stored_dtype(part)).reshape(part.rule.shape)
         return tensor, self.read_into(memory, part)
 
     def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:
         """Fill memory with the tensor as the file has it; each piece, as soon as it is there."""
-        held, stored = self._checkpoint.held[part.tensor], self._stored(part)
+        held, stored = self._checkpoint.held[part.tensor], self._stored_dtype(part)
         return (piece.view(stored) for piece in self._read(part.tensor, held, memory))
 
-    def _stored(self, part: Ingredient) -> Any:
+    def _stored_dtype(self, part: Ingredient) -> Any:
         return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
 
     def _room(self, size: int) -> Array:

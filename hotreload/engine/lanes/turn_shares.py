@@ -17,10 +17,10 @@ FINEST = 1000
 """Shares are taken as fractions over no more than this, for exact sums of them."""
 
 
-class Resting:
-    """Lets the lane of the live weights launch in each of its turns, and others in a share.
+class TurnShares:
+    """The share of its turns in which each lane launches; the live weights' lane uses all turns.
 
-    What is proven has its share of the clients' steps, in however many lanes those are.
+    Weights that are proven have a share of all clients' steps, however many lanes those have.
     """
 
     def __init__(

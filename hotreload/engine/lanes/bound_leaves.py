@@ -10,14 +10,14 @@ from hotreload.engine.lanes.lane import Bound
 from hotreload.engine.slots import Slot
 
 
-class Binding:
+class LeafBinder:
     """Puts a lane's weights and pool where the engine looks for them at each step."""
 
     def __init__(self, runner: Any, slot: Slot) -> None:
         self._runner = runner
         self._slot = slot
         self._computing = threading.Lock()
-        """Held from the binding of a batch until it is computed: nobody else may bind meanwhile."""
+        """Held from the binding of a batch until it is computed: no other lane binds meanwhile."""
 
     def current(self) -> Bound:
         """Return the weights and the pool that are bound now."""
@@ -95,11 +95,11 @@ class Binding:
 
 
 def dispatcher_for(dispatcher: Any, leaves: list[Any]) -> Any:
-    """A dispatcher for these leaves that needs not compile what the given one has compiled.
+    """Make a dispatcher for these leaves that starts with the programs the given one compiled.
 
-    The newer engine's, of ahead-of-time programs (SGLANG_JAX_AOT_DISPATCH), holds the leaves beside
-    them and drops both when it meets other leaves: with two lanes it would compile at each turn. So
-    each lane has one, which begins with the programs of the old: they know shapes and no values.
+    The newer engine's dispatcher of ahead-of-time programs (SGLANG_JAX_AOT_DISPATCH) keeps the
+    leaves too, and drops both when it gets other leaves: with two lanes it would compile at each
+    turn. Therefore each lane has its own. The programs depend on shapes, not on values.
     """
     if dispatcher is None:
         return None

@@ -1,9 +1,9 @@
 """Shares the rows of requests and the tokens of the KV pool: the older lane comes first.
 
-Upstream reckons for one lane: two would together admit more than there is room for, and the engine
-ends when a lane cannot take its next step. So a lane sees less free than there is: what the others
-need is kept for them. When even that is short, the younger lane sends all it has back into its own
-waiting queue, and begins again under the same weights when there is room.
+Upstream counts for one lane: two together would admit more requests than there is room for, and the
+engine ends when a lane cannot take its next step. Therefore each lane sees less room than there is:
+the rest is kept for the other lanes. If even that is short, the younger lane sends all its requests
+back into its own waiting queue. They begin again under the same weights when there is room.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ nobody sees it. They never wait for a client's answer, and take no row of one.""
 
 
 class Share:
-    """One lane's view of the allocator all lanes share: what is kept for others is not free.
+    """One lane's view of the shared allocator: tokens that are kept for others are not free.
 
     There is one data rank: engines with more have no lanes.
     """
@@ -56,7 +56,7 @@ class Share:
         return getattr(self._allocator, name)
 
 
-class Sharing:
+class PoolShares:
     """Says, each time a lane has its turn, what of the rows and tokens it may take."""
 
     def __init__(
@@ -89,9 +89,9 @@ class Sharing:
             with self._rows_for(lane), self._in_pieces(lane):
                 return admit()
         with self._compiled.bounding(self._scheduler, self._kind.row_limit) as rows:
-            return self._admitted(lane, rows, admit)
+            return self._admit(lane, rows, admit)
 
-    def _admitted(self, lane: Lane, rows: int, admit: Callable[[], Any]) -> Any:
+    def _admit(self, lane: Lane, rows: int, admit: Callable[[], Any]) -> Any:
         others = [each for each in self._lanes if each is not lane and not each.has_own_pool]
         share = lane.look("token_to_kv_pool_allocator")
         if others or share.has_others or share.rows < rows:
@@ -118,7 +118,7 @@ class Sharing:
         """Admit only what leaves the others what their requests are likely to need."""
         kept = share.kept
         older = others[: self._age(lane)]
-        share.kept = max(kept, sum(map(self._growth, others)) + sum(map(self._awaited, older)))
+        share.kept = max(kept, sum(map(self._growth, others)) + sum(map(self._first_need, older)))
         if waits := bool(lane.look("waiting_queue")):
             self._free(lane, share.kept)
         try:
@@ -126,7 +126,7 @@ class Sharing:
                 admitted = admit()
         finally:
             share.kept = kept
-        if waits and admitted is None and not self._kind.running(lane.look):
+        if waits and admitted is None and not self._kind.list_running(lane.look):
             self._forget_prefixes(others)  # what nobody uses now must not keep it waiting
         return admitted
 
@@ -134,7 +134,7 @@ class Sharing:
         for lane in lanes:
             self._kind.evict(lane.look("tree_cache"), EVERYTHING)
 
-    def _awaited(self, lane: Lane) -> int:
+    def _first_need(self, lane: Lane) -> int:
         """Tokens that the first request that waits in an older lane needs to be admitted."""
         waiting = lane.look("waiting_queue")
         return whole_need(waiting[0]) if waiting else 0
@@ -146,7 +146,7 @@ class Sharing:
 
     def _own_step(self, lane: Lane) -> int:
         """Tokens the lane needs to go on: a page for one request, and its piece of prompt."""
-        is_running = bool(self._kind.running(lane.look))
+        is_running = bool(self._kind.list_running(lane.look))
         return is_running * int(self._scheduler.page_size) + self._piece(lane)
 
     def _free(self, lane: Lane, tokens: int) -> None:
@@ -168,12 +168,12 @@ class Sharing:
 
     def _next_steps(self, lane: Lane, steps: int) -> int:
         """Tokens that this lane takes in so many steps."""
-        running = len(self._kind.running(lane.look))
+        running = len(self._kind.list_running(lane.look))
         return steps * running * int(self._scheduler.page_size) + self._piece(lane)
 
     def _piece(self, lane: Lane) -> int:
         """Tokens of the next piece of the prompt that is computed piece by piece."""
-        request = self._kind.chunked(lane.look)
+        request = self._kind.find_chunked(lane.look)
         if request is None:
             return 0
         page = int(self._scheduler.page_size)
@@ -181,14 +181,14 @@ class Sharing:
 
     def _growth(self, lane: Lane) -> int:
         """Tokens that the requests of this lane are likely to need before they end."""
-        ratio, chunked = lane.look("new_token_ratio"), self._kind.chunked(lane.look)
-        growth = sum(tokens_to_come(each, ratio) for each in self._kind.running(lane.look))
+        ratio, chunked = lane.look("new_token_ratio"), self._kind.find_chunked(lane.look)
+        growth = sum(tokens_to_come(each, ratio) for each in self._kind.list_running(lane.look))
         left = prompt_left(chunked) + tokens_to_come(chunked, ratio) if chunked is not None else 0
         return int(growth + left)
 
     def _rows_of_shadows(self) -> int:
         shadows = (each for each in self._lanes if each.has_own_pool)
-        return sum(len(self._kind.running(each.look)) for each in shadows)
+        return sum(len(self._kind.list_running(each.look)) for each in shadows)
 
     @contextmanager
     def _rows_for(self, lane: Lane) -> Iterator[None]:
@@ -206,15 +206,15 @@ class Sharing:
 
     @contextmanager
     def _in_pieces(self, lane: Lane) -> Iterator[None]:
-        """Have prompts of what is proven computed in pieces of the smallest size, beside clients.
+        """Compute prompts for weights that are proven in pieces of the smallest size.
 
-        Their next token waits for each: all questions at once took as long as a hundred steps. And
-        where expectations are noted, which takes the logits of each token of a piece.
+        The clients' next token waits for each piece: all questions at once took as long as a
+        hundred steps. Small pieces also bound the logits that noting expectations takes.
         """
         scheduler = self._scheduler
         chunk, page = scheduler.chunked_prefill_size, int(scheduler.page_size)
         lanes = (each for each in self._lanes if not each.has_own_pool)
-        is_beside = bool(chunk) and any(self._kind.running(each.look) for each in lanes)
+        is_beside = bool(chunk) and any(self._kind.list_running(each.look) for each in lanes)
         if is_beside or lane.bound.along is not None:
             tokens, _, _ = scheduler.tp_worker.get_precompile_paddings()
             scheduler.chunked_prefill_size = max(tokens[0] // page * page, page)
