@@ -12,7 +12,7 @@ HotReloadError
 ├── Superseded                 a newer one is wanted                      SUPERSEDED
 ├── Recognized                 it is live, or was refused, already        no attempt
 ├── DeviceUnavailable          the accelerator is busy or absent          exit 69
-├── EngineLost                 nobody knows what is live; replace us      LOST, exit 70
+├── EngineLost                 the live weights are unknown; replace us   LOST, exit 70
 ├── NotServing                 the gate is sealed or full                 HTTP 503
 ├── BadRequest                 the caller's words are off                 HTTP 400
 │   └── NothingOfThatName      there is no such checkpoint or generation  HTTP 422
@@ -60,7 +60,7 @@ class ConfigError(HotReloadError):
     code = "config"
 
     @classmethod
-    def listing(cls, faults: Sequence[str]) -> Self:
+    def from_faults(cls, faults: Sequence[str]) -> Self:
         """The error that names all of these faults."""
         if len(faults) == 1:
             return cls(faults[0], findings=faults)

@@ -1,6 +1,6 @@
 """One swap, or one comparison of two checkpoints, without a daemon.
 
-A swap is a thin layer over `AsyncHotEngine`, which yields what happens as JSON objects.
+A swap is a thin layer over `AsyncHotEngine`; it yields its events as JSON objects.
 """
 
 import tempfile
@@ -39,10 +39,10 @@ from hotreload.sources.hub.once import download
 
 USUAL_QUESTION = "你是谁"
 ANY_LOADING_SECONDS = 7 * 86400.0
-"""The caller waits as long as it takes, and may leave at any time."""
+"""A load may take as long as it needs: the caller may cancel at any time."""
 FOR_ONE_CHECKPOINT = HotTerms(
     keep_previous="none",
-    loader="upstream",  # there is nothing to compare our own with
+    loader="upstream",  # our own loader could not be compared with it
     stage_timeout=ANY_LOADING_SECONDS,
 )
 
@@ -67,10 +67,10 @@ async def swap_once(
     token: Callable[[], str | None] = usual_token,
     publish: Publish = lambda event: None,
 ) -> AsyncGenerator[Fields]:
-    """Start on random weights, swap the checkpoint in, ask once; yield what happens.
+    """Start on random weights, swap the checkpoint in, send one request; yield each event.
 
     Model and checkpoint are folders, or `org/name@revision`, downloaded into `cache`. The objects
-    are `engine_ready_dummy`, `weights_swapped` and `generate_result`; when a step fails, the last
+    are `engine_ready_dummy`, `weights_swapped` and `generate_result`; if a step fails, the last
     object is `weights_swap_error`, with a hint. Close the generator if you leave it early.
     """
     terms = replace(FOR_ONE_CHECKPOINT, dtype_change="cast" if cast else "reject")
@@ -96,7 +96,7 @@ async def swap_once(
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Two checkpoints that were asked the same."""
+    """The comparison of two checkpoints that answered the same questions."""
 
     live: str
     new: str
@@ -119,11 +119,11 @@ async def compare_once(
     publish: Publish = lambda event: None,
     begins: Callable[[str], None] = lambda step: None,
 ) -> Compared:
-    """Start an engine with one checkpoint, load another beside it, and ask both the same.
+    """Start an engine with one checkpoint, load another beside it, and compare their answers.
 
-    They are folders, or `org/name@revision`, downloaded into `cache`. The checks are those of a
-    reload; nothing goes live. The questions are those of every comparison, and a `corpus`. `begins`
-    is called at each step. Raises the first fault.
+    The checkpoints are folders, or `org/name@revision`, downloaded into `cache`. The checks are
+    those of a reload; nothing goes live. The questions are the built-in ones, and a `corpus`.
+    `begins` is called at each step. Raises the first fault.
     """
     fetch = partial(_on_this_disk, cache=cache, digests=Digests(), token=token, publish=publish)
     names = (str(live), str(new))
@@ -181,7 +181,7 @@ async def _on_this_disk(
 async def _on_random_weights(
     model: Path, terms: HotTerms, digests: Digests, options: Mapping[str, Any]
 ) -> AsyncIterator[tuple[AsyncHotEngine, SglangEngine]]:
-    """Hold an engine on them: what it needs is what the checkpoint is compared with."""
+    """Hold an engine with random weights; the checkpoint is checked against its tensors."""
     started = await start(model, terms=terms, boot="random", **options)
     needed = started.engine.expected_tensors()
     started.checks = started.checks.against(needed, digests)
@@ -225,7 +225,7 @@ async def _swap_fields(hot: AsyncHotEngine, engine: SglangEngine, checkpoint: Pa
 
 
 def _check_structure(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Staging refuses weights of another structure; this checks the live weights once more."""
+    """CheckpointIncompatible if the live weights' structure changed; staging checks it before."""
     if changed := sorted({path for path, _ in before.items() ^ after.items()}):
         raise CheckpointIncompatible(
             f"the exchange changed the structure of {len(changed)} leaves", findings=changed[:10]

@@ -251,7 +251,7 @@ class Generation:
     leaves: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     bytes: int = field(default=0, repr=False, compare=False)
     version: str = field(default="", compare=False)
-    """The version given by the caller who ordered these weights; empty for none."""
+    """The version given by the caller that ordered these weights; empty for none."""
 
     @property
     def weight_version(self) -> str:

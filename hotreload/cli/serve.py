@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return _run(args)
     except ConfigError as fault:
-        _turn_away(fault)
+        _refuse_clients(fault)
         raise
     finally:
         keep_what_is_there(STARTING)  # also after a start that failed
@@ -98,8 +98,8 @@ def _run(args: argparse.Namespace) -> int:
     settings = loaded.settings
     configure(settings.log.level, settings.log.format)
     keep_remarks_out(settings.engine.device)
-    logging.getLogger("hotreload").info("daemon.starting", extra=_start(loaded, file))
-    _tell_where_it_hangs()
+    logging.getLogger("hotreload").info("daemon.starting", extra=_start_facts(loaded, file))
+    _write_stacks_on_abort()
     _arm(os.environ.get(failpoints.VARIABLE, ""))
     # A third of the time of asyncio's own loop goes into `send`, of a few bytes a token.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -108,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
         )
 
 
-def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
+def _start_facts(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     """Return the facts for the first log line: the version, addresses, and overridden settings."""
     from hotreload import __version__
     from hotreload.observe.metrics import version_of
@@ -130,7 +130,7 @@ def _start(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     }
 
 
-def _turn_away(fault: "ConfigError") -> None:
+def _refuse_clients(fault: "ConfigError") -> None:
     """Refuse the clients in systemd's sockets: else they would start the daemon again."""
     if "LISTEN_FDS" not in os.environ:  # systemd passed none, or the daemon has them
         return
@@ -143,7 +143,7 @@ def _turn_away(fault: "ConfigError") -> None:
         refuse_clients(systemd_sockets(), fault)
 
 
-def _tell_where_it_hangs() -> None:
+def _write_stacks_on_abort() -> None:
     """Write the stacks to stderr on SIGABRT: systemd's watchdog ends a hanging daemon with it."""
     import faulthandler
     from contextlib import suppress

@@ -54,7 +54,7 @@ class HotTerms:
     def __post_init__(self) -> None:
         """ConfigError lists each value that the daemon would refuse for the setting."""
         if faults := [*_find_faults(self)]:
-            raise ConfigError.listing(faults)
+            raise ConfigError.from_faults(faults)
 
     @property
     def policy(self) -> Policy:

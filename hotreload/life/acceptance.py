@@ -66,7 +66,7 @@ def check(settings: Settings) -> None:
     """Raise a ConfigError that lists all faults of the settings."""
     faults = [fault for refused in REFUSED for fault in refused(settings)]
     if faults:
-        raise ConfigError.listing(faults)
+        raise ConfigError.from_faults(faults)
 
 
 async def check_at_start(settings: Settings) -> Settings:

@@ -69,7 +69,7 @@ def from_env(environ: Mapping[str, str]) -> Iterator[GivenValue]:
 def from_sets(sets: Sequence[str]) -> Iterator[GivenValue]:
     """The values that --set sets."""
     if bad := [f"--set {text}: write it as section.key=value" for text in sets if "=" not in text]:
-        raise ConfigError.listing(bad)
+        raise ConfigError.from_faults(bad)
     for text in sets:
         key, _, value = text.partition("=")
         yield GivenValue(tuple(key.strip().split(".")), _value(value.strip()), "--set")
@@ -106,11 +106,11 @@ def read_toml(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ConfigError.listing([f"{file}: cannot be read: {error.strerror}"]) from error
+        raise ConfigError.from_faults([f"{file}: cannot be read: {error.strerror}"]) from error
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError.listing([f"{file}: is not TOML: {_why(error, data)}"]) from error
+        raise ConfigError.from_faults([f"{file}: is not TOML: {_why(error, data)}"]) from error
 
 
 def _why(error: Exception, data: bytes) -> str:

@@ -72,7 +72,7 @@ def load(
     except ValidationError as error:
         faults += (words.of(detail) for detail in error.errors(include_url=False))
     if faults:
-        raise ConfigError.listing(faults)
+        raise ConfigError.from_faults(faults)
     base = file.absolute().parent if file else Path.cwd()
     return Loaded(_with_absolute_paths(settings, origins, base), _all_origins(settings, origins))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload import __version__
-from hotreload.cli.serve import _serve, _start
+from hotreload.cli.serve import _serve, _start_facts
 from hotreload.daemon import Daemon
 from hotreload.features import FEATURES
 from hotreload.features.compare.settings import CompareSettings
@@ -18,7 +18,7 @@ def test_the_start_tells_version_addresses_and_who_decided_what_but_no_value(
     file = tmp_path / "hotreload.toml"
     file.write_text('[server]\ntcp = "127.0.0.1:8000"\n[source]\npath = "secret-place"\n')
     environ = {"HOTRELOAD__RELOAD__DRAIN_TIMEOUT": "7"}
-    said = _start(load(file, ["log.level=debug"], environ, FEATURES), file)
+    said = _start_facts(load(file, ["log.level=debug"], environ, FEATURES), file)
     assert (said["version"], said["config"]) == (__version__, str(file))
     assert (said["tcp"], said["metrics"]) == ("127.0.0.1:8000", "127.0.0.1:9479")
     assert said["overridden"] == {

@@ -21,7 +21,7 @@ from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
-from hotreload.cli.serve import _start
+from hotreload.cli.serve import _start_facts
 from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.load.spool import private_copy
 from hotreload.errors import TryAgain
@@ -134,7 +134,7 @@ async def start_of_a_file_named_from_here(folder: Path) -> str:
     file = Path("a.toml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return json.dumps(_start(load(file, [], {}, FEATURES), file))
+        return json.dumps(_start_facts(load(file, [], {}, FEATURES), file))
 
 
 async def step_900_bf16(folder: Path) -> str:

@@ -271,7 +271,7 @@ def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence
         _say(args, f"asked for; `hotreload status` tells what comes of it\n  {_which(fields)}")
         return 0
     if fields.get("dry_run"):
-        return _told_of_dry_run(args, fields, answer.generation)
+        return _print_dry_run(args, fields, answer.generation)
     words = f"{outcome_text(fields, answer.generation)}\n  {_which(fields)}"
     if fields["outcome"] != "live":
         raise (EngineLost if fields["outcome"] == "lost" else HotReloadError)(words)
@@ -293,7 +293,7 @@ def _after_a_rollback(fields: Fields) -> Iterator[str]:
         yield "not held: the source's next checkpoint takes over; `hotreload pin` holds this one"
 
 
-def _told_of_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
+def _print_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
     """Print the report of a dry run, good or bad, and return the exit code."""
     from hotreload.cli.client.attempts_text import dry_run_text
 

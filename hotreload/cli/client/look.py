@@ -169,7 +169,7 @@ def checksums(args: argparse.Namespace) -> int:
         for path, checksum in fields["leaves"].items():
             print(f"{checksum:>16}  {plain(path)}")
         print(_fingerprint_text(fields))
-    return _told_of_changes(fields)
+    return _print_changes(fields)
 
 
 def _fingerprint_text(fields: Fields) -> str:
@@ -180,7 +180,7 @@ def _fingerprint_text(fields: Fields) -> str:
     return f"fingerprint {fields['fingerprint']} {of}"
 
 
-def _told_of_changes(fields: Fields) -> int:
+def _print_changes(fields: Fields) -> int:
     for path in fields["changed"]:
         print(f"hotreload: {path} is no longer what went live", file=sys.stderr)
     return FAILED if fields["changed"] else 0

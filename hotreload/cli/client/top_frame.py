@@ -64,7 +64,9 @@ def frame(
         top += [[], *_attempt(status, rows, width), []]
         shown = attempts[: max(0, height - len(top))]
         ended = (each for each in shown if not each.get("dry_run"))
-        top += _history(shown, now, width, told=None if status["attempt"] else next(ended, None))
+        top += _history(
+            shown, now, width, shown_above=None if status["attempt"] else next(ended, None)
+        )
     foot: Line = [("q quits", "dim")]
     return [_cut(line, width) for line in [*top[: height - 1], foot]]
 
@@ -160,7 +162,7 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
     elif last := rows.get("last attempt"):
         first, *others = last["words"].split("\n")
         yield from _fold(f"last attempt: {first}", last["tone"], width)
-        for line in (each for each in others if each not in _said_by_judges(status)):
+        for line in (each for each in others if each not in _find_judges_lines(status)):
             yield from _fold(cut(line, 3 * width), None, width)
     elif "wanted" in rows:
         yield [("no attempt yet", "dim")]
@@ -169,7 +171,7 @@ def _attempt(status: Fields, rows: Rows, width: int) -> Iterator[Line]:
             yield [(f"{bar(row['share'])}  {row['words']}", "wait")]
 
 
-def _said_by_judges(status: Fields) -> Sequence[str]:
+def _find_judges_lines(status: Fields) -> Sequence[str]:
     """Return lines of the last attempt that have a row of their own, or are too long for one."""
     found = words_of_judges(status["last_attempt"], at_length=True)
     return [line for each in found for line in each.all_lines]
@@ -191,12 +193,12 @@ def _phases(
 
 
 def _history(
-    attempts: Sequence[Fields], now: Now, width: int, *, told: Fields | None
+    attempts: Sequence[Fields], now: Now, width: int, *, shown_above: Fields | None
 ) -> Iterator[Line]:
     """Return the lines of the history, with columns as wide as needed; the reason has the rest.
 
-    A failure's reason that does not fit stands on the next line. For the attempt `told`, whose
-    reason stands above in full, only the code is shown.
+    A failure's reason that does not fit stands on the next line. For the attempt `shown_above`,
+    whose reason stands above in full, only the code is shown.
     """
     head = TOP_HEAD[:3] if width < NARROW else TOP_HEAD
     rows = [_cells(attempt, now)[: len(head)] for attempt in attempts]
@@ -207,7 +209,7 @@ def _history(
     for attempt, row in zip(attempts, rows, strict=True):
         when, what, outcome, *rest = _fit(row, rooms)
         first: Line = [(f"{when}  {what}  ", None), (outcome, words_of(attempt)["tone"])]
-        why = _here(str(attempt["code"] or "") if attempt is told else _why(attempt), now)
+        why = _here(str(attempt["code"] or "") if attempt is shown_above else _why(attempt), now)
         beside = "  ".join(["", *rest, why])
         room = width - sum(columns(text) for text, _ in first)
         if columns(beside) <= room or not attempt["reason"]:

@@ -47,7 +47,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
     EngineLost if this daemon will answer no request any more.
     """
     until = None if within is None else time.monotonic() + within
-    with _open_line() as tell:
+    with _open_line() as print_line:
         while True:
             status, fault = _look(daemon, until)
             if status is not None and not status["reasons"]:
@@ -59,7 +59,7 @@ def until_ready(daemon: Any, within: float | None) -> Fields:
                 raise fault or NotReady(
                     f"after {within:g} s it is not ready: {describe_work(status)}"
                 )
-            tell(str(fault).partition("\n")[0] if fault else describe_work(status))
+            print_line(str(fault).partition("\n")[0] if fault else describe_work(status))
             time.sleep(ASK_AGAIN_SECONDS)
 
 
@@ -99,7 +99,7 @@ def _open_line() -> Iterator[Any]:
     """Yield a function that prints a line: on a terminal over the last line, else only if new."""
     is_seen, last = sys.stderr.isatty(), ""
 
-    def tell(words: str) -> None:
+    def print_line(words: str) -> None:
         nonlocal last
         step = words.partition(", for ")[0]
         if is_seen:
@@ -109,7 +109,7 @@ def _open_line() -> Iterator[Any]:
         last = step
 
     try:
-        yield tell
+        yield print_line
     finally:
         if is_seen and last:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

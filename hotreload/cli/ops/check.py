@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         args.path = _on_this_disk(args, digests)
     except CheckpointRejected as refused:  # the hub's listing shows a fault: no download
-        return _tell(_report_refusal(refused), args)
+        return _print_report(_report_refusal(refused), args)
     except HotReloadError as error:
         return _usage(str(error))
     for folder in filter(None, (args.path, args.against)):
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
             compute_in=compute_in,
             each=each,
         )
-    return _tell(report, args)
+    return _print_report(report, args)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
             raise
 
 
-def _tell(report: "Report", args: argparse.Namespace) -> int:
+def _print_report(report: "Report", args: argparse.Namespace) -> int:
     _print(_as_json(report) if args.json else _as_text(report))
     return 0 if report.fit else FAILED
 

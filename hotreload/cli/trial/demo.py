@@ -53,15 +53,15 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from hotreload.cli.trial.demo_stage import Stage, free_port
-    from hotreload.cli.trial.demo_story import print_closing, tell
+    from hotreload.cli.trial.demo_story import play, print_closing
 
     folder = Path(tempfile.mkdtemp(prefix="hotreload-demo-"))
     is_over_well = False
     try:
         port = free_port() if args.keep else None
         with ended_by_any_signal(), Stage(folder, port).serve() as stage:
-            told = tell(stage)
-            is_over_well = print_closing(told)
+            result = play(stage)
+            is_over_well = print_closing(result)
             if args.keep:
                 keep_serving(stage)
     except KeyboardInterrupt:

@@ -121,7 +121,7 @@ class DemoResult:
         ]
 
 
-def tell(stage: Stage) -> DemoResult:
+def play(stage: Stage) -> DemoResult:
     """Drop each checkpoint of the story while clients send requests; return the result."""
     long = f"{len(LONG_ANSWERS)} of them for long answers, word by word"
     say(f"{CLIENTS} clients ask from now on, {long}")

@@ -223,4 +223,4 @@ def _read(file: Path) -> tuple[Question, ...]:
     except UnicodeDecodeError as fault:
         raise ConfigError(f"{CORPUS}: {file}: is not UTF-8 text; save it as such") from fault
     except UnfitCorpus as unfit:
-        raise ConfigError.listing([f"{CORPUS}: {each}" for each in unfit.faults]) from unfit
+        raise ConfigError.from_faults([f"{CORPUS}: {each}" for each in unfit.faults]) from unfit

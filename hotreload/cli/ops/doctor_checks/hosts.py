@@ -48,7 +48,7 @@ def check_hosts(facts: Facts) -> Advice:
 
 
 def check_host_ports(facts: Facts) -> Advice:
-    """Check that the ports of a meeting are guarded: whoever reaches them can run code on hosts."""
+    """Check that the ports of a meeting are guarded: a program that reaches them can run code."""
     ranks = ranks_of(facts.settings)
     if ranks is None:
         return ONE_HOST
@@ -137,21 +137,21 @@ class _Host:
         """Wait until all ranks have come; send them the faults, and return these."""
         with ExitStack() as open_ports:
             for host, port in ports_of_a_meeting(self._ranks.address):
-                server = await asyncio.start_server(self._let_in, host, port, limit=LONGEST_LINE)
+                server = await asyncio.start_server(self._admit, host, port, limit=LONGEST_LINE)
                 open_ports.callback(server.close)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_are_here.wait(), within)
             found = list(compare_ranks(self._ranks, self._own, self._came))
-            await asyncio.gather(*(self._tell(found, writer) for writer in self._writers))
+            await asyncio.gather(*(self._send(found, writer) for writer in self._writers))
         return found
 
-    async def _tell(self, found: list[str], writer: StreamWriter) -> None:
+    async def _send(self, found: list[str], writer: StreamWriter) -> None:
         writer.write(f"{json.dumps(found)}\n".encode())
         writer.close()
         with suppress(OSError):  # the rank has left already
             await asyncio.wait_for(writer.wait_closed(), REPLY_SECONDS)
 
-    async def _let_in(self, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _admit(self, reader: StreamReader, writer: StreamWriter) -> None:
         self._writers.append(writer)
         with suppress(ValueError, TypeError, OSError):  # a stranger, or a check of the port
             rank, theirs, closed = json.loads(await reader.readline())
