@@ -53,7 +53,7 @@ def out_of_device_memory(*args: object, **more: object) -> Any:
     raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")
 
 
-OWN = ("own.fresh", "own._placed", "loaders.change_of")
+OWN = ("own.fresh", "own._place", "loaders.change_of")
 UPSTREAM = ("upstream_loader.load_shadow", "upstream_loader.like", "loaders.measure")
 
 
@@ -80,7 +80,7 @@ async def test_out_of_memory_is_no_fault_of_the_checkpoint_and_nothing_is_left(
     await idle(engine)
     before = await real.device_bytes()
     with monkeypatch.context() as broken:
-        broken.setattr(f"hotreload.engine.weights.{step}", fault)
+        broken.setattr(f"hotreload.engine.weights.load.{step}", fault)
         with pytest.raises(NotEnoughMemory, match="no room for a second set of weights"):
             await engine.stage(checkpoint)
     async with asyncio.timeout(PATIENCE):

@@ -60,7 +60,7 @@ class FirstReleaseWay:
 
     def make_sampling(self, worker: Any, batch: Any) -> Any:
         """Make the sampler's input for the batch."""
-        from sgl_jax.srt.make_sampling.sampling_batch_info import SamplingMetadata
+        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
 
         return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh)
 
@@ -105,7 +105,7 @@ class NewerWay:
 
     def make_sampling(self, worker: Any, batch: Any) -> Any:
         """Make the sampler's input for the batch."""
-        from sgl_jax.srt.make_sampling.sampling_batch_info import SamplingMetadata
+        from sgl_jax.srt.sampling.sampling_batch_info import SamplingMetadata
 
         vocabulary = worker.model_config.vocab_size
         return SamplingMetadata.from_model_worker_batch(batch, 0, worker.mesh, vocabulary)
