@@ -6,7 +6,7 @@ from hotreload.core.ports import Engine
 from hotreload.engine.sglang import SglangEngine
 from hotreload.hosts.engine.rank_engine import RankEngine
 
-VERBS = Engine.__protocol_attrs__ - {"live", "staging"}  # type: ignore[attr-defined]
+VERBS = Engine.__protocol_attrs__ - {"live", "staging_progress"}  # type: ignore[attr-defined]
 """But for two that are attributes, set where the weights are made."""
 
 

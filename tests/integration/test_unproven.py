@@ -119,7 +119,7 @@ async def test_a_feature_of_ones_own_judges_tells_and_is_asked(
         assert (last["label"], last["frozen_changed"]) == ("step_20", ["use_cache"])
         assert why in last["told"]["notes"]
         described = (await get("/openapi.json"))["paths"]["/frozen"]["get"]
-        assert described["summary"] == "The frozen fields."
+        assert described["summary"] == "Frozen fields."
         assert samples(running, "hotreload_requests_total") & {
             'hotreload_requests_total{code="200",route="/frozen"} 1.0'
         }
