@@ -73,7 +73,7 @@ async def what_trades_compile(root: Path) -> dict[str, Any]:
             stays.append(real.bytes_of_arrays(real.MATRIX_BYTES) - (before - leaves_it))
             return place_copy(leaf, sharding)
 
-        one_set.placed = place  # type: ignore[attr-defined]
+        one_set.place_copy = place  # type: ignore[attr-defined]
         with compilations() as later:
             for _ in range(FLIPS):
                 spare = await engine.exchange(spare)

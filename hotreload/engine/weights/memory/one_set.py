@@ -110,7 +110,7 @@ class _Seat:
             new = place_copy(leaf, self._sharding).block_until_ready()
         if signature(new) != self._signature:
             raise CheckpointIncompatible(
-                f"{self.path} cannot be place_copy like the live one: "
+                f"{self.path} cannot be placed like the live one: "
                 f"{signature(new)}, not {self._signature}"
             )
         return new
