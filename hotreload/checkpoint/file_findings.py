@@ -37,10 +37,13 @@ def changed_finding(name: str, what: str) -> Unfit:
     return Unfit(Finding("changed", f"{shown_name(name)}: {what}", name))
 
 
-def with_file[T](path: Path, name: str, work: Callable[[OpenFile], T]) -> T:
+def with_file[T](
+    path: Path, name: str, work: Callable[[OpenFile], T], *, was_regular: bool = False
+) -> T:
     """Do the work on the open file; Unfit when the file cannot be read, or changed meanwhile.
 
-    The work is done again where the file was touched: perhaps no byte of it was.
+    The work is done again where the file was touched: perhaps no byte of it was. A trap has changed
+    if the file `was_regular` when it was looked at; else it is unsafe.
     """
     try:
         for _ in range(TRIES_OF_A_TOUCHED_FILE - 1):
@@ -48,6 +51,8 @@ def with_file[T](path: Path, name: str, work: Callable[[OpenFile], T]) -> T:
                 return _read_unchanged(path, name, work)
         return _read_unchanged(path, name, work)
     except NotRegular as trap:
+        if was_regular:
+            raise changed_finding(name, f"it is {trap} now") from trap
         raise Unfit(_trap(name, str(trap))) from trap
     except Changed as how:
         raise changed_finding(name, str(how)) from how

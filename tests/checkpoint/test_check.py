@@ -313,6 +313,19 @@ def test_a_shard_replaced_between_its_header_and_its_values_is_no_verdict(
     put_off(folder, None)
 
 
+def test_a_shard_that_a_pipe_took_the_place_of_after_the_look_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(tmp_path / "new", some_tensors(3))
+    stale = survey(folder)
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(folder / "model.safetensors")
+    monkeypatch.setattr("hotreload.checkpoint.check.survey", lambda *_: stale)
+    assert "is a named pipe now" in str(put_off(folder, None))
+    monkeypatch.undo()
+    assert refused(folder, None).code == "unsafe_path"
+
+
 def chmod(file: Path) -> None:
     file.chmod(0o600 if file.stat().st_mode & 0o077 else 0o644)
 

@@ -119,7 +119,7 @@ def test_each_leaf_is_told_as_progress() -> None:
 def broken_at(
     monkeypatch: pytest.MonkeyPatch, calls: set[int], fault: Exception | None = None
 ) -> None:
-    """The n-th leaf to be place_copy finds no room."""
+    """The n-th leaf to be placed finds no room."""
     count = 0
 
     def place(leaf: Any, sharding: Any) -> jax.Array:
@@ -175,7 +175,7 @@ def test_a_leaf_that_would_recompile_the_model_is_refused_and_all_is_walked_back
     model = Model(is_split=True)
     before = model.seen()
     model.host[2] = model.host[2].astype(np.float32)
-    with pytest.raises(CheckpointIncompatible, match="c cannot be place_copy like the live one"):
+    with pytest.raises(CheckpointIncompatible, match="c cannot be placed like the live one"):
         model.trade()
     assert model.seen()[0] == before[0]
 

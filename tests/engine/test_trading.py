@@ -38,7 +38,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 
 class Held:
-    """Holds up a trade before one leaf is place_copy, until `go_on` is set."""
+    """Holds up a trade before one leaf is placed, until `go_on` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()

@@ -33,7 +33,7 @@ def with_serving[T](file: ServingFile, work: Callable[[Readable], T]) -> T:
 
     if file.memory is not None:
         return _with_memory(file.memory, on_same)
-    return with_file(file.path, file.name, on_same)
+    return with_file(file.path, file.name, on_same, was_regular=True)
 
 
 def in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Finding, ...]:
