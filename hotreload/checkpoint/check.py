@@ -108,7 +108,7 @@ def findings(
     if served is None:
         misfits = _config_alone(looked, tensors)
     else:
-        misfits = _misfits(looked, found, served, policy, notes)
+        misfits = _compare_with_served(looked, found, served, policy, notes)
     wrong = (*wrong, *limit_findings(index_findings(looked, found)), *misfits)
     counted = CountedTensors()
     if compute_in is not None and not (looked.findings or wrong):
@@ -134,7 +134,7 @@ def _config_alone(looked: Survey, tensors: Mapping[str, TensorSpec]) -> tuple[Fi
     return tuple(contradictions(stated or {}, tensors)) if looked.whole else ()
 
 
-def _misfits(
+def _compare_with_served(
     looked: Survey,
     found: Mapping[str, Located],
     served: Served,
@@ -168,9 +168,9 @@ def check_checkpoint(
 
     CheckpointRejected if it did not, CheckpointChanged if its files changed meanwhile.
 
-    Without `revision` the checkpoint is named by the bytes that were checked. If its content is
-    unknown and its heads are fit, it is not read: staging judges its values. Oddities that do not
-    keep it from being loaded are logged in one line.
+    Without `revision` the checkpoint is named by the bytes that were checked. Tensors of
+    unknown content whose headers fit are not read here: staging judges their values. Oddities
+    that do not keep it from being loaded are logged in one line.
     """
     digests = digests or Digests()
     check = partial(findings, folder, served, policy, root, digests=digests)

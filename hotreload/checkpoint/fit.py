@@ -85,7 +85,7 @@ def tensor_findings(
     for name, spec in served.tensors.items():
         held = found.get(name)
         if held is not None:
-            yield from _differences(held, spec, policy)
+            yield from _compare_shape_and_dtype(held, spec, policy)
         elif policy.missing == "reject" and not matches(name, served.ignorable):
             expected = _spec_words(spec)
             message = f"tensor {quote(name)} is missing, the engine serves {expected}"
@@ -97,7 +97,7 @@ def tensor_findings(
             yield Finding("extra", message, held.file, name)
 
 
-def _differences(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Finding]:
+def _compare_shape_and_dtype(held: Located, spec: TensorSpec, policy: Policy) -> Iterator[Finding]:
     tensor, where = held.tensor, f"{shown_name(held.file)}: tensor {quote(held.tensor.name)}"
     if spec.shape is not None and tensor.shape != tuple(spec.shape):
         got, due = str(list(tensor.shape)), str(list(spec.shape))

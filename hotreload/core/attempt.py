@@ -129,7 +129,7 @@ class AttemptUnderWay:
         async with self._all_or_none() as rollout:
             switch = rollout.first
             with rollout.work_on(switch):
-                async with switch.hold_new(lambda engine: engine.stage(checkpoint)) as staged:
+                async with switch.keep_staged(lambda engine: engine.stage(checkpoint)) as staged:
                     self._learn()
                     self.wanted.check()
                     if why := switch.replica.engine.cannot_overlap:
@@ -205,7 +205,7 @@ class AttemptUnderWay:
     @asynccontextmanager
     async def _hold_proven(self, switch: Switch, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside the live ones, once probes and judges have passed them."""
-        async with switch.hold_new(make) as staged:
+        async with switch.keep_staged(make) as staged:
             self._learn()
             self.wanted.check()  # the last cheap exit
             self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
@@ -252,4 +252,4 @@ class AttemptUnderWay:
 
 
 def _hold_unproven(switch: Switch, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
-    return switch.hold_new(make)
+    return switch.keep_staged(make)

@@ -149,7 +149,7 @@ class Attempts:
     ) -> None:
         """Judge how the attempt ended, record and publish that, and write it to disk.
 
-        If the probes are not `probes` any more, it is unknown which ones the attempt failed.
+        If the probes changed meanwhile, a failed probe does not refuse the revision.
         """
         self.learn(progress)
         attempt = progress.ended = self._describe(progress, error, policy)
@@ -231,7 +231,7 @@ class Attempts:
         live = progress.generation
         outcome, reason = Outcome.PASSED if policy.dry_run else Outcome.LIVE, None
         if error is not None and live is None:
-            outcome, reason = self._judge_outcome(progress.revision, error)
+            outcome, reason = self._outcome_of(progress.revision, error)
         elif isinstance(error, Exception):  # the weights are live in spite of it
             log.error("reload.untidy", exc_info=error)
         return Attempt(
@@ -251,7 +251,7 @@ class Attempts:
             evidence=progress.evidence,
         )
 
-    def _judge_outcome(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
+    def _outcome_of(self, revision: Revision, error: BaseException) -> tuple[Outcome, Reason]:
         if isinstance(error, HotReloadError) and error.outcome is not None:
             outcome, reason = error.outcome, error.reason
         else:  # a fault of ours: it must not stop the old weights from serving

@@ -30,7 +30,7 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def hold_new(self, make: MakeWeights) -> AsyncIterator[Staged]:
+    async def keep_staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
         if self._rules.keep_previous is KeepPrevious.DEVICE:
             # Two sets on the device at most: the rollback slot makes room for the new one.
             await self.replica.forget_previous()
@@ -86,7 +86,7 @@ class DrainingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def hold_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
+    async def keep_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
         previous = self.replica.find_kept(place)
         if previous is None:
             yield None

@@ -32,7 +32,7 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def hold_new(self, make: MakeWeights) -> AsyncIterator[Staged]:
+    async def keep_staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
         """Hold new weights beside the live ones, and free them unless they go live."""
         await self._make_room()
         staged = await self._stage(make)
@@ -93,7 +93,7 @@ class OverlappingSwitch(Switch):
 
     @override
     @asynccontextmanager
-    async def hold_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
+    async def keep_earlier(self, place: PastGeneration) -> AsyncIterator[Staged | None]:
         """Lock the engine first, as older weights might be put away meanwhile.
 
         A rollback does not wait for room: it does not wait for older requests to end.
@@ -182,8 +182,10 @@ class OverlappingSwitch(Switch):
         self._progress.waits_for_room = False
 
     async def _abort_if_too_late(self, oldest: FadingWeights, now: int) -> None:
-        """Wait for room; requests still under way finish_timeout after the flip are aborted, or
-        win."""
+        """Wait for room until `finish_timeout` has passed since the older weights' last flip.
+
+        Then, as the rules say, their requests are aborted, or the attempt is put off.
+        """
         fewer = self.replica.fewer_fade
         left = oldest.since + self._rules.finish_timeout - time.monotonic()
         try:

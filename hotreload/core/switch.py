@@ -34,8 +34,8 @@ Remember = Callable[[], Awaitable[str | None]]
 class Switch(ABC):
     """Makes other weights live on one engine, or leaves it as it was; one for each attempt.
 
-    Call `prove` within `hold_new`, and then, within `lock_engine`, `flip` and `answer_as` with no
-    cancel between. A rollback uses `hold_earlier` in the place of `hold_new` and `lock_engine`.
+    Call `prove` within `keep_staged`, and then, within `lock_engine`, `flip` and `answer_as` with
+    no cancel between. A rollback uses `keep_earlier` in the place of both.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class Switch(ABC):
     # --- the steps -------------------------------------------------------------------------
 
     @abstractmethod
-    def hold_new(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
-        """Hold new weights beside the live ones; at the end keep or free the spare set."""
+    def keep_staged(self, make: MakeWeights) -> AbstractAsyncContextManager[Staged]:
+        """Make new weights beside the live ones and yield them; at the end keep or free the set."""
 
     @abstractmethod
     async def prove(self, staged: Staged) -> None:
@@ -81,7 +81,10 @@ class Switch(ABC):
 
     @abstractmethod
     def lock_engine(self) -> AbstractAsyncContextManager[None]:
-        """Lock the engine against other changes; from here on the attempt is not given up."""
+        """Lock the engine against other changes; from here on the attempt is not given up.
+
+        Where swaps drain, the gate is closed meanwhile, and no request is inside.
+        """
 
     @abstractmethod
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
@@ -96,8 +99,8 @@ class Switch(ABC):
         """Have the gate let requests in to `fresh`, as this generation, in the place of `old`."""
 
     @abstractmethod
-    def hold_earlier(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
-        """Hold the weights of an earlier generation, engine locked, ready for a flip.
+    def keep_earlier(self, place: PastGeneration) -> AbstractAsyncContextManager[Staged | None]:
+        """Yield the weights of an earlier generation, engine locked, ready for a flip.
 
         None when they are not in memory any more.
         """

@@ -155,7 +155,7 @@ class WeightChanges:
         progress.checkpoint = checkpoint
         switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
         path = checkpoint.path if checkpoint.memory is None else None
-        async with switch.hold_new(lambda engine: engine.stage(checkpoint)) as staged:
+        async with switch.keep_staged(lambda engine: engine.stage(checkpoint)) as staged:
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
             await self._go_live(switch, progress, path, staged, prove)
@@ -187,7 +187,7 @@ class WeightChanges:
             progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
             frees = AsyncExitStack()
-            new = switch.hold_new(lambda engine: engine.stage(checkpoint))
+            new = switch.keep_staged(lambda engine: engine.stage(checkpoint))
             weights = await frees.enter_async_context(new)
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
@@ -276,7 +276,7 @@ class WeightChanges:
         left = self._replica.live.revision
         progress = self._attempts.progress_of(place.revision)
         switch = self._new_switch(progress)
-        async with switch.hold_earlier(place) as kept:
+        async with switch.keep_earlier(place) as kept:
             if kept is None:
                 return None
             await run_to_end(self._flip_and_commit(switch, progress, None, kept))

@@ -27,7 +27,7 @@ class CheckpointChecks:
         """The settings in force apply; `content_of` returns the content id a revision must have."""
         self.served = Served({}, {}, {})
         """The model that each checkpoint must match, once a start has read it."""
-        self._rereading = live_settings
+        self._live_settings = live_settings
         self._content_of = content_of
         self._roots = roots
         self._digests = digests
@@ -38,7 +38,7 @@ class CheckpointChecks:
 
     async def __call__(self, revision: Revision, path: Path) -> Checkpoint:
         """Check a checkpoint, in a thread that is left behind when a read hangs."""
-        checks = self._rereading.settings.checks
+        checks = self._live_settings.settings.checks
         run = partial(
             check_checkpoint,
             revision,

@@ -78,7 +78,7 @@ class ServingLife:
         `others` take part in every change of the engine.
         """
         self._slot = slot
-        self._rereading = live_settings
+        self._live_settings = live_settings
         self._source = source
         self._checking = checking
         self._attempts = attempts
@@ -143,7 +143,7 @@ class ServingLife:
         """Admit requests to the first engine; `run` must run as long as its gate is open."""
         engine.count_anew()  # no request waited while the first answer compiled
         self._started()  # again: XLA may install its handler with the probe's programs
-        settings = self._rereading.settings
+        settings = self._live_settings.settings
         chosen = choose_mode(Mode(settings.reload.mode), engine)
         replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
         self._by_index[replica.index] = replica
@@ -172,13 +172,13 @@ class ServingLife:
         def probe_within() -> float:
             return reconciler.rules.probe_timeout
 
-        settings = self._rereading.settings
+        settings = self._live_settings.settings
         shared = Shared(
             entrance=self._slot.entrance,
             by_index=self._by_index,
             replicas=replicas,
             start=self._engines.twin,
-            judge=self._rereading.have_judge,
+            judge=self._live_settings.have_judge,
             doubt=lambda live, verdict: self._doubt.of(
                 self._attempts.ledger.place_of(live), verdict
             ),
@@ -203,7 +203,7 @@ class ServingLife:
             "reconcile": reconciler.run,
             "ask doubted probes again": partial(self._doubt.run, replicas, probe_within),
             "reread the settings": partial(
-                self._rereading.run, replicas, reconciler, self._features
+                self._live_settings.run, replicas, reconciler, self._features
             ),
             **self._features.tasks,
             **lives,

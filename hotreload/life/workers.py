@@ -66,7 +66,7 @@ class Workers:
         `engines` lists the engines that serve, and `keys` the valid keys by the setting that names
         their file.
         """
-        self._rereading = live_settings
+        self._live_settings = live_settings
         self._keys = keys
         self._metrics = metrics
         self._live = live
@@ -91,8 +91,8 @@ class Workers:
 
         def start(index: int, descriptors: Descriptors) -> WorkerStart:
             return WorkerStart(
-                self._rereading.settings,
-                self._rereading.limits,
+                self._live_settings.settings,
+                self._live_settings.limits,
                 self._keys,
                 (*descriptors, self._shared.descriptor),
                 index,
@@ -189,9 +189,9 @@ class Workers:
         )
 
     def _settings(self) -> dict[str, Any]:
-        log = self._rereading.settings.log
+        log = self._live_settings.settings.log
         return {
-            "limits": asdict(self._rereading.limits),
+            "limits": asdict(self._live_settings.limits),
             "log": {"level": log.level, "format": log.format},
             "keys": {name: keys.digests for name, keys in self._keys.items()},
         }

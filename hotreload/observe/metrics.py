@@ -1,4 +1,4 @@
-"""Every metric, fed by events and by plain numbers.
+"""The kernel's metrics, fed by events and by plain numbers; features' are in their `report.py`.
 
 A scrape reads what was noted before and asks no device, so it works while the engine is stuck.
 """

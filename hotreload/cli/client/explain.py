@@ -1,6 +1,7 @@
 """`hotreload explain`: prints the meaning of a code and its remedy, from the pages of docs/.
 
-The tables and sections there are the only place of these words. A table may stand on any page,
+It reads the tables and sections of the pages. Tables that are made of the code (reasons, alerts)
+are mended there, and written into the page by `tests.docs.tables`. A table may stand on any page,
 under any heading.
 """
 

@@ -84,13 +84,13 @@ async def _take_one_back(
     rollout: Rollout, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
 ) -> bool:
     await rollout.secure_number(at_any_rate=True)
-    async with switch.hold_earlier(place) as kept:
+    async with switch.keep_earlier(place) as kept:
         if kept is not None:
             await run_to_end(flip(rollout, switch, kept))
             return True
     if (copy := rollout.copy()) is None:
         return False
-    async with switch.hold_new(copy) as staged:
+    async with switch.keep_staged(copy) as staged:
         rollout.check_original()
         await go_live(rollout, switch, staged, probe=False)
     return True

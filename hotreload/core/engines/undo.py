@@ -46,7 +46,7 @@ async def _put_back_in_the_end(
 
 async def _put_one_back(switch: Switch, live: Generation, unchanged: Sequence[Switch]) -> None:
     place = PastGeneration(live.number, live.revision, live.fingerprint, "", live.since)
-    async with switch.hold_earlier(place) as kept:
+    async with switch.keep_earlier(place) as kept:
         if kept is not None:
             await _answer_by(switch, kept, live)
             return
@@ -54,7 +54,7 @@ async def _put_one_back(switch: Switch, live: Generation, unchanged: Sequence[Sw
     if original is None:
         raise TryAgain("no engine that serves has it any more")
     staged = original.live
-    async with switch.hold_new(lambda engine: engine.twin(staged)) as copy, switch.lock_engine():
+    async with switch.keep_staged(lambda engine: engine.twin(staged)) as copy, switch.lock_engine():
         await _answer_by(switch, copy, live)
 
 

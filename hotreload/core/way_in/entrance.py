@@ -122,8 +122,9 @@ class Entrance[E]:
     def admit(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
         """Admit one request; the lease it yields says which weights answer, from start to end.
 
-        While only an older generation than `at_least` answers, the request waits so long; then
-        NotNewEnough. GenerationGone when the weights that it or a feature names answer no more.
+        While only an older generation answers than it asks for, the request waits as long as it
+        says; then NotNewEnough. GenerationGone when the weights that it or a feature names answer
+        no more.
         """
         return self._inside(_Wish(asked, self.admissions))
 
@@ -146,7 +147,7 @@ class Entrance[E]:
         until, at_least = now() + wish.asked.within, wish.asked.at_least
         while True:
             came = now()
-            await self._wait_while_held(wish)
+            await self._wait_for_features(wish)
             until += now() - came
             gate = self._gate_for(wish)
             left = max(0.0, until - now())
@@ -168,7 +169,7 @@ class Entrance[E]:
                 if gate.state is not GateState.SEALED or not self.lets_in:
                     raise
 
-    async def _wait_while_held(self, wish: _Wish) -> None:
+    async def _wait_for_features(self, wish: _Wish) -> None:
         """Wait as long as a feature makes the request wait."""
         while (holder := self._holder(wish)) is not None:
             with holder.count_waiting(wish.asked):

@@ -90,9 +90,9 @@ class Gate[E]:
     ) -> AsyncIterator[Lease[E]]:
         """Admit one request; the lease it yields says which weights answer, from start to end.
 
-        While only an older generation than `at_least` answers, the request waits so long; then
-        NotNewEnough. Raises OpenElsewhere as soon as `elsewhere()` is true while it waits.
-        `wanted()` is read last; if none of the named weights still answers: GenerationGone.
+        While only an older generation than `at_least` answers, the request waits, at most `within`
+        seconds; then NotNewEnough. Raises OpenElsewhere as soon as `elsewhere()` is true while it
+        waits. `wanted()` is read last; if none of the named weights still answers: GenerationGone.
         """
         await self._wait_until_open(elsewhere)
         if self.is_before(at_least) and not wanted():
@@ -258,7 +258,7 @@ class Gate[E]:
         while self.state is not GateState.OPEN:
             _check_elsewhere(elsewhere)
             self._check_unsealed()
-            await self._wait_held()
+            await self._wait_for_ring()
 
     def is_before(self, at_least: int) -> bool:
         """Return True while an older generation than this one answers."""
@@ -291,7 +291,7 @@ class Gate[E]:
         finally:
             self.awaiting -= 1
 
-    async def _wait_held(self) -> None:
+    async def _wait_for_ring(self) -> None:
         if not self._hold_arrivals:
             raise NotServing("a swap is under way", code="swapping", retry_after=1)
         if self.held >= self.max_held:

@@ -8,7 +8,7 @@ from hotreload.json_fields import Fields, by_fields
 from hotreload.types import By
 
 PAUSE_LAPSED = "pause_lapsed"
-"""The trouble of a pause that its time ended, not its caller."""
+"""The trouble of a pause that ran out of time: its caller did not end it."""
 
 
 @dataclass(frozen=True, slots=True)

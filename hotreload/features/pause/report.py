@@ -25,7 +25,7 @@ class PauseReport(FeatureReport):
         self._since = 0.0
         """Wall-clock seconds since when it stands; 0 where none does."""
         self._ended: Mapping[str, int] = {"asked": 0, "limit": 0}
-        """The number of those that ended, by what ended them."""
+        """Count of ended pauses, by what ended each."""
 
     def observe(self, event: Event) -> None:
         """Take in that one begins, begins anew, or is over."""
@@ -81,7 +81,7 @@ class PauseReport(FeatureReport):
         yield Family(
             "counter",
             "hotreload_pauses",
-            "Pauses that ended: by order, or by [pause] limit.",
+            "Pauses that ended: asked for by a request, or by [pause] limit.",
             ("ended",),
             [((how,), count) for how, count in self._ended.items()],
         )

@@ -57,7 +57,7 @@ class Engines:
 
         XLA installs a handler for SIGTERM.
         """
-        self._rereading = live_settings
+        self._live_settings = live_settings
         self._checking = checking
         self._make = make
         self._started = started
@@ -66,7 +66,7 @@ class Engines:
         self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
     ) -> RunningEngine:
         """Start the first engine; from then on every checkpoint must have its tensors."""
-        settings = self._rereading.settings
+        settings = self._live_settings.settings
         engine = await start_engine(settings, model, weights, progress, self._make)
         self._started()
         if not self._checking.served.tensors:  # a folder without weights; now there are some
@@ -77,7 +77,7 @@ class Engines:
 
     async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
         """Start another engine with the weights of one that serves."""
-        engine = await start_twin(self._rereading.settings, index, twin)
+        engine = await start_twin(self._live_settings.settings, index, twin)
         self._started()
         log.info("engine.started", extra={**engine.facts(), "replica": index})
         return engine
