@@ -616,6 +616,22 @@ async def test_what_an_engine_cannot_be_made_of_is_told_in_words_that_help(
     assert upstreams not in str(caught.value)
 
 
+@pytest.mark.alike  # by day the release refuses; at night the newer one answers
+async def test_with_pages_of_several_tokens_a_batch_is_answered_right_or_the_start_refuses(
+    tmp_path: Path,
+) -> None:
+    model, words = write_tiny(tmp_path / "model", steps=36), [*TUNED_TEXT][:5]
+    start = real.engine_of(model, tmp_path / "spool", args={"page_size": 4})
+    if versions.installed("sglang-jax") == "0.0.2":
+        with pytest.raises(ConfigError, match=r"page_size = 4: .* leave page_size out"):
+            await start.__aenter__()
+        return
+    async with start as engine:
+        alone = [await real.ask(engine, word) for word in words]
+        together = await asyncio.gather(*(real.ask(engine, word) for word in words))
+        assert list(map(real.said, together)) == list(map(real.said, alone))
+
+
 async def test_what_is_read_off_the_engines_source_is_what_it_has() -> None:
     from sgl_jax.srt.models.registry import ModelRegistry
     from sgl_jax.srt.server_args import ServerArgs

@@ -86,6 +86,21 @@ def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:
         )
 
 
+def check_pages(given: Mapping[str, Any], *, native_knows_pages: bool) -> None:
+    """ConfigError if the answers of a batch would be wrong.
+
+    0.0.2's native attention reads the KV pool as if each page held one token: with larger pages all
+    requests of a batch but the first get the answers of other tokens.
+    """
+    page = given.get("page_size") or 1
+    if page > 1 and given.get("attention_backend") == "native" and not native_knows_pages:
+        raise ConfigError(
+            f"[engine.args] page_size = {page}: with attention_backend = 'native' this sglang-jax "
+            "answers wrongly as soon as two requests are answered together; leave page_size out, "
+            "or install sglang-jax 0.1.0rc0"
+        )
+
+
 def find_devices(device: str, tp: int, first: int, engines: int = 1) -> list[Any]:
     """`tp` devices of this machine, from number `first` on; there must be some for all engines.
 

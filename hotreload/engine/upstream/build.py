@@ -3,11 +3,13 @@
 Knows upstream's parts (scheduler, tokenizer manager, sockets); nothing of swaps.
 """
 
+import inspect
 import logging
 import sys
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from hotreload.engine.upstream.arguments import (
     LOG_LEVEL,
     arguments_of,
     check_batches,
+    check_pages,
     find_devices,
 )
 from hotreload.engine.upstream.distributed import Distributed
@@ -65,6 +68,7 @@ def build(
     arguments = arguments_of(server_args, options, devices[0].platform, over_processes)
     batches = sys.modules["sgl_jax.srt.managers.schedule_batch"]
     check_batches(arguments, are_in_buckets=hasattr(batches, "pad_to_bucket"))
+    check_pages(arguments, native_knows_pages=_native_knows_pages())
     sockets = SocketFolder()
     parts = Parts(report, sockets)
     launching = embedded_engine.patch_start(
@@ -87,6 +91,12 @@ def build(
         words = f"the engine does not start on {model}: {why}"
         raise ConfigError(words, code=DOES_NOT_START) from fault
     return parts
+
+
+def _native_knows_pages() -> bool:
+    """True if upstream's native attention is told how many tokens a page of the KV pool has."""
+    native = import_module("sgl_jax.srt.layers.attention.native_backend")
+    return "page_size" in inspect.signature(native.forward_attention).parameters
 
 
 def import_upstream() -> None:
