@@ -94,7 +94,7 @@ def build(
 
 
 def _native_knows_pages() -> bool:
-    """True if upstream's native attention is told how many tokens a page of the KV pool has."""
+    """True if upstream's native attention gets the number of tokens in a page of the KV pool."""
     native = import_module("sgl_jax.srt.layers.attention.native_backend")
     return "page_size" in inspect.signature(native.forward_attention).parameters
 
