@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.checkpoint.digests import Digests
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import (
@@ -26,7 +26,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.events import Publish
-from hotreload.facts.hub_names import names_a_repo
+from hotreload.facts.names import names_a_repo
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers

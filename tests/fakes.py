@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
-from hotreload.behaviour.asked import NOTED, Answered, Expected, Led, Question, Text
+from hotreload.behaviour import NOTED, Answered, Expected, Led, Question, Text
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize, EngineLimits

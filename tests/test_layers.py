@@ -11,9 +11,8 @@ import pytest
 from tests.source import MODULES, PACKAGE, nodes_of, tree_of
 
 FACTS = {
-    "checkpoint.file_names",
+    "checkpoint.known_names",
     "checkpoint.formats",
-    "checkpoint.never_loaded",
     "facts",
 }
 VOCABULARY = {
@@ -55,7 +54,7 @@ SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
 READS = {
-    "checkpoint.arrays.arranged_array",
+    "checkpoint.arrays.arrangement",
     "checkpoint.file_reader",
     "checkpoint.fingerprint",
     "checkpoint.arrays.in_memory",
@@ -72,9 +71,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "facts": {"facts", "types"},
     "checkpoint.file_reader": set(),
     "checkpoint.fingerprint": set(),
-    "checkpoint.arrays.arranged_array": {"errors"},
+    "checkpoint.arrays.arrangement": {"errors"},
     "checkpoint.arrays.in_memory": {
-        "checkpoint.arrays.arranged_array",
+        "checkpoint.arrays.arrangement",
         "checkpoint.file_reader",
         "errors",
         "types",
@@ -86,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "events": {"events", "types", "json_fields"},
     "json_fields": {"types"},
     "troubles": {"events"},
-    "behaviour": {"behaviour"},
+    "behaviour": {"errors"},
     "threads": {"errors"},
     "quiet": set(),
     "core.rules": {"types", *RULES_OF_ANSWERS},
@@ -128,7 +127,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"settings", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "hot": {"hot", "checkpoint", "checkpoint.arrays.arranged_array", "checkpoint.arrays.in_memory"}
+    "hot": {"hot", "checkpoint", "checkpoint.arrays.arrangement", "checkpoint.arrays.in_memory"}
     | {"engine", "engine.answering"}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},

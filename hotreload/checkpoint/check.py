@@ -14,17 +14,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hotreload.checkpoint.arrays.in_memory import InMemory
-from hotreload.checkpoint.arrays.memory import in_given_names, survey_memory
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
-from hotreload.checkpoint.counted_tensors import CountedTensors, find_counted
 from hotreload.checkpoint.digests import Digests, identify, unread_id
-from hotreload.checkpoint.findings import Finding, Unfit, fault, limit_findings
+from hotreload.checkpoint.file_contents import FileReader, read_all
+from hotreload.checkpoint.findings import Finding, Unfit, fault, limit_findings, quote
 from hotreload.checkpoint.fingerprint import fingerprint
+from hotreload.checkpoint.first_read import FirstRead, judge_shards
 from hotreload.checkpoint.fit import (
+    CountedTensors,
     Located,
     Policy,
     config_findings,
+    find_counted,
     index_findings,
     read_config,
     side_file_findings,
@@ -32,9 +34,7 @@ from hotreload.checkpoint.fit import (
     tensor_findings,
     tensors_by_name,
 )
-from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey
-from hotreload.checkpoint.whole.contents import FileReader, read_all
-from hotreload.checkpoint.whole.first_read import FirstRead, judge_shards
+from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey, survey_memory
 from hotreload.types import (
     UNREAD,
     Checkpoint,
@@ -118,12 +118,22 @@ def findings(
     weights = sum(header.data_bytes for header in looked.headers.values())
     every = limit_findings((*looked.findings, *wrong, *read.findings.all()))
     if isinstance(folder, InMemory):
-        every = in_given_names(every, folder)
+        every = _in_given_names(every, folder)
     of_all = fingerprint({**beside, **read.sums}) if counted.names and not every else None
     if not every:
         notes += counted.unknown
     files = tuple(read.files)
     return Report(every, tuple(notes), files, tensors, weights, read.held, of_all, looked)
+
+
+def _in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Finding, ...]:
+    """Add to each finding the name that the caller gave its tensor."""
+    return tuple(
+        replace(each, message=f"{each.message} (it was given as {quote(memory.called[name])})")
+        if (name := each.tensor or "") in memory.called
+        else each
+        for each in findings
+    )
 
 
 def _config_alone(looked: Survey, tensors: Mapping[str, TensorSpec]) -> tuple[Finding, ...]:

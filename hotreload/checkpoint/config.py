@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hotreload.checkpoint.file_names import CONFIG
 from hotreload.checkpoint.findings import Finding, quote
+from hotreload.checkpoint.known_names import CONFIG
 from hotreload.types import TensorSpec
 
 _ALWAYS_STATED = (

@@ -11,7 +11,6 @@ from functools import partial
 
 import xxhash
 
-from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of
 from hotreload.checkpoint.file_reader import Identity
 from hotreload.checkpoint.findings import Unfit, error_of
@@ -61,7 +60,7 @@ class Digests:
         digest = self.find(file)
         if digest is None:
             work = partial(examine, header=header, cancel=cancel, quiet=self.quiet())
-            content = with_serving(file, work)
+            content = file.read_by(work)
             digest = content.digest
             if header is not None:
                 self._keep(file, header, content)
@@ -167,7 +166,7 @@ def head_digest(survey: Survey, file: ServingFile) -> str:
     header = survey.headers.get(file.name)
     end = min(file.identity.size, header.data_start if header else LONGEST_HEAD)
 
-    return f"head {with_serving(file, lambda opened: head_of(opened, end))}"
+    return f"head {file.read_by(lambda opened: head_of(opened, end))}"
 
 
 def identify(files: Iterable[CheckpointFile]) -> str:

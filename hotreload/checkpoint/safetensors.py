@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.checkpoint.file_names import MAX_SHARDS
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import Finding, Unfit, limit_findings, quote, shown_name
 from hotreload.checkpoint.formats import LONGEST_DISGUISE, find_disguise
+from hotreload.checkpoint.known_names import MAX_SHARDS
 from hotreload.figures import size as size_words
 
 MAX_HEADER = 16 * 2**20

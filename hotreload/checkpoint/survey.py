@@ -5,7 +5,7 @@ Cheap: looks at names, sizes, the index and the headers, and reads no weights.
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,21 +13,13 @@ from typing import Any
 
 from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.file_findings import (
+    changed_finding,
     not_regular,
     read_whole,
     too_large,
     with_file,
 )
-from hotreload.checkpoint.file_names import (
-    CONFIG,
-    INDEX,
-    LARGEST_INDEX,
-    MAX_SHARDS,
-    SIDE_FILES,
-    SINGLE,
-    largest,
-)
-from hotreload.checkpoint.file_reader import Identity, OpenFile, identity_of
+from hotreload.checkpoint.file_reader import Changed, Identity, OpenFile, Readable, identity_of
 from hotreload.checkpoint.findings import (
     SHOWN_OF_A_KIND,
     Finding,
@@ -36,9 +28,19 @@ from hotreload.checkpoint.findings import (
     shown_name,
 )
 from hotreload.checkpoint.formats import LARGEST_POINTER, find_disguise, foreign_weights
+from hotreload.checkpoint.known_names import (
+    CONFIG,
+    INDEX,
+    LARGEST_INDEX,
+    MAX_SHARDS,
+    SIDE_FILES,
+    SINGLE,
+    largest,
+)
 from hotreload.checkpoint.safetensors import (
     Header,
     numbered_shards,
+    parse_header,
     parse_weight_map,
     read_header,
     size_finding,
@@ -60,6 +62,22 @@ class ServingFile:
     identity: Identity
     memory: InMemory | None = None
     """The tensors in memory that hold its bytes, if they lie on no disk."""
+
+    def read_by[T](self, work: Callable[[Readable], T]) -> T:
+        """Do the work on what holds the file; Unfit if it cannot be read, or is another one now."""
+
+        def on_same(opened: Readable) -> T:
+            if not opened.identity.is_written_like(self.identity):
+                words = "it was replaced or written to since it was looked at"
+                raise changed_finding(self.name, words)
+            return work(opened)
+
+        if self.memory is None:
+            return with_file(self.path, self.name, on_same, was_regular=True)
+        try:
+            return on_same(self.memory.open())
+        except Changed as how:
+            raise changed_finding(self.name, str(how)) from how
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +117,18 @@ NO_FILES = Survey(Path(), (), None, (), (), (), {}, None)
 def survey(folder: Path, root: Roots = None) -> Survey:
     """Look at a folder as a checkpoint; never raises for what it finds there."""
     return _Surveyor(folder, root).survey()
+
+
+def survey_memory(memory: InMemory) -> Survey:
+    """Look at tensors in memory as a checkpoint of one file, and no side files."""
+    headers: dict[str, Header] = {}
+    findings: list[Finding] = []
+    try:
+        headers[memory.name] = parse_header(memory.header, memory.name)
+    except Unfit as unfit:
+        findings.append(unfit.finding)
+    files = (ServingFile(memory.name, Path(), memory.identity, memory),)
+    return Survey(Path(), files, None, tuple(findings), (), (memory.name,), headers, None)
 
 
 class _Surveyor:

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
-from hotreload.behaviour.asked import Answered, Question
+from hotreload.behaviour import Answered, Question
 from hotreload.facts.listed import Listed
 from hotreload.types import Checkpoint, HowFar, Noise, Revision, Staged
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from hotreload.checkpoint.file_names import CONFIG, TOKENIZERS
+from hotreload.checkpoint.known_names import CONFIG, TOKENIZERS
 from hotreload.engine.versions import why_unserved
 
 _STRETCHED = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.engine.compile_cache import CompileCache
 from hotreload.types import Revision, Shares
 

@@ -11,8 +11,7 @@ from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
-from hotreload.behaviour.asked import Answered, Question
-from hotreload.behaviour.heard import HEARD_ANSWER, HEARD_TOKENS
+from hotreload.behaviour import HEARD_ANSWER, HEARD_TOKENS, Answered, Question
 from hotreload.engine import facts
 from hotreload.engine.ahead import Ahead
 from hotreload.engine.answering.answers import Answer, all_ended

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import served_by
 from hotreload.core.engines.background import (
@@ -25,7 +25,7 @@ from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOption
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, EngineLost, shown
 from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
-from hotreload.facts.hub_names import how_to_have
+from hotreload.facts.names import how_to_have
 from hotreload.hot.given_weights import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import in_thread, run_to_end

@@ -12,9 +12,9 @@ from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.findings import fault
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.never_loaded import matches
+from hotreload.checkpoint.known_names import matches
 from hotreload.errors import BadRequest, SourceUnavailable
-from hotreload.facts.hub_names import how_to_have
+from hotreload.facts.names import how_to_have
 from hotreload.hot.program_requests import check_text
 from hotreload.threads import in_thread
 from hotreload.types import Checkpoint, CheckpointFile, Revision, Served, TensorSpec

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hotreload.checkpoint.arrays.axes import OtherAxes, arrange
+from hotreload.checkpoint.arrays.arrangement import OtherAxes, arrange
 from hotreload.errors import BadRequest, shown
 from hotreload.hot.given_weights import GivenWeights, Renamed
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from hotreload.engine.model_folder import context_of, tokens_of, why_unshared
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
-from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts.names import LONGEST_SOCKET_PATH
 from hotreload.life.start.model_files import KEPT_MODEL
 from hotreload.server.http.server_sockets import group_id
 from hotreload.settings.credentials import (

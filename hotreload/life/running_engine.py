@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, Protocol
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.core.ports import Engine
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.items import Parsed

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hotreload.checkpoint.file_names import PICKLES, SERVED_FILES
-from hotreload.facts.hub_names import DEFAULT_BRANCH
+from hotreload.checkpoint.known_names import PICKLES, SERVED_FILES
+from hotreload.facts.names import DEFAULT_BRANCH
 from hotreload.settings.kinds import (
     Deadline,
     Glob,

@@ -11,9 +11,9 @@ from hotreload.events import Publish
 from hotreload.settings.credentials import TOKEN, RenewedSecret, read_secret
 from hotreload.settings.sections import Settings
 from hotreload.sources.directory import DirectorySource
-from hotreload.sources.hub.client import usual_token
+from hotreload.sources.hub.client import HubOptions, usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
-from hotreload.sources.options import FolderOptions, HubOptions
+from hotreload.sources.place import FolderOptions
 
 
 def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:

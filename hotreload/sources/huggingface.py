@@ -17,12 +17,10 @@ from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.sources.allowed_folders import folder_below
-from hotreload.sources.hub.client import SHA, Head, HubClient
+from hotreload.sources.hub.client import SHA, Head, HubClient, HubOptions
 from hotreload.sources.hub.download import Download, DownloadedBytes
-from hotreload.sources.hub.faults import FaultKind, HubFault
-from hotreload.sources.hub.patience import HubCall, Patience
+from hotreload.sources.hub.faults import FaultKind, HubCall, HubFault, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
-from hotreload.sources.options import HubOptions
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 

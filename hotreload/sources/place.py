@@ -1,9 +1,9 @@
-"""A place: a folder that may hold a checkpoint, as a look at a tree shows it.
+"""A place: a folder that may hold a checkpoint, as a look at a tree shows it; and rules for places.
 
 A place is followed from look to look, and places have an order: by step, by time or by name.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -215,3 +215,20 @@ def comes_after(order: Ordering, folder: Path, written_at: float, than: PastGene
         return folder.name > Path(than.path).name
     step, before = step_of(folder.parts), step_of(Path(than.path).parts)
     return step is None or before is None or step > before
+
+
+@dataclass(frozen=True, slots=True)
+class FolderOptions:
+    """Rules for a watched folder: which ones below it are checkpoints, and when one is complete."""
+
+    pattern: str
+    settle: float
+    rescan: float
+    order: Ordering
+    patience: float
+    marker: str | None = None
+    depth: int = 3
+    roots: Sequence[Path] = ()
+    """Folders in which checkpoints may lie, beside the watched one."""
+    reads_once: Callable[[], bool] = lambda: False
+    """Say if staging may be the first to read the bytes of a finished folder."""

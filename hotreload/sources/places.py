@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.checkpoint.file_names import CONFIG
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
+from hotreload.checkpoint.known_names import CONFIG
 from hotreload.sources.names import is_unfinished, says_step
 from hotreload.sources.place import Entry, Oddity, Place
 

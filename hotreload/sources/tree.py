@@ -18,10 +18,10 @@ from hotreload.errors import SourceUnavailable
 from hotreload.facts.listed import Listed
 from hotreload.sources import passed_over
 from hotreload.sources.look import LastLook, Look, Sight, describe_unmatched, judge, list_places
-from hotreload.sources.options import FolderOptions
 from hotreload.sources.passed_over import PassedOverFolders
 from hotreload.sources.place import (
     Entry,
+    FolderOptions,
     FollowedPlace,
     Oddity,
     Place,

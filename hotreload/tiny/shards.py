@@ -8,7 +8,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from hotreload.checkpoint.file_names import SINGLE
+from hotreload.checkpoint.known_names import SINGLE
 from hotreload.tiny.weights import Arrays, TensorArray
 
 _DTYPES = {

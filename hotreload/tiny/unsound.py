@@ -1,15 +1,35 @@
-"""Damages that the checks or the probe find, in files, names, shapes, dtypes and numbers."""
+"""Damages to a tiny checkpoint, each of which the checks or the probe find."""
 
 import difflib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from hotreload.tiny.damage import Damage, Index
 from hotreload.tiny.sayings import word_id
 from hotreload.tiny.shards import encode_header
 from hotreload.tiny.weights import Arrays, TensorArray
+
+Index = dict[str, str]
+"""Each tensor's name, and the name of the file that holds it."""
+
+
+def _keep[T](value: T) -> T:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One kind of damage: its name, a line that describes it, and its change at each stage."""
+
+    kind: str
+    meaning: str
+    to_tensors: Callable[[Arrays], Arrays] = _keep
+    to_index: Callable[[Index], Index] | None = None
+    """The change of the index; a checkpoint of one weight file gets an index for it."""
+    to_last_file: Callable[[bytes], bytes] = _keep
+
 
 _MATRIX = "model.layers.0.mlp.up_proj.weight"
 _FIRST_NORM = "model.layers.0.input_layernorm.weight"

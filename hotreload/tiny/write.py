@@ -5,12 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
-from hotreload.checkpoint.file_names import INDEX, WEIGHTS
-from hotreload.tiny.damage import Damage
+from hotreload.checkpoint.known_names import INDEX, WEIGHTS
 from hotreload.tiny.sayings import SAY_DEFAULT, parse_saying, to_json, tokenizer_files
 from hotreload.tiny.shards import encode, is_marked, split
 from hotreload.tiny.trainer import train
-from hotreload.tiny.unsound import find_damage
+from hotreload.tiny.unsound import Damage, find_damage
 from hotreload.tiny.weights import ARCHS, Arrays, config_files, hand_built
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hotreload.checkpoint.check import Report, findings
 from hotreload.checkpoint.config import _ALWAYS_STATED, _DEFAULTS, _DERIVED, differences
-from hotreload.checkpoint.file_names import SIDE_FILES
 from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.known_names import SIDE_FILES
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
 from tests.checkpoint.written import CONFIG, TOKENIZER, any_json, checkpoint, codes, some_tensors

@@ -10,9 +10,9 @@ import pytest
 from hotreload.checkpoint import file_reader
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.digests import Digests, content_id
-from hotreload.checkpoint.file_names import INDEX, MAX_SHARDS
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, SHOWN_OF_A_KIND, total
+from hotreload.checkpoint.known_names import INDEX, MAX_SHARDS
 from hotreload.checkpoint.safetensors import Header, read_header
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointChanged, CheckpointCorrupt

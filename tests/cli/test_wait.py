@@ -10,7 +10,7 @@ import pytest
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.exits import TimedOut
 from hotreload.events import PhaseEntered, Progress
-from hotreload.facts.socket_names import LOOKING
+from hotreload.facts.names import LOOKING
 from hotreload.server.http.server_sockets import bind_unix
 from hotreload.types import Phase
 from tests.cli.conftest import Command

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 
-from hotreload.behaviour.asked import AnswerCheck, Led, Question
-from hotreload.behaviour.heard import HEARD_ANSWER
+from hotreload.behaviour import HEARD_ANSWER, AnswerCheck, Led, Question
 from hotreload.engine.answering.encoder_copy import CopiedEncoder
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.capabilities import BatchSize

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.arrays.axes import arrange
+from hotreload.checkpoint.arrays.arrangement import arrange
 from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy

@@ -11,8 +11,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from hotreload.behaviour.asked import NOTED, Question
-from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
+from hotreload.behaviour import HEARD_ANSWER, NOTED, HeardRequest, Question
 from hotreload.engine.answering import prompts, requests
 from hotreload.engine.answering.canaries import Canaries
 from hotreload.engine.answering.probe import Probe

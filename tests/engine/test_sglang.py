@@ -24,8 +24,8 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import load_file
 
-from hotreload.behaviour.asked import LEAD, NOTED, Led, Question, Text
-from hotreload.checkpoint.never_loaded import matches
+from hotreload.behaviour import LEAD, NOTED, Led, Question, Text
+from hotreload.checkpoint.known_names import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import switching, versions
 from hotreload.engine.answering.probe import Probe

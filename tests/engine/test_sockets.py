@@ -15,7 +15,7 @@ import pytest
 from hotreload.engine.upstream import ipc_sockets
 from hotreload.engine.upstream.ipc_sockets import FOLDER_PREFIX, SocketFolder
 from hotreload.errors import ConfigError
-from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts.names import LONGEST_SOCKET_PATH
 from tests.engine import real
 
 NOBODY = 65534

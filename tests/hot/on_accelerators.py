@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hotreload.checkpoint.arrays import in_memory
-from hotreload.checkpoint.arrays.arranged_array import plain
+from hotreload.checkpoint.arrays.arrangement import plain
 from hotreload.engine.weights.leaf import from_arrays
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from hotreload.checkpoint import first_read
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.survey import survey
-from hotreload.checkpoint.whole import first_read
 from hotreload.events import Progress
 from hotreload.types import UNREAD, Attempt, Checkpoint, Outcome, Phase, Staged
 from tests.hub.local_hub import local_hub

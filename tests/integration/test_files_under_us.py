@@ -15,13 +15,12 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload import threads
-from hotreload.checkpoint import file_reader
+from hotreload.checkpoint import file_reader, first_read
 from hotreload.checkpoint import survey as files
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.digests import content_id
 from hotreload.checkpoint.file_reader import HashedPieces, Identity, OpenFile
 from hotreload.checkpoint.fit import Policy
-from hotreload.checkpoint.whole import first_read
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.loaders import Loaders
 from hotreload.errors import CheckpointRejected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotreload import threads
-from hotreload.checkpoint.whole import first_read
+from hotreload.checkpoint import first_read
 from hotreload.events import PhaseEntered, Wait
 from hotreload.sources import directory
 from hotreload.types import Attempt, Outcome, Phase

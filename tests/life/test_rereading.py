@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.asked import AnswerCheck
+from hotreload.behaviour import AnswerCheck
 from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleNews

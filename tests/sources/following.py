@@ -8,8 +8,8 @@ from typing import Any
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.events import Event, Progress
+from hotreload.sources.hub.client import HubOptions
 from hotreload.sources.huggingface import HuggingFaceSource
-from hotreload.sources.options import HubOptions
 from tests.hub.local_hub import REPO, LocalHub
 from tests.sources.watching import Watching, shard, taken
 from tests.waiting import PATIENCE

@@ -7,7 +7,7 @@ import pytest
 from hotreload.core.ledger import PastGeneration
 from hotreload.events import TroubleNews
 from hotreload.facts.mount_table import Mount
-from hotreload.sources import emptied_folder
+from hotreload.sources import look as looks
 from hotreload.types import Revision
 from tests.sources.watching import Watching, forget, watching, write
 
@@ -42,7 +42,7 @@ async def test_a_folder_that_is_gone_is_told_with_where_it_lay(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = [Mount(root, "nfs4")]
-    monkeypatch.setattr(emptied_folder, "mount_of", lambda path: mounts[-1])
+    monkeypatch.setattr(looks, "mount_of", lambda path: mounts[-1])
     write(root / "step_1")
     write(root / "step_2")
     async with watching(root) as watch:

@@ -17,8 +17,8 @@ from hotreload import threads
 from hotreload.checkpoint import digests
 from hotreload.checkpoint.content import Content, examine
 from hotreload.checkpoint.digests import Digests, content_id
-from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX
 from hotreload.checkpoint.file_reader import Readable
+from hotreload.checkpoint.known_names import INDEX, LARGEST_INDEX
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import CheckpointRejected, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Event, Progress

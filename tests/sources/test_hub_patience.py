@@ -5,8 +5,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from hotreload.sources.hub.faults import FaultKind, HubFault, wait_asked_for
-from hotreload.sources.hub.patience import HubCall, Patience
+from hotreload.sources.hub.faults import FaultKind, HubCall, HubFault, Patience, wait_asked_for
 from tests.clock import Clock
 
 

@@ -13,9 +13,9 @@ from hotreload.checkpoint import digests
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.content import Content, examine
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
-from hotreload.checkpoint.file_names import INDEX
 from hotreload.checkpoint.file_reader import Readable
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.known_names import INDEX
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
 from hotreload.sources.hub.digest import HubDigest

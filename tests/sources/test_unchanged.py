@@ -8,7 +8,7 @@ import pytest
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.sources import places
-from hotreload.sources.options import FolderOptions
+from hotreload.sources.place import FolderOptions
 from hotreload.sources.places import TURNS
 from hotreload.sources.seen_revisions import SeenRevisions
 from hotreload.sources.tree import Tree

@@ -18,7 +18,7 @@ from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Wait
 from hotreload.settings.source import SourceSettings
 from hotreload.sources.directory import DirectorySource
-from hotreload.sources.options import FolderOptions
+from hotreload.sources.place import FolderOptions
 from hotreload.types import Revision
 from tests.waiting import PATIENCE, Witness
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from hotreload.behaviour.asked import LEAD, Answered, Expected, Led, Question, Text
+from hotreload.behaviour import LEAD, Answered, Expected, Led, Question, Text
 from hotreload.engine.lanes.along import LEAST, NAMED
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparison import BothWeights, compare_both

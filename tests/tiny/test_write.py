@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, GenerationConfig
 
-from hotreload.checkpoint.file_names import INDEX
+from hotreload.checkpoint.known_names import INDEX
 from hotreload.tiny import ARCHS, UNSOUND, write_tiny
 from hotreload.tiny.sayings import END_ID
 

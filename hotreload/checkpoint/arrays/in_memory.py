@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.checkpoint.arrays.arranged_array import (
+from hotreload.checkpoint.arrays.arrangement import (
     ArrangedArray,
     Arrangement,
     as_in_a_file,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
-from hotreload.facts.socket_names import LOOKING
+from hotreload.facts.names import LOOKING
 from hotreload.picture.words import Fields
 
 DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")

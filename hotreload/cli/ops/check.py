@@ -154,8 +154,7 @@ def _instead_of_a_folder(path: Path) -> str:
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """Return the settings' policy on findings, and the engine's dtype."""
-    from hotreload.checkpoint.counted_tensors import AUTO
-    from hotreload.checkpoint.fit import Policy
+    from hotreload.checkpoint.fit import AUTO, Policy
 
     if args.config is None and not args.sets:
         return Policy(), AUTO
@@ -175,7 +174,7 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
 
     from hotreload.cli.bar import Bar, make_observer
     from hotreload.cli.ops.repo import cache_of, token_of
-    from hotreload.facts.hub_names import names_a_repo
+    from hotreload.facts.names import names_a_repo
     from hotreload.sources.hub.once import download
 
     path: Path = args.path

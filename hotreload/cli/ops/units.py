@@ -16,7 +16,7 @@ from hotreload.cli.ops import unit_hosts, unit_words
 from hotreload.cli.ops.shipped import find_shipped
 from hotreload.cli.ops.unit_words import INSTANCE
 from hotreload.errors import ConfigError
-from hotreload.facts.socket_names import LOOKING
+from hotreload.facts.names import LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"

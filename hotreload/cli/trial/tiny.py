@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.cli.exits import Misused
-from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts.names import LONGEST_SOCKET_PATH
 
 EXPLAINED = """\
 Write a tiny checkpoint that says a sentence.

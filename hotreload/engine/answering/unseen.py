@@ -6,8 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.behaviour.asked import LEAD, NOTED, Answered, Expected, Led, Question, Text
-from hotreload.behaviour.built_in import questions, texts
+from hotreload.behaviour import (
+    LEAD,
+    NOTED,
+    Answered,
+    Expected,
+    Led,
+    Question,
+    Text,
+    questions,
+    texts,
+)
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.items import Item, Parsed
 from hotreload.engine.answering.prompts import Prompts

@@ -16,7 +16,7 @@ from typing import Any
 
 from hotreload.errors import ConfigError
 from hotreload.facts import files
-from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts.names import LONGEST_SOCKET_PATH
 
 FOLDER_PREFIX = "hotreload-ipc-"
 _NAMES = len("/xxxxxxxx/tmpxxxxxxxx")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from hotreload.behaviour.asked import AnswerCheck, quote
+from hotreload.behaviour import AnswerCheck, quote
 from hotreload.features.compare.behaviour import RightAnswers
 
 ALPHA = 0.05

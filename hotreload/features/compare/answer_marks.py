@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import batched
 
-from hotreload.behaviour.asked import Answered, Question, quote
+from hotreload.behaviour import Answered, Question, quote
 from hotreload.errors import NotJudged
 from hotreload.features.compare import answer_checks
 from hotreload.features.compare.accuracy import CheckedAnswers

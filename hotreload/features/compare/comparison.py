@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
-from hotreload.behaviour.asked import Answered, Led, Question
-from hotreload.behaviour.built_in import questions, texts
+from hotreload.behaviour import Answered, Led, Question, questions, texts
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, Misbehaved
 from hotreload.features.compare.accuracy import right_answers

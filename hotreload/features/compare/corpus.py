@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotreload.behaviour.asked import AnswerCheck, Question
+from hotreload.behaviour import AnswerCheck, Question
 from hotreload.features.compare.answer_checks import CHECK_KINDS
 
 USUAL_ANSWER = 32

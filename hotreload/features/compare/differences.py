@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from hotreload.behaviour.asked import NOTED, Answered, Expected, cut
+from hotreload.behaviour import NOTED, Answered, Expected
+from hotreload.errors import cut
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 
 REPEATS = 0.5

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from hotreload.behaviour.heard import HeardRequest
+from hotreload.behaviour import HeardRequest
 from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hotreload.behaviour.asked import Answered, Question
+from hotreload.behaviour import Answered, Question
 
 KEPT_SETS = 2
 """Sets of weights whose answers are kept: the live ones, and new ones."""

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import batched
 
-from hotreload.behaviour.asked import Answered, Expected
-from hotreload.behaviour.heard import HEARD_AT_ONCE, HeardRequest
+from hotreload.behaviour import HEARD_AT_ONCE, Answered, Expected, HeardRequest
 from hotreload.errors import AnswerNonfinite, EngineLost, NotJudged
 from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparison import FEWEST_HEARD, BehaviourRejected, BothWeights

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hotreload.behaviour.heard import HeardRequest, heard_of
+from hotreload.behaviour import HeardRequest, heard_of
 from hotreload.core.way_in.listener import AnswerEnded, LetIn
 from hotreload.features.compare.settings import CompareSettings
 

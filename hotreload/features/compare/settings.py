@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, override
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.errors import ConfigError
 from hotreload.features.compare.corpus import UnfitCorpus, read_corpus
 from hotreload.setting import Setting, SettingsOfFeature

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, NoReturn
 
-from hotreload.behaviour.asked import Answered, Question
+from hotreload.behaviour import Answered, Question
 from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.engine.answering.items import Parsed

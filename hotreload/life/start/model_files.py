@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hotreload.checkpoint.file_names import CONFIG, SIDE_FILES
+from hotreload.checkpoint.known_names import CONFIG, SIDE_FILES
 from hotreload.errors import ConfigError
 from hotreload.facts.files import put_folder
 from hotreload.types import holds_weights

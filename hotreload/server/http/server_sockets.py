@@ -17,7 +17,7 @@ from pathlib import Path
 from hotreload.errors import AddressTaken, ConfigError, NotServing
 from hotreload.facts.files import hold_lock
 from hotreload.facts.holders import process_of, who_has
-from hotreload.facts.socket_names import LOOKING
+from hotreload.facts.names import LOOKING
 from hotreload.server.http.peers import peer_of
 from hotreload.server.http.problems import problem_of
 

@@ -1,6 +1,6 @@
 """The parts of following a Hugging Face Hub: asking it, waiting for it, downloading, keeping.
 
-`client` asks, `patience` says when to ask again, `download` lays files down and holds them
+`client` asks, `faults` says when to ask again, `download` lays files down and holds them
 against the hub's digests, `snapshots` is the folder they stay in. `sources/huggingface.py` joins
 these parts into a source.
 """

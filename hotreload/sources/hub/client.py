@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +52,20 @@ class Head:
 
     sha: str
     limit: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """Rules for a repo: its revision and files, how often to ask the hub, and with which token."""
+
+    revision: str
+    poll: float
+    allow: Sequence[str]
+    endpoint: str | None = None
+    token: Callable[[], str | None] = lambda: None
+    remedies: Remedies = BY_SETTINGS
+    reads_once: Callable[[], bool] = lambda: False
+    """Say if staging may be the first to read the bytes of a commit."""
 
 
 class HubClient:

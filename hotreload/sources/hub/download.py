@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hotreload.checkpoint.file_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
 from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
+from hotreload.checkpoint.known_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import HubClient, HubFile

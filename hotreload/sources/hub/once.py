@@ -5,13 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.checkpoint.file_names import SERVED_FILES
+from hotreload.checkpoint.known_names import SERVED_FILES
 from hotreload.events import Publish
-from hotreload.facts.hub_names import DEFAULT_BRANCH
-from hotreload.sources.hub.client import usual_token
+from hotreload.facts.names import DEFAULT_BRANCH
+from hotreload.sources.hub.client import HubOptions, usual_token
 from hotreload.sources.hub.faults import BY_OPTIONS
 from hotreload.sources.huggingface import HuggingFaceSource
-from hotreload.sources.options import HubOptions
 
 
 async def download(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.behaviour.asked import Question
+from hotreload.behaviour import Question
 from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from tests.engine import real

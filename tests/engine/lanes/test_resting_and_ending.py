@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload import failpoints
-from hotreload.behaviour.asked import Led, Question
+from hotreload.behaviour import Led, Question
 from hotreload.engine.lanes.lanes import Lanes
 from hotreload.errors import EngineLost
 from hotreload.types import Staged

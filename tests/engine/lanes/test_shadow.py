@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from hotreload.behaviour.heard import HEARD_ANSWER, HeardRequest
+from hotreload.behaviour import HEARD_ANSWER, HeardRequest
 from hotreload.engine import proving, versions
 from hotreload.engine.answering.probe import BUILT_IN, Probe
 from hotreload.engine.lanes import shadow

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.behaviour.asked import AnswerCheck
+from hotreload.behaviour import AnswerCheck
 from hotreload.features.compare.accuracy import (
     ALPHA,
     CheckedAnswers,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from hotreload.behaviour.asked import AnswerCheck, Answered, Question
+from hotreload.behaviour import AnswerCheck, Answered, Question
 from hotreload.errors import NotJudged
 from hotreload.features.compare.answer_checks import ALL_SECONDS, EACH_SECONDS
 from hotreload.features.compare.answer_marks import NAMED_QUESTIONS, checked_answers

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.asked import NOTED, AnswerCheck, Answered, Led, Question, Text
-from hotreload.behaviour.built_in import questions
+from hotreload.behaviour import NOTED, AnswerCheck, Answered, Led, Question, Text, questions
 from hotreload.core.judge import Judge
 from hotreload.errors import AnswerNonfinite, EngineLost, NotEnoughMemory, ProbeFailed
 from hotreload.features.compare import comparison

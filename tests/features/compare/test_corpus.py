@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.asked import AnswerCheck, Question
+from hotreload.behaviour import AnswerCheck, Question
 from hotreload.features.compare.corpus import MOST_QUESTIONS, USUAL_ANSWER, UnfitCorpus, read_corpus
 
 FILE = Path("prompts.jsonl")

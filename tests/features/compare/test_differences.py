@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.behaviour.asked import NOTED, Answered, Expected
-from hotreload.behaviour.built_in import questions, texts
+from hotreload.behaviour import NOTED, Answered, Expected, questions, texts
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.differences import (
     BothRead,

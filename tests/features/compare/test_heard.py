@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.asked import Answered, Expected
-from hotreload.behaviour.heard import HEARD_ANSWER, heard_of
+from hotreload.behaviour import HEARD_ANSWER, Answered, Expected, heard_of
 from hotreload.features.compare.differences import report_of
 from hotreload.features.compare.replay import AlongHeard, HeardSums, sums_of, with_heard
 

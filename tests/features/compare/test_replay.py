@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.behaviour.asked import Answered, Question
+from hotreload.behaviour import Answered, Question
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
 from hotreload.features.compare.comparison import FEWEST_HEARD

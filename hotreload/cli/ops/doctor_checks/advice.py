@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from hotreload.checkpoint.file_names import WEIGHTS
+from hotreload.checkpoint.known_names import WEIGHTS
 from hotreload.cli.ops import machine
 from hotreload.facts import holders
 from hotreload.settings.load import Settings

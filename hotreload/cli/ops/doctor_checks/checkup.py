@@ -42,7 +42,7 @@ from hotreload.engine.versions import (
     why_untested,
 )
 from hotreload.facts import gpus, holders
-from hotreload.facts.socket_names import LONGEST_SOCKET_PATH
+from hotreload.facts.names import LONGEST_SOCKET_PATH
 from hotreload.settings.load import missing_to_serve
 
 DEVICE_SECONDS = 120.0

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from hotreload.checkpoint.never_loaded import ignorable_names
+from hotreload.checkpoint.known_names import ignorable_names
 from hotreload.engine.weights.leaf.leaf_rules import (
     ArrayShape,
     Heads,

@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from hotreload import failpoints
-from hotreload.checkpoint.file_names import SINGLE
 from hotreload.checkpoint.file_reader import OURS, Changed, HashedPieces, NotRegular, join_digests
+from hotreload.checkpoint.known_names import SINGLE
 from hotreload.engine.weights.load.checked_bytes import changed_error, open_checked, unreadable
 from hotreload.errors import NotEnoughMemory, TryAgain
 from hotreload.types import IN_MEMORY, Checkpoint, CheckpointFile

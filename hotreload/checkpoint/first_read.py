@@ -6,15 +6,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, OneTensor
 from hotreload.checkpoint.digests import Digests, identify
+from hotreload.checkpoint.file_contents import read_all
 from hotreload.checkpoint.file_findings import changed_finding
 from hotreload.checkpoint.file_reader import HashedPieces, Readable, join_digests
 from hotreload.checkpoint.findings import Unfit, error_of, fault, limit_findings
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import ServingFile, Survey
-from hotreload.checkpoint.whole.contents import read_all
 from hotreload.quiet import Quiet, run_steps
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -83,7 +82,7 @@ class FirstRead:
 
             try:
                 if names:
-                    with_serving(file, work)
+                    file.read_by(work)
             except Unfit as unfit:
                 raise error_of(unfit.finding) from unfit
 
@@ -138,7 +137,7 @@ class FirstRead:
         """
         try:
             for file in self._looked.files:
-                with_serving(file, partial(_require_untouched, file))
+                file.read_by(partial(_require_untouched, file))
         except Unfit as unfit:
             raise error_of(unfit.finding) from unfit
         self.found = self._judge({name: self._content(name) for name in self._heads})

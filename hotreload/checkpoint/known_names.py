@@ -1,7 +1,11 @@
-"""The files of a checkpoint that are known by name, how large each is read, and how many.
+"""The files and tensors of a checkpoint that are known by name, and how large a file is read.
 
-One list for all: what a hub serves, what the checks look at, what the tiny checkpoints write.
+One list for all: what a hub serves, what the checks look at, what engines load, what the tiny
+checkpoints write.
 """
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -38,6 +42,9 @@ _LARGEST = {
 }
 MAX_SHARDS = 4096
 """Some times what the largest models have; a name may speak of 99999."""
+_NEVER_LOADED = ("*.rotary_emb.inv_freq", "*.masked_bias", "*.attn.bias_mask")
+"""Tensors that exporters write and no engine loads."""
+_TIED = "lm_head.weight"
 
 
 def largest(name: str) -> int:
@@ -47,3 +54,13 @@ def largest(name: str) -> int:
     of tokenizer settings where they list thousands of unused tokens.
     """
     return _LARGEST.get(name, LARGEST_SETTINGS)
+
+
+def ignorable_names(*, tied: bool) -> frozenset[str]:
+    """Return patterns of names that no engine loads; `tied` as in the config, of the embedding."""
+    return frozenset({*_NEVER_LOADED, _TIED} if tied else _NEVER_LOADED)
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether the name fits one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

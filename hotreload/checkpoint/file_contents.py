@@ -4,7 +4,6 @@ import threading
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 
-from hotreload.checkpoint.arrays.memory import with_serving
 from hotreload.checkpoint.content import Content, examine, head_of, unread
 from hotreload.checkpoint.digests import Digests, head_digest
 from hotreload.checkpoint.file_findings import changed_finding
@@ -87,7 +86,7 @@ class FileReader:
         if file.memory is not None and file.memory.is_unread:
             return unread(file.name, header, f"unread {file.identity.ino}")
         if self.is_unread:
-            head = with_serving(file, lambda opened: head_of(opened, header.data_start))
+            head = file.read_by(lambda opened: head_of(opened, header.data_start))
             return unread(file.name, header, head)
         for_its_name = None if self.counted else self.digests.take_content(file, header)
 
@@ -97,7 +96,7 @@ class FileReader:
                 opened, header, counted=self.counted, cancel=self.cancel, quiet=quiet
             )
 
-        content, known = with_serving(file, work), self.digests.find(file)
+        content, known = file.read_by(work), self.digests.find(file)
         self.digests.note(file, content.digest)
         if known not in (None, content.digest):
             raise changed_finding(file.name, THROUGH_A_MAPPING)

@@ -1,8 +1,13 @@
-"""Names of a hub's repositories, and advice for one given in the place of a folder."""
+"""Names of sockets and of a hub's repositories."""
 
 import re
 from pathlib import Path
 
+LONGEST_SOCKET_PATH = 107
+"""Bytes that the path of a unix socket may have; the kernel takes no more."""
+LOOKING = ".look"
+"""The suffix of a second socket, beside one of systemd. While the daemon boots, status requests are
+answered there, and requests on the other one wait."""
 DEFAULT_BRANCH = "main"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?", re.ASCII)
 
