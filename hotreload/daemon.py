@@ -149,7 +149,7 @@ class Daemon:
         elsewhere = FollowerRefusal(ranks) if ranks and not ranks.leads else None
         self.app = make_app(
             settings,
-            gate=elsewhere or self.entrance,
+            entrance=elsewhere or self.entrance,
             operator=(elsewhere or self.slot).operator,
             documents=self.observers.documents,
             events=self.events,

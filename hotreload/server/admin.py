@@ -41,7 +41,7 @@ from hotreload.server.orders import (
     result_of,
     wait_for_outcome,
 )
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.server.request_headers import WEIGHT_VERSION_HEADER
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
@@ -175,7 +175,7 @@ class AdminCheck:
 
 
 def admin_routes[P](
-    *, gate: Gate[P], operator: Callable[[], Operator], status: Status, admission: Admit
+    *, entrance: Entrance[P], operator: Callable[[], Operator], status: Status, admission: Admit
 ) -> APIRouter:
     """Build the routes under /admin."""
     router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])
@@ -227,7 +227,7 @@ def admin_routes[P](
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
-        async with gate.inspect() as lease:  # no swap while it is computed
+        async with entrance.inspect() as lease:  # no swap while it is computed
             checksums = await lease.engine.checksums()
         content = _compare_checksums(checksums, lease.generation)
         if leaves:

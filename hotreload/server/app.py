@@ -28,7 +28,7 @@ from hotreload.server.model import LocalModel
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
 from hotreload.server.orders import TrainerOrders
-from hotreload.server.ports import Gate, Metrics
+from hotreload.server.ports import Entrance, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.routes import sglang_routes
@@ -42,7 +42,7 @@ from hotreload.types import Generation
 
 def create_app[P](
     *,
-    gate: Gate[P],
+    entrance: Entrance[P],
     operator: Callable[[], Operator],
     documents: Documents,
     events: Events,
@@ -78,7 +78,7 @@ def create_app[P](
     app.state.live = live
     counts = counts or SharedCounters()
     app.state.bodies = Bodies(limits, counts.body_bytes)
-    asked = app.state.model = LocalModel(gate, metrics, limits, listeners, replay)
+    asked = app.state.model = LocalModel(entrance, metrics, limits, listeners, replay)
     answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(app.state.feeds, limits, origins)
@@ -93,7 +93,7 @@ def create_app[P](
     app.include_router(
         sglang_routes(
             limits,
-            gate=gate,
+            entrance=entrance,
             status=status,
             model=model,
             admission=admission,
@@ -101,12 +101,12 @@ def create_app[P](
         )
     )
     for each in routes:
-        app.include_router(each.make(gate, admission))
-    orders = TrainerOrders(operator, gate)
+        app.include_router(each.make(entrance, admission))
+    orders = TrainerOrders(operator, entrance)
     app.include_router(sglang_update_routes(orders, status=status, admission=admission))
-    app.include_router(vllm_routes(orders, gate=gate, admission=admission))
+    app.include_router(vllm_routes(orders, entrance=entrance, admission=admission))
     app.include_router(
-        admin_routes(gate=gate, operator=operator, status=status, admission=admission)
+        admin_routes(entrance=entrance, operator=operator, status=status, admission=admission)
     )
     _answer_head(app)
     app.add_exception_handler(HTTPException, no_route)

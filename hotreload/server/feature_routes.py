@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from hotreload.server.admin import Admit
 from hotreload.server.api_schema.operation import Operations
 from hotreload.server.api_schema.schema_parts import Schema
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 
 
-def make_no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:
+def make_no_routes(entrance: Entrance[Any], admission: Admit) -> APIRouter:
     """Return an empty router."""
     return APIRouter()
 
@@ -21,7 +21,7 @@ def make_no_routes(gate: Gate[Any], admission: Admit) -> APIRouter:
 class FeatureRoutes:
     """The routes of one feature, and their part of `GET /openapi.json`."""
 
-    make: Callable[[Gate[Any], Admit], APIRouter] = make_no_routes
+    make: Callable[[Entrance[Any], Admit], APIRouter] = make_no_routes
     """Builds the router; routes that change something depend on the check of administrators."""
     operations: Operations = field(default_factory=dict)
     shapes: Mapping[str, Schema] = field(default_factory=dict)

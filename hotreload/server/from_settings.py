@@ -30,7 +30,7 @@ from hotreload.server.http.server_sockets import (
 from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import Webhook
 from hotreload.server.model import Model
-from hotreload.server.ports import Gate, Metrics
+from hotreload.server.ports import Entrance, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.workers.app import create_worker_app
 from hotreload.server_limits import Limits
@@ -53,7 +53,7 @@ OVERFLOW_USER = (
 def make_app[P](
     settings: Settings,
     *,
-    gate: Gate[P],
+    entrance: Entrance[P],
     operator: Callable[[], Operator],
     documents: Documents,
     events: Events,
@@ -71,7 +71,7 @@ def make_app[P](
     """
     server = settings.server
     return create_app(
-        gate=gate,
+        entrance=entrance,
         operator=operator,
         documents=documents,
         events=events,

@@ -1,4 +1,4 @@
-"""The model: takes a request through the gate to an engine, and yields the answer.
+"""The model: takes a request through the entrance to an engine, and yields the answer.
 
 Requests and answers are plain data; nothing here knows HTTP.
 """
@@ -105,13 +105,13 @@ class _EndedUnread(Exception):
 
 @dataclass(slots=True)
 class LocalModel[P]:
-    """The model behind this process's gate; each answer begins and ends inside the gate."""
+    """The model behind this process's entrance; an answer begins and ends while it is inside."""
 
-    gate: Admitter[P]
+    entrance: Admitter[P]
     metrics: Metrics
     limits: Limits
     listeners: Sequence[Listener] = ()
-    """Called for each request that the gate admits."""
+    """Called for each request that is admitted."""
     replay: bool = False
     """True to retry a request, under the new weights, that a swap ended before its first token."""
     last_token_at: float = float("-inf")
@@ -122,35 +122,33 @@ class LocalModel[P]:
         """Send the request; retry if a swap or an engine's loss ends it before the first token."""
         for replays_left in reversed(range(REPLAYS + 1)):
             async with AsyncExitStack() as stack:
-                inside = self._answer_inside_gate(
-                    request, may_replay=self.replay and replays_left > 0
-                )
+                inside = self._answer_inside(request, may_replay=self.replay and replays_left > 0)
                 try:
                     answer = await stack.enter_async_context(inside)
                 except _EndedUnread:
                     continue
                 except EngineLost:  # another engine may answer
-                    if not (replays_left and self.gate.lets_in):
+                    if not (replays_left and self.entrance.lets_in):
                         raise
                     continue
                 yield answer
                 return
 
     @asynccontextmanager
-    async def _answer_inside_gate(
+    async def _answer_inside(
         self, request: ModelRequest, *, may_replay: bool
     ) -> AsyncIterator[StartedAnswer]:
-        """Prepare the request, pass the gate, and yield the answer while the lease is held."""
+        """Prepare the request, pass the entrance, and yield the answer while the lease is held."""
         # Prepared before the gate, so that no swap waits while a long text is encoded. The gate
         # lends an engine for this, or raises the reason why it admits no request.
-        with self.gate.lend_preparer() as preparer:
+        with self.entrance.lend_preparer() as preparer:
             if request.encoded is not None:
                 request.encoded.check(preparer.encodes_as)
             prepared = await preparer.prepare(request.fields)
         patience = self.limits.generation_seconds
         conditions = Conditions(request.at_least, patience, request.exactly, request.session)
         async with (
-            self.gate.admit(conditions) as lease,
+            self.entrance.admit(conditions) as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as items,
         ):
             askable = partial(lease.engine.askable, prepared) if request.may_be_kept else None

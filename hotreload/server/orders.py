@@ -13,7 +13,7 @@ from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
 from hotreload.server.http.peers import Peer
 from hotreload.server.http.request_log import client_address, while_connected
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.types import Attempt, By, Generation
 
 log = logging.getLogger("hotreload.server")
@@ -86,22 +86,22 @@ def _log_unwatched(outcome: asyncio.Task[Any]) -> None:
         log.warning("admin.not_done", extra={"cause": str(fault)})
 
 
-async def abort[P](gate: Gate[P], rid: str | None = None) -> None:
+async def abort[P](entrance: Entrance[P], rid: str | None = None) -> None:
     """Abort the requests with this id, or all requests, in all engines."""
-    await asyncio.gather(*(engine.abort_asked(rid) for engine in gate.engines()))
+    await asyncio.gather(*(engine.abort_asked(rid) for engine in entrance.engines()))
 
 
-async def flush_all[P](gate: Gate[P]) -> int:
+async def flush_all[P](entrance: Entrance[P]) -> int:
     """Drop cached prefixes that no running request uses, in all engines; return their tokens."""
-    return sum(await asyncio.gather(*(engine.flush() for engine in gate.engines())))
+    return sum(await asyncio.gather(*(engine.flush() for engine in entrance.engines())))
 
 
 class TrainerOrders[P]:
     """Orders in the form of other servers: load a folder, or name the live weights."""
 
-    def __init__(self, operator: Callable[[], Operator], gate: Gate[P]) -> None:
+    def __init__(self, operator: Callable[[], Operator], entrance: Entrance[P]) -> None:
         self._operator = operator
-        self._gate = gate
+        self._entrance = entrance
 
     async def update(
         self, request: Request, folder: str, *, version: str = "", aborts: bool = False
@@ -121,12 +121,12 @@ class TrainerOrders[P]:
     async def _outcome(self, pending: PendingAttempt, aborts: bool) -> Attempt:
         promise = await pending
         if aborts:
-            await abort(self._gate)
+            await abort(self._entrance)
         return await asyncio.shield(promise)  # other requests may wait for it, too
 
     async def name(self, request: Request, version: str, *, aborts: bool = False) -> Generation:
         """Give the live weights this version; with `aborts`, abort all running requests first."""
         if aborts:
-            await abort(self._gate)
+            await abort(self._entrance)
         by = requester("version", request, route=request.url.path)
         return await self._operator().name_live(version, by=by)

@@ -150,8 +150,8 @@ class Admitter[P](Protocol):
         ...
 
 
-class Gate[P](Admitter[P], Protocol):
-    """The gate that every request passes."""
+class Entrance[P](Admitter[P], Protocol):
+    """The entrance that every request passes."""
 
     def engines(self) -> Sequence[AnsweringEngine[P]]:
         """List all engines that answer; NotServing when there is none."""

@@ -10,23 +10,25 @@ from hotreload.server.admin import Admit
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import read_fields
 from hotreload.server.orders import TrainerOrders, flush_all
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
 from hotreload.server.sglang.update_routes import answer_update
 
 
-def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit) -> APIRouter:
+def vllm_routes[P](
+    orders: TrainerOrders[P], *, entrance: Entrance[P], admission: Admit
+) -> APIRouter:
     """Build the routes; all but the read-only one require an administrator's rights."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
 
     @router.get("/get_world_size")
     async def get_world_size(include_dp: bool = True) -> Response:
-        with gate.lend_preparer() as engine:
+        with entrance.lend_preparer() as engine:
             devices = engine.facts().get("tp_size", 1)
-        return Json({"world_size": devices * (len(gate.engines()) if include_dp else 1)})
+        return Json({"world_size": devices * (len(entrance.engines()) if include_dp else 1)})
 
     @guarded.post("/update_weights")
     async def update_weights(request: Request) -> Response:
@@ -34,14 +36,14 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
 
     @guarded.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
-        await flush_all(gate)
+        await flush_all(entrance)
         return Json({"success": True})
 
     @guarded.post("/weight_checker")
     async def weight_checker(request: Request) -> Response:
         given = await read_fields(request, bodies.VLLM_CHECK_FIELDS, may_be_empty=True)
         try:
-            return Json(await _check_weights(gate, given))
+            return Json(await _check_weights(entrance, given))
         except BadRequest as fault:
             return Json({"detail": str(fault), "error": {"message": str(fault)}}, 400)
 
@@ -49,7 +51,7 @@ def vllm_routes[P](orders: TrainerOrders[P], *, gate: Gate[P], admission: Admit)
     return router
 
 
-async def _check_weights[P](gate: Gate[P], given: Fields) -> Fields:
+async def _check_weights[P](entrance: Entrance[P], given: Fields) -> Fields:
     action, baseline = given.get("action", "checksum"), given.get("baseline", {})
     if action == "reset":
         raise BadRequest(NO_RANDOM_WEIGHTS)
@@ -57,7 +59,7 @@ async def _check_weights[P](gate: Gate[P], given: Fields) -> Fields:
         raise BadRequest(f"Unsupported action={shown(action)}: checksum or compare")
     if action == "compare" and "baseline" not in given:
         raise BadRequest("action='compare' requires a 'baseline' object")
-    async with gate.admit() as lease:  # no swap while they are computed
+    async with entrance.admit() as lease:  # no swap while they are computed
         now = named_checksums(await lease.engine.checksums())
     if action == "checksum":
         return {"checksums": now}

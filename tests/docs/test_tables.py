@@ -70,7 +70,7 @@ def test_every_exit_code_of_a_check_has_its_row() -> None:
 def test_every_route_has_its_row() -> None:
     parts: Any = MagicMock()
     app = create_app(
-        gate=parts,
+        entrance=parts,
         operator=parts,
         documents=parts,
         events=parts,

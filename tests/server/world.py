@@ -269,7 +269,7 @@ class World:
         """What woke the source."""
         self.app = create_app(
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
-            gate=self.entrance,
+            entrance=self.entrance,
             operator=self.operator,
             documents=self.view.documents,
             events=self.events,

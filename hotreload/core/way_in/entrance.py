@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Admission, Conditions
-from hotreload.core.way_in.bell import Bell
 from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import Gate, OpenElsewhere
+from hotreload.core.way_in.gate import Bell, Gate, MustLeave
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
 from hotreload.types import AnsweringGeneration, GateState, Generation, Lease
@@ -73,7 +72,7 @@ class Entrance[E]:
         is refused.
         """
         self._new_gate = partial(Gate[E], publish=publish, hold_arrivals=hold_arrivals)
-        self._moved = Bell()
+        self._entry_bell = Bell()
         self.gates = [self._gate(index, max_held) for index in range(replicas)]
         """The gates, by the replica's index."""
         self.admissions = admissions
@@ -94,12 +93,12 @@ class Entrance[E]:
 
     def _gate(self, index: int, max_held: int) -> Gate[E]:
         gate = self._new_gate(replica=index, max_held=max_held)
-        gate.moved = self._moved  # a request that waits at one gate may enter another
+        gate.entry_bell = self._entry_bell  # a request that waits at one gate may enter another
         return gate
 
     def look_again(self) -> None:
         """Have every waiting request ask the features again."""
-        self._moved.ring()
+        self._entry_bell.ring()
 
     def check_answers_here(self) -> None:
         """Raise nothing: this host admits requests."""
@@ -151,14 +150,14 @@ class Entrance[E]:
             until += now() - came
             gate = self._gate_for(wish)
             left = max(0.0, until - now())
-            elsewhere = partial(self._lets_in_elsewhere, gate, wish)
+            must_leave = partial(self._must_leave, gate, wish)
             try:
-                passing = gate.admit(at_least, left, elsewhere, wish.weights)
+                passing = gate.admit(at_least, left, must_leave, wish.weights)
                 lease = await inside.enter_async_context(passing)
                 if self._holder(wish) is None:
                     return gate, lease
                 await inside.aclose()  # a feature made it wait just before the gate let it in
-            except OpenElsewhere:
+            except MustLeave:
                 continue
             except GenerationGone:
                 # The weights ended while it waited for a swap: another engine may have them still.
@@ -174,7 +173,7 @@ class Entrance[E]:
         while (holder := self._holder(wish)) is not None:
             with holder.count_waiting(wish.asked):
                 while self._holder(wish) is holder:
-                    await self._moved.wait()
+                    await self._entry_bell.wait()
 
     def _holder(self, wish: _Wish) -> Admission | None:
         """Return the feature that makes the request wait; none does once the gates are sealed."""
@@ -213,7 +212,7 @@ class Entrance[E]:
         is_open = self._list_open(0)
         return is_open[0] if is_open else self._least_busy(unsealed)
 
-    def _lets_in_elsewhere(self, gate: Gate[E], wish: _Wish) -> bool:
+    def _must_leave(self, gate: Gate[E], wish: _Wish) -> bool:
         """Return True when a request must leave this gate: for a feature, or for an open gate."""
         if self._holder(wish) is not None:
             return True

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from hotreload.core.way_in.bell import Bell
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import (
     DrainTimedOut,
@@ -24,16 +23,24 @@ from hotreload.events import GateChanged, Publish
 from hotreload.types import AnsweringGeneration, GateState, Generation, Lease, Staged
 
 
-class OpenElsewhere(Exception):
-    """The request waited at this gate, and another gate is open to it now."""
+class MustLeave(Exception):
+    """The request waited at this gate, and must wait for a feature, or may enter another gate."""
 
 
-def _nowhere() -> bool:
-    return False
+class Bell:
+    """Wakes every waiter; each re-checks its condition."""
 
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
 
-def _whatever_is_live() -> Sequence[ExactWeights]:
-    return ()
+    def ring(self) -> None:
+        """Wake every task that waits now."""
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until the bell rings."""
+        await self._rung.wait()
 
 
 class Gate[E]:
@@ -63,15 +70,19 @@ class Gate[E]:
         self._clock = clock
         self._sealed_for_good = False
         self._refusal = NotServing("the engine is starting", code="booting", retry_after=2)
-        self.moved = Bell()
-        """Rings whenever the gate opens, closes, or changes its lease; gates may share one bell."""
+        self.entry_bell = Bell()
+        """Wakes requests that wait to enter: the gate opened, closed or has another lease.
+
+        Gates may share one bell.
+        """
         self._holders: dict[Lease[E], int] = {}
         """Count of requests inside under each lease that any request holds."""
         self._kept: dict[Lease[E], set[Hashable]] = {}
         """The keepers of each lease's weights (conversations, follow-ups)."""
         self._closed: set[int] = set()
         """Numbers of generations that answer requests inside and no new ones."""
-        self._left = Bell()
+        self._exit_bell = Bell()
+        """Wakes tasks that wait for requests to leave: a lease lost its last holder or keeper."""
         self._held_since = 0.0
 
     def get_preparer(self) -> E:
@@ -85,18 +96,18 @@ class Gate[E]:
         self,
         at_least: int = 0,
         within: float = 0.0,
-        elsewhere: Callable[[], bool] = _nowhere,
-        wanted: Callable[[], Sequence[ExactWeights]] = _whatever_is_live,
+        must_leave: Callable[[], bool] = lambda: False,
+        wanted: Callable[[], Sequence[ExactWeights]] = lambda: (),
     ) -> AsyncIterator[Lease[E]]:
         """Admit one request; the lease it yields says which weights answer, from start to end.
 
         While only an older generation than `at_least` answers, the request waits, at most `within`
-        seconds; then NotNewEnough. Raises OpenElsewhere as soon as `elsewhere()` is true while it
+        seconds; then NotNewEnough. Raises MustLeave as soon as `must_leave()` is true while it
         waits. `wanted()` is read last; if none of the named weights still answers: GenerationGone.
         """
-        await self._wait_until_open(elsewhere)
+        await self._wait_until_open(must_leave)
         if self.is_before(at_least) and not wanted():
-            await self._wait_for_newer(at_least, within, elsewhere)
+            await self._wait_for_newer(at_least, within, must_leave)
         # No await between the wait for an open gate and this line: no swap comes in between.
         lease = self._choose_lease(wanted(), at_least)
         self._holders[lease] = self._holders.get(lease, 0) + 1
@@ -144,7 +155,7 @@ class Gate[E]:
         keepers = self._kept.get(lease, set())
         keepers.discard(keeper)
         if not keepers and self._kept.pop(lease, None) is not None:
-            self._left.ring()
+            self._exit_bell.ring()
 
     def turn_out(self, weights: Staged) -> int:
         """Drop every claim on these weights and admit no request to them; return how many claims.
@@ -154,7 +165,7 @@ class Gate[E]:
         leases = [each for each in {**self._holders, **self._kept} if each.weights is weights]
         self._closed.update(each.generation.number for each in leases)
         turned_out = sum(len(self._kept.pop(each, ())) for each in leases)
-        self._left.ring()
+        self._exit_bell.ring()
         return turned_out
 
     def is_needed(self, weights: Staged) -> bool:
@@ -196,8 +207,8 @@ class Gate[E]:
         """
         self.lease = lease
         self._closed.discard(lease.generation.number)
-        self.moved.ring()
-        self._left.ring()  # no request may hold the former lease
+        self.entry_bell.ring()
+        self._exit_bell.ring()  # no request may hold the former lease
 
     def rename(self, generation: Generation) -> None:
         """Give a generation a new version for new requests; its weights stay.
@@ -241,23 +252,27 @@ class Gate[E]:
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait until `is_so()`: called each time a lease changes or loses its last holder."""
         while not is_so():
-            await self._left.wait()
+            await self._exit_bell.wait()
 
     def _give_back(self, lease: Lease[E]) -> None:
         self._holders[lease] -= 1
         if not self._holders[lease]:
             del self._holders[lease]
-            self._left.ring()
+            self._exit_bell.ring()
 
     def _check_unsealed(self) -> None:
         """Raise NotServing when the gate is sealed."""
         if self.state is GateState.SEALED:
             raise copy.copy(self._refusal)  # a raised error holds the frames of its request
 
-    async def _wait_until_open(self, elsewhere: Callable[[], bool]) -> None:
+    def _check_may_wait(self, must_leave: Callable[[], bool]) -> None:
+        if must_leave():
+            raise MustLeave
+        self._check_unsealed()
+
+    async def _wait_until_open(self, must_leave: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:
-            _check_elsewhere(elsewhere)
-            self._check_unsealed()
+            self._check_may_wait(must_leave)
             await self._wait_for_ring()
 
     def is_before(self, at_least: int) -> bool:
@@ -265,7 +280,7 @@ class Gate[E]:
         return self.lease is not None and self.lease.generation.number < at_least
 
     async def _wait_for_newer(
-        self, at_least: int, within: float, elsewhere: Callable[[], bool]
+        self, at_least: int, within: float, must_leave: Callable[[], bool]
     ) -> None:
         """Wait until a generation that is new enough answers."""
         if self.awaiting >= self.max_held:
@@ -278,9 +293,8 @@ class Gate[E]:
         try:
             async with asyncio.timeout(within):
                 while self.state is not GateState.OPEN or self.is_before(at_least):
-                    _check_elsewhere(elsewhere)
-                    self._check_unsealed()
-                    await self.moved.wait()
+                    self._check_may_wait(must_leave)
+                    await self.entry_bell.wait()
         except TimeoutError:
             assert self.lease is not None
             live = self.lease.generation
@@ -302,16 +316,11 @@ class Gate[E]:
             )
         self.held += 1
         try:
-            await self.moved.wait()
+            await self.entry_bell.wait()
         finally:
             self.held -= 1
 
     def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state
-        self.moved.ring()
+        self.entry_bell.ring()
         self._publish(GateChanged(state, self.inside, self.held, reason, code, self.replica))
-
-
-def _check_elsewhere(elsewhere: Callable[[], bool]) -> None:
-    if elsewhere():
-        raise OpenElsewhere

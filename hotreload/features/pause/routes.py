@@ -39,7 +39,7 @@ from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.orders import requester
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.server.sglang.bodies import SGLANG_FIELDS
 
 USUAL = "abort"
@@ -108,20 +108,20 @@ def pause_routes(pause: Pause) -> FeatureRoutes:
     return FeatureRoutes(partial(_make_routes, pause), OF_PAUSES, _SHAPES, _ADDS)
 
 
-def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
+def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> APIRouter:
     """Make them; all but the one that looks ask for the rights of the admin routes."""
     router = APIRouter()
     guarded = APIRouter(dependencies=[Depends(admission)])
 
     def here() -> Pause:
-        gate.check_answers_here()
+        entrance.check_answers_here()
         return pause
 
     @guarded.post("/pause_generation")
     async def pause_generation(request: Request) -> Response:
         given = await read_fields(request, PAUSE, may_be_empty=True)
         mode = given.get("mode", USUAL)
-        applied = await _pause(pause, gate, request, mode, waits=mode == RunningRequests.ABORT)
+        applied = await _pause(pause, entrance, request, mode, waits=mode == RunningRequests.ABORT)
         return Json({"message": "Generation paused successfully.", "status": "ok", **applied})
 
     @guarded.post("/continue_generation")
@@ -136,7 +136,7 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
         request: Request, mode: str = USUAL, clear_cache: bool = True
     ) -> Response:
         check_kinds({"mode": mode}, {"mode": VLLM_PAUSE_MODE})
-        applied = await _pause(pause, gate, request, mode, waits=mode != "keep")
+        applied = await _pause(pause, entrance, request, mode, waits=mode != "keep")
         return Json({"status": "paused", **applied})
 
     @guarded.post("/resume")
@@ -153,28 +153,28 @@ def _make_routes(pause: Pause, gate: Gate[Any], admission: Admit) -> APIRouter:
 
 
 async def _pause(
-    pause: Pause, gate: Gate[Any], request: Request, mode: str, *, waits: bool
+    pause: Pause, entrance: Entrance[Any], request: Request, mode: str, *, waits: bool
 ) -> Fields:
     """Hold new requests from now on; with `waits`, return once none runs any more.
 
     If the caller leaves meanwhile the pause stands on until its time is over.
     """
     running = RunningRequests.ABORT if mode == RunningRequests.ABORT else RunningRequests.FINISH
-    gate.engines()  # NotServing while no engine serves
+    entrance.engines()  # NotServing while no engine serves
     await request.body()  # or a client that left looks like one that still sends
     by = requester("pause", request, route=request.url.path)
     pause.begin(by, mode, running)
     if waits:
         async with while_connected(request.receive):
-            await _until_none_runs(pause, gate, aborts=running is RunningRequests.ABORT)
+            await _until_none_runs(pause, entrance, aborts=running is RunningRequests.ABORT)
     return {"success": True, "mode": mode, "mode_applied": running.value}
 
 
-async def _until_none_runs(pause: Pause, gate: Gate[Any], *, aborts: bool) -> None:
+async def _until_none_runs(pause: Pause, entrance: Entrance[Any], *, aborts: bool) -> None:
     while pause.stands:
         if aborts:
-            await asyncio.gather(*(engine.abort_asked(None) for engine in gate.engines()))
+            await asyncio.gather(*(engine.abort_asked(None) for engine in entrance.engines()))
         try:
-            return await gate.wait_until_empty(AGAIN_SECONDS)
+            return await entrance.wait_until_empty(AGAIN_SECONDS)
         except DrainTimedOut:
             continue

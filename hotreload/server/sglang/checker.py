@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hotreload.errors import BadRequest, shown
 from hotreload.json_fields import Fields
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.server.sglang.answers import checksums
 
 NO_RANDOM_WEIGHTS = (
@@ -19,8 +19,8 @@ MOST_LISTED_LEAVES = 10
 class WeightsChecker[P]:
     """Computes checksums on one engine, and keeps a snapshot until it is compared."""
 
-    def __init__(self, gate: Gate[P]) -> None:
-        self._gate = gate
+    def __init__(self, entrance: Entrance[P]) -> None:
+        self._entrance = entrance
         self._snapshot: Mapping[str, int] | None = None
 
     async def run(self, action: str, skip: Sequence[str] = ()) -> Fields:
@@ -39,7 +39,7 @@ class WeightsChecker[P]:
         raise BadRequest(f"Unsupported action={shown(action)}: checksum, snapshot or compare")
 
     async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
-        async with self._gate.inspect() as lease:  # no swap while they are computed
+        async with self._entrance.inspect() as lease:  # no swap while they are computed
             return await lease.engine.checksums(), lease.engine.facts()
 
     async def _compare(self, skip: Sequence[str]) -> Fields:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from hotreload.server.http.problems import Refused
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 
 HEALTHY_SECONDS = 20.0
 """The longest wait for a token, the same as SGLang's."""
@@ -21,12 +21,12 @@ class HealthProbe[P]:
 
     def __init__(
         self,
-        gate: Gate[P],
+        entrance: Entrance[P],
         last_token_at: Callable[[], float],
         within: float = HEALTHY_SECONDS,
     ) -> None:
         """`last_token_at` returns when a client was sent a token last, by the monotonic clock."""
-        self._gate = gate
+        self._entrance = entrance
         self._last_token_at = last_token_at
         self._within = within
         self._probe: asyncio.Task[None] | None = None
@@ -45,10 +45,10 @@ class HealthProbe[P]:
             raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
 
     async def _make_token(self) -> None:
-        with self._gate.lend_preparer() as preparer:
+        with self._entrance.lend_preparer() as preparer:
             prepared = await preparer.prepare(ONE_TOKEN_REQUEST)
         async with (
-            self._gate.inspect() as lease,
+            self._entrance.inspect() as lease,
             aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)

@@ -16,7 +16,7 @@ from hotreload.server.http.problems import Json, Refused, openai_fields
 from hotreload.server.http.request_body import read_fields
 from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
-from hotreload.server.ports import Gate
+from hotreload.server.ports import Entrance
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server.sglang.health import HealthProbe
@@ -31,7 +31,7 @@ DEFAULT_ROWS = 100
 def sglang_routes[P](
     limits: Limits,
     *,
-    gate: Gate[P],
+    entrance: Entrance[P],
     status: Status,
     model: answers.ServedModel,
     admission: Admit,
@@ -42,10 +42,10 @@ def sglang_routes[P](
     `last_token_at` returns when a client was sent a token last, by the monotonic clock.
     """
     router = APIRouter()
-    router.include_router(_info_routes(gate, status, model))
-    router.include_router(_tokenizer_routes(limits, gate))
-    router.include_router(_guarded_routes(gate, admission))
-    health_probe = HealthProbe(gate, last_token_at)
+    router.include_router(_info_routes(entrance, status, model))
+    router.include_router(_tokenizer_routes(limits, entrance))
+    router.include_router(_guarded_routes(entrance, admission))
+    health_probe = HealthProbe(entrance, last_token_at)
 
     @router.get("/health_generate")
     async def health_generate() -> Response:
@@ -55,7 +55,7 @@ def sglang_routes[P](
     return router
 
 
-def _info_routes[P](gate: Gate[P], status: Status, model: answers.ServedModel) -> APIRouter:
+def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.ServedModel) -> APIRouter:
     router = APIRouter()
 
     def live() -> Generation:
@@ -64,7 +64,7 @@ def _info_routes[P](gate: Gate[P], status: Status, model: answers.ServedModel) -
         return status.live
 
     def facts() -> answers.EngineFacts:
-        with gate.lend_preparer() as engine:
+        with entrance.lend_preparer() as engine:
             return engine.facts()
 
     @router.get("/get_model_info")
@@ -100,7 +100,7 @@ def _info_routes[P](gate: Gate[P], status: Status, model: answers.ServedModel) -
     return router
 
 
-def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
+def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
@@ -109,7 +109,7 @@ def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
         given = await read_fields(request, bodies.TOKENIZE_FIELDS, nesting=limits.nesting)
         asked = _tokenizer_input(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
-        with rename_to_openai(given.keys), gate.lend_preparer() as engine:
+        with rename_to_openai(given.keys), entrance.lend_preparer() as engine:
             tokens = await engine.tokenize(asked)
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
@@ -131,7 +131,7 @@ def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
-        with gate.lend_preparer() as engine:
+        with entrance.lend_preparer() as engine:
             texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)
         text = texts if is_batch else texts[0]
         return Json({"text": text, "prompt": text})
@@ -139,13 +139,13 @@ def _tokenizer_routes[P](limits: Limits, gate: Gate[P]) -> APIRouter:
     return router
 
 
-def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
+def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
     router = APIRouter(dependencies=[Depends(admission)])
-    checker = WeightsChecker(gate)
+    checker = WeightsChecker(entrance)
 
     @router.api_route("/flush_cache", methods=["GET", "POST"])
     async def flush_cache() -> Response:
-        tokens = await flush_all(gate)
+        tokens = await flush_all(entrance)
         return Response(answers.FLUSHED.format(tokens=tokens), media_type="text/plain")
 
     @router.post("/abort_request")
@@ -153,7 +153,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
         given = await read_fields(request, bodies.ABORT_FIELDS, may_be_empty=True)
         rid = given.get("rid") or None
         if given.get("abort_all") or rid is not None:
-            await abort(gate, None if given.get("abort_all") else rid)
+            await abort(entrance, None if given.get("abort_all") else rid)
         return Response(status_code=200)
 
     @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
@@ -161,7 +161,7 @@ def _guarded_routes[P](gate: Gate[P], admission: Admit) -> APIRouter:
         given = await read_fields(request, bodies.WEIGHTS_BY_NAME_FIELDS)
         name, most = required_field(given, "name"), given.get("truncate_size", DEFAULT_ROWS)
         try:
-            async with gate.inspect() as lease:  # no swap while they are read
+            async with entrance.inspect() as lease:  # no swap while they are read
                 return Json(await lease.engine.first_values(name, most))
         except BadRequest as fault:
             return Json({"error": openai_fields(fault)}, 400)
