@@ -113,34 +113,21 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hotreload {__version__}")
-    verbs = _Verbs(parser)
+    parser.set_defaults(parser=parser)  # `completion` writes its script from it
+    verbs = parser.add_subparsers(prog="hotreload", metavar="VERB", help=argparse.SUPPRESS)
     for module in MODULES:
         module.add(verbs)
-    parser.epilog = f"{verbs.list_verbs()}\n\n{CLOSING}"
+    parser.epilog = f"{_list_verbs(verbs)}\n\n{CLOSING}"
     return parser
 
 
-class _Verbs:
-    """Subparsers whose help lists the verbs in groups, which argparse cannot."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-        self._subparsers = parser.add_subparsers(
-            prog="hotreload", metavar="VERB", help=argparse.SUPPRESS
-        )
-        self._lines: dict[str, str] = {}
-
-    def add_parser(self, name: str, *, help: str, **kwargs: Any) -> Any:
-        self._lines[name] = help
-        return self._subparsers.add_parser(name, help=help, **kwargs)
-
-    def list_verbs(self) -> str:
-        blocks = []
-        for title, names in GROUPS:
-            known = (name for name in names if name in self._lines)
-            lines = (f"  {name:<14}{self._lines[name]}" for name in known)
-            blocks.append("\n".join([f"{title}:", *lines]))
-        return "\n\n".join(blocks)
+def _list_verbs(verbs: Any) -> str:
+    """Return the verbs in groups, which argparse cannot list."""
+    about = {each.dest: each.help for each in verbs._choices_actions}
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<14}{about[name]}" for name in names)])
+        for title, names in GROUPS
+    )
 
 
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:

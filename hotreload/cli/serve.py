@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import add_set, add_verb, keep_remarks_out
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,20 +42,9 @@ has an address of ours (stop it), 78 a setting is wrong."""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "serve",
-        help="run the daemon",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_verb(verbs, "serve", "run the daemon", run, EXPLAINED)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
-    )
+    add_set(parser)
     parser.add_argument(
         "--insecure-join",
         action="append_const",
@@ -61,7 +52,6 @@ def add(verbs: Any) -> None:
         dest="set",
         help="let the hosts of one engine meet without a secret, where others reach them, too",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +77,6 @@ def _run(args: argparse.Namespace) -> int:
     import uvloop
 
     from hotreload import failpoints
-    from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features import FEATURES
     from hotreload.life.acceptance import read_settings
     from hotreload.observe.log import configure

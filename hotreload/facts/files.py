@@ -1,4 +1,4 @@
-"""Writes that a power cut leaves whole or undone, and locks that end with their process."""
+"""Writes that a power cut leaves whole or undone, locks that end with their process, our files."""
 
 import fcntl
 import os
@@ -69,3 +69,10 @@ def hold_lock(path: Path, how: int = os.O_RDONLY) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
+
+
+def find_shipped(folder: str) -> Path:
+    """Return a shipped folder: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder

@@ -13,9 +13,9 @@ import pytest
 
 from hotreload.cli import main
 from hotreload.cli.ops import install_unit, machine, units
-from hotreload.cli.ops.shipped import find_shipped
 from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
+from hotreload.facts.files import find_shipped
 from hotreload.settings.load import Settings
 
 COMMAND = Path(sys.executable)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.ops import xla_log
-from hotreload.cli.ops.xla_log import XLA_LOG_LEVEL, keep_remarks_out
+from hotreload.cli.args import XLA_LOG_LEVEL, keep_remarks_out
+from hotreload.cli.ops import machine
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_only_where_the_cpu_computes(
     accelerators: list[str],
     level: str | None,
 ) -> None:
-    monkeypatch.setattr(xla_log, "accelerators", lambda: [Path(each) for each in accelerators])
+    monkeypatch.setattr(machine, "accelerators", lambda: [Path(each) for each in accelerators])
     environ = {"JAX_PLATFORMS": platforms}
     keep_remarks_out(device, environ)
     assert environ.get(XLA_LOG_LEVEL) == level

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hotreload.cli.client.wait import add_timeout, check_ready, until_ready
-from hotreload.cli.daemon_args import add_client_verb, daemon_of
+from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
+from hotreload.cli.client.wait import WAIT_WORDS, check_ready, until_ready
 from hotreload.cli.exits import NotReady
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("--stream", action="store_true", help="print the answer as it comes")
     parser.add_argument("--no-wait", action="store_true", help="exit 6 at once while it boots")
-    add_timeout(parser)
+    add_timeout(parser, WAIT_WORDS)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
+from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, plain
@@ -16,6 +16,7 @@ from hotreload.types import as_text
 
 SPARE_SECONDS = 10.0
 """The command waits longer than the daemon by this: the timeout message is the daemon's."""
+OUTCOME_WAIT_WORDS = "how long to wait for the outcome: 90, 30s, 5m"
 MOST_OTHERS = 5
 LARGEST_SCALE = 1e6
 """The largest noise; the daemon has the same bound."""
@@ -63,7 +64,7 @@ examples:
         "nobody sees the answers), print what was found, change nothing; it waits, tries also "
         "what was refused before, and exits 1 when it would not go live",
     )
-    _add_timeout(reload_verb)
+    add_timeout(reload_verb, OUTCOME_WAIT_WORDS)
     _add_reason(reload_verb)
 
 
@@ -90,7 +91,7 @@ examples:
     rollback_verb.add_argument(
         "--follow", action="store_true", help="go on following the source: hold nothing"
     )
-    _add_timeout(rollback_verb)
+    add_timeout(rollback_verb, OUTCOME_WAIT_WORDS)
     _add_reason(rollback_verb)
 
 
@@ -108,7 +109,7 @@ def _add_pins(verbs: Any) -> None:
     unpin_verb = add_client_verb(
         verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
     )
-    _add_timeout(pin_verb)
+    add_timeout(pin_verb, OUTCOME_WAIT_WORDS)
     for verb in (pin_verb, unpin_verb):
         _add_reason(verb)
 
@@ -137,7 +138,7 @@ def _add_perturb(verbs: Any) -> None:
         "--scale", type=_scale, metavar="X", help="the noise's standard deviation (0.01)"
     )
     perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
-    _add_timeout(perturb_verb)
+    add_timeout(perturb_verb, OUTCOME_WAIT_WORDS)
     _add_reason(perturb_verb)
 
 
@@ -160,15 +161,6 @@ def _scale(text: str) -> float:
         bounds = f"a number above 0 and at most {LARGEST_SCALE:g}"
         raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
     return scale
-
-
-def _add_timeout(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="TIME",
-        help="how long to wait for the outcome: 90, 30s, 5m",
-    )
 
 
 def reload(args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.ops.shipped import find_shipped
+from hotreload.cli.args import add_verb
 
 EXPLAINED = """\
 CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
@@ -47,15 +47,14 @@ CODE_MARK = r"`([^`]+)`"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "explain",
-        help="what a reason, a trouble, an alert or an exit code means, and what to do",
-        description="What a reason, a trouble, an alert or an exit code means, and what to do.\n\n"
-        + EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "what a reason, a trouble, an alert or an exit code means, and what to do",
+        run,
+        f"What a reason, a trouble, an alert or an exit code means, and what to do.\n\n{EXPLAINED}",
     )
     parser.add_argument("code", nargs="?", metavar="CODE", help="which (all are listed)")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -121,6 +120,8 @@ def entries() -> Sequence[RunbookEntry]:
 
 
 def _pages() -> Iterator[Path]:
+    from hotreload.facts.files import find_shipped
+
     return iter(sorted(find_shipped("docs").glob("*.md")))
 
 

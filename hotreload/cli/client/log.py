@@ -4,11 +4,10 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
+from hotreload.cli.args import add_client_verb, add_count, daemon_of
 from hotreload.cli.client.look import MOST_SHOWN, STREAM_ENDED, newest_first, when
-from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.picture.words import Fields
 
 OF_EVENTS = ("event", "live", "replica", "wish", "refusal")
@@ -34,13 +33,7 @@ def add(verbs: Any) -> None:
     """Add the verb."""
     words = "What came of each checkpoint and order, in words, the newest last."
     parser = add_client_verb(verbs, "log", words, run, explained=EXPLAINED)
-    parser.add_argument(
-        "-n",
-        type=partial(how_many, most=MOST_SHOWN),
-        metavar="N",
-        default=10,
-        help=f"how many, up to {MOST_SHOWN} (10)",
-    )
+    add_count(parser, 10, MOST_SHOWN, "how many")
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on with what ends from now on"
     )

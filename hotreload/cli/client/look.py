@@ -4,12 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
+from hotreload.cli.args import add_client_verb, add_count, daemon_of
 from hotreload.cli.client.show import local
 from hotreload.cli.client.wait import add_wait, until_ready
-from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.cli.exits import FAILED, check_code
 from hotreload.picture.words import Fields, plain
 
@@ -90,13 +89,7 @@ def add(verbs: Any) -> None:
     add_wait(status_verb)
     words = "The attempts so far, newest first."
     history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY_EXPLAINED)
-    history_verb.add_argument(
-        "-n",
-        type=partial(how_many, most=MOST_SHOWN),
-        metavar="N",
-        default=20,
-        help=f"how many, up to {MOST_SHOWN} (20)",
-    )
+    add_count(history_verb, 20, MOST_SHOWN, "how many")
     add_client_verb(
         verbs,
         "checksums",

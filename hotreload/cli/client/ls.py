@@ -5,11 +5,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
+from hotreload.cli.args import add_client_verb, add_count, daemon_of
 from hotreload.cli.client.show import Now, ago, now, table
-from hotreload.cli.daemon_args import add_client_verb, daemon_of, how_many
 from hotreload.figures import size
 from hotreload.picture.words import Fields, plain
 
@@ -40,13 +39,7 @@ def add(verbs: Any) -> None:
     """Add the verb."""
     words = "Every checkpoint the source sees, and why it is not live."
     parser = add_client_verb(verbs, "ls", words, ls, explained=EXPLAINED)
-    parser.add_argument(
-        "-n",
-        type=partial(how_many, most=MOST_CHECKPOINTS),
-        metavar="N",
-        default=100,
-        help=f"how many at most, up to {MOST_CHECKPOINTS} (100)",
-    )
+    add_count(parser, 100, MOST_CHECKPOINTS, "how many at most")
 
 
 def ls(args: argparse.Namespace) -> int:

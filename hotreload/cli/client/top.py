@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.cli.daemon_args import add_client_verb, daemon_of, seconds
+from hotreload.cli.args import add_client_verb, daemon_of, seconds
 from hotreload.cli.exits import TimedOut
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields

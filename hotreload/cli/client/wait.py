@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.cli.daemon_args import seconds
+from hotreload.cli.args import add_timeout
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, boot_text, plain
@@ -16,6 +16,7 @@ ASK_AGAIN_SECONDS = 0.25
 ONE_LOOK_SECONDS = 2.0
 """The longest wait for one look: a daemon whose socket systemd holds may not answer yet."""
 READY = "ready"
+WAIT_WORDS = "how long to wait while it boots (90, 30s, 5m); then exit 6 (as long as need be)"
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
@@ -27,17 +28,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
         choices=[READY],
         help="wait until requests are answered, and say on stderr what is awaited",
     )
-    add_timeout(parser)
-
-
-def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the longest wait."""
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        metavar="TIME",
-        help="how long to wait while it boots (90, 30s, 5m); then exit 6 (as long as need be)",
-    )
+    add_timeout(parser, WAIT_WORDS)
 
 
 def until_ready(daemon: Any, within: float | None) -> Fields:

@@ -9,8 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import (
+    add_repo_options,
+    add_set,
+    add_verb,
+    cache_of,
+    given_settings,
+    token_of,
+)
 from hotreload.cli.exits import FAILED, USAGE
-from hotreload.cli.ops.repo import add_repo_options
 
 if TYPE_CHECKING:
     import threading
@@ -41,11 +48,8 @@ exit codes: 0 fit to load, 1 not fit, 2 nothing to check, 78 a setting is wrong"
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = verbs.add_parser(
-        "check",
-        help="run every check on a checkpoint, without an engine",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(
+        verbs, "check", "run every check on a checkpoint, without an engine", run, EXPLAINED
     )
     parser.add_argument(
         "path",
@@ -63,17 +67,9 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="settings whose [checks] say what may pass"
     )
-    parser.add_argument(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        action="append",
-        default=[],
-        dest="sets",
-        help="one setting, for example checks.dtype_change=cast; may be repeated",
-    )
+    add_set(parser, "one setting, for example checks.dtype_change=cast; may be repeated")
     add_repo_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,12 +152,9 @@ def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """Return the settings' policy on findings, and the engine's dtype."""
     from hotreload.checkpoint.fit import AUTO, Policy
 
-    if args.config is None and not args.sets:
+    settings = given_settings(args)
+    if settings is None:
         return Policy(), AUTO
-    from hotreload.features import FEATURES
-    from hotreload.settings.load import load
-
-    settings = load(args.config, args.sets, os.environ, FEATURES).settings
     checks = settings.checks
     policy = Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
     return policy, settings.engine.dtype
@@ -173,7 +166,6 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
     from contextlib import closing
 
     from hotreload.cli.bar import Bar, make_observer
-    from hotreload.cli.ops.repo import cache_of, token_of
     from hotreload.facts.names import names_a_repo
     from hotreload.sources.hub.once import download
 

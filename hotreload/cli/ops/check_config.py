@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import add_set, add_verb
 from hotreload.cli.exits import BAD_CONFIG
 from hotreload.errors import ConfigError
 
@@ -33,29 +34,18 @@ Exits 0 when `serve` would take the settings, and 78 when not."""
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = verbs.add_parser(
-        "check-config",
-        help="show the settings and where each came from",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(
+        verbs, "check-config", "show the settings and where each came from", run, EXPLAINED
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
     which.add_argument("--config", type=Path, metavar="FILE", help="the same")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        dest="sets",
-        help="override a setting; may be given more than once",
-    )
+    add_set(parser, "override a setting; may be given more than once")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what is wrong")
     parser.add_argument(
         "--defaults", action="store_true", help="print a file with every setting and its default"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         where = f"no FILE given and no {config.DEFAULT_FILE}"
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
-        loaded = config.load(file, args.sets, os.environ, FEATURES)
+        loaded = config.load(file, args.set, os.environ, FEATURES)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG

@@ -5,8 +5,9 @@ shtab writes it from the parsers each time: it has the verbs of this version.
 
 import argparse
 import re
-from functools import partial
 from typing import Any
+
+from hotreload.cli.args import add_verb
 
 PLACES = {
     "bash": ("~/.local/share/bash-completion/completions", "hotreload"),
@@ -54,19 +55,15 @@ REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "completion",
-        help="print a script that completes in bash, zsh or fish",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(
+        verbs, "completion", "print a script that completes in bash, zsh or fish", run, EXPLAINED
     )
     parser.add_argument("shell", choices=SHELLS, help="which shell it is for")
-    parser.set_defaults(run=partial(run, verbs))
 
 
-def run(verbs: Any, args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the script that completes the verbs."""
-    print(script(verbs.parser, args.shell))
+    print(script(args.parser, args.shell))
     return 0
 
 

@@ -5,10 +5,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotreload.cli.daemon_args import seconds
+from hotreload.cli.args import add_set, add_settings_or_instance, add_verb, seconds
 from hotreload.cli.exits import FAILED
 
 if TYPE_CHECKING:
@@ -33,24 +32,9 @@ TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "doctor",
-        help="look whether this machine is fit to serve",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
-    which.add_argument(
-        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="a setting; overrides the file and HOTRELOAD__SECTION__KEY",
-    )
+    parser = add_verb(verbs, "doctor", "look whether this machine is fit to serve", run, EXPLAINED)
+    add_settings_or_instance(parser)
+    add_set(parser)
     parser.add_argument(
         "--user",
         metavar="NAME",
@@ -67,7 +51,6 @@ def add(verbs: Any) -> None:
         "--all", action="store_true", help="also print what the settings do not ask for"
     )
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import add_settings_or_instance, add_verb
 from hotreload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,17 +41,10 @@ exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "install-unit",
-        help="write the systemd units of this installation",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(
+        verbs, "install-unit", "write the systemd units of this installation", run, EXPLAINED
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
-    which.add_argument(
-        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
-    )
+    add_settings_or_instance(parser)
     parser.add_argument(
         "--user",
         metavar="NAME",
@@ -70,7 +64,6 @@ def add(verbs: Any) -> None:
     then = parser.add_mutually_exclusive_group()
     then.add_argument("--enable", action="store_true", help="also run what it would print to run")
     then.add_argument("--remove", action="store_true", help="take back what was written")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

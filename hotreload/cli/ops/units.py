@@ -13,9 +13,9 @@ from typing import Any
 
 from hotreload.cli.client.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.ops import unit_hosts, unit_words
-from hotreload.cli.ops.shipped import find_shipped
 from hotreload.cli.ops.unit_words import INSTANCE
 from hotreload.errors import ConfigError
+from hotreload.facts.files import find_shipped
 from hotreload.facts.names import LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"

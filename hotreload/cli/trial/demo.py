@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import add_verb
+
 if TYPE_CHECKING:
     from hotreload.cli.trial.demo_stage import Stage
 
@@ -36,16 +38,16 @@ answer was exactly what its generation says; else 1."""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "demo",
-        help="see it all happen on this machine's CPU, in about 30 seconds",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "see it all happen on this machine's CPU, in about 30 seconds",
+        run,
+        EXPLAINED,
     )
     parser.add_argument(
         "--keep", action="store_true", help="go on serving, and print what to type next"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,15 +2,23 @@
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli.args import (
+    add_engine_options,
+    add_repo_options,
+    add_set,
+    add_verb,
+    cache_of,
+    engine_options_of,
+    given_settings,
+    keep_remarks_out,
+    token_of,
+)
 from hotreload.cli.client.show import paint, pairs
-from hotreload.cli.engine_args import add_engine_options, engine_options_of
 from hotreload.cli.exits import exit_code
-from hotreload.cli.ops.repo import add_repo_options, cache_of, token_of
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields, reason_fields
 from hotreload.picture.words import plain
@@ -47,11 +55,12 @@ accelerator, 70 engine lost, 78 a setting is wrong"""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "diff",
-        help="say how the answers of two checkpoints differ, without a daemon",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "say how the answers of two checkpoints differ, without a daemon",
+        run,
+        EXPLAINED,
     )
     parser.add_argument("live", metavar="A", help="what the other is compared with: DIR or REPO")
     parser.add_argument("new", metavar="B", help="what is compared: DIR or REPO")
@@ -61,27 +70,18 @@ def add(verbs: Any) -> None:
         type=Path,
         help="settings whose [checks] and [compare] say what B may be, and is asked",
     )
-    parser.add_argument(
-        "--set",
-        metavar="SECTION.KEY=VALUE",
-        action="append",
-        default=[],
-        dest="sets",
-        help="one setting, for example compare.limits.min_agreement=0.3; may be repeated",
-    )
+    add_set(parser, "one setting, for example compare.limits.min_agreement=0.3; may be repeated")
     add_repo_options(parser)
     add_engine_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare two checkpoints, and print the report or the fault."""
-    from hotreload.cli.ops.xla_log import keep_remarks_out
     from hotreload.features.compare.comparison import check_limits
 
     keep_remarks_out(args.device or "auto")
-    settings, steps = _settings(args), Steps()
+    settings, steps = given_settings(args), Steps()
     compare = _compare(settings)
     found: Compared | None = None
     fault: HotReloadError | None = None
@@ -109,15 +109,6 @@ class Steps:
         """Print that this step begins."""
         self.current = plain(step)
         print(f"{self.current} …", file=sys.stderr, flush=True)
-
-
-def _settings(args: argparse.Namespace) -> "Settings | None":
-    if args.config is None and not args.sets:
-        return None
-    from hotreload.features import FEATURES
-    from hotreload.settings.load import load
-
-    return load(args.config, args.sets, os.environ, FEATURES).settings
 
 
 def _compare(settings: "Settings | None") -> "CompareSettings":

@@ -6,9 +6,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from hotreload.cli.engine_args import add_engine_options, engine_options_of
+from hotreload.cli.args import (
+    add_engine_options,
+    add_repo_options,
+    add_verb,
+    cache_of,
+    engine_options_of,
+    keep_remarks_out,
+    token_of,
+)
 from hotreload.cli.exits import FAILED
-from hotreload.cli.ops.repo import add_repo_options, cache_of, token_of
 
 EXPLAINED = """\
 Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
@@ -26,13 +33,14 @@ example:
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    parser = add_verb(
+        verbs,
         "swap",
-        help="swap a checkpoint into an engine of its own, and ask it once",
-        description=EXPLAINED,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "swap a checkpoint into an engine of its own, and ask it once",
+        run,
+        EXPLAINED,
     )
-    folder = {"required": True, "metavar": "DIR|REPO"}
+    folder: dict[str, Any] = {"required": True, "metavar": "DIR|REPO"}
     parser.add_argument("--model", help="its config and tokenizer are used", **folder)
     parser.add_argument("--checkpoint", help="its weights are used", **folder)
     add_repo_options(parser)
@@ -45,7 +53,6 @@ def add(verbs: Any) -> None:
         default=None,
         help="load the checkpoint although its dtype is not the engine's",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from contextlib import closing, redirect_stdout
 
     from hotreload.cli.bar import Bar, make_observer
-    from hotreload.cli.ops.xla_log import keep_remarks_out
 
     keep_remarks_out(args.device or "auto")
     names = ("model", "checkpoint", "prompt", "max_new_tokens", "cast")

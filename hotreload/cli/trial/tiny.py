@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hotreload.cli.args import add_verb
 from hotreload.cli.exits import Misused
 from hotreload.facts.names import LONGEST_SOCKET_PATH
 
@@ -57,12 +58,8 @@ NEXT_SAYING = "served by step 2"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "tiny",
-        help="write a tiny checkpoint that says a sentence",
-        description=EXPLAINED,
-        epilog=_KINDS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_verb(
+        verbs, "tiny", "write a tiny checkpoint that says a sentence", run, EXPLAINED, epilog=_KINDS
     )
     parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
@@ -77,7 +74,6 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "--force", action="store_true", help="replace the tiny checkpoint that DIR holds"
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

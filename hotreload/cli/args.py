@@ -1,0 +1,256 @@
+"""The arguments that several verbs share: of a daemon, of settings, of a hub, of an engine.
+
+Every start builds all parsers, so this module imports nothing heavy.
+"""
+
+import argparse
+import math
+import os
+import textwrap
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli.exits import Misused
+from hotreload.figures import HOW_TO_WRITE, seconds_in
+
+if TYPE_CHECKING:
+    from hotreload.cli.client.daemon_client import DaemonClient
+    from hotreload.settings.load import Settings
+
+HELP_WIDTH = 96
+EPILOG = """\
+The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
+$HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
+/etc/hotreload/hotreload.toml), else /run/hotreload/hotreload.sock. Connecting needs its group
+([server] group)."""
+EXITS = """\
+exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
+            6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,
+            130 interrupted"""
+OVERRIDES = "a setting; overrides the file and HOTRELOAD__SECTION__KEY"
+XLA_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+FATAL_ONLY = "3"
+
+RunVerb = Callable[[argparse.Namespace], int]
+"""The work of a verb; it returns the exit code."""
+
+
+def add_verb(
+    verbs: Any, name: str, about: str, run: RunVerb, explained: str, *, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """Add a verb: `about` is its line in the overview, and its help shows the rest unchanged."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=about,
+        description=explained,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+# --- a daemon -----------------------------------------------------------------------------------
+
+
+def add_client_verb(
+    verbs: Any,
+    name: str,
+    description: str,
+    run: RunVerb,
+    *,
+    explained: str = "",
+    as_json: bool = True,
+) -> argparse.ArgumentParser:
+    """Add a verb that talks to the daemon; the overview shows the first sentence of its help.
+
+    `explained`, with more words and examples, is appended unchanged.
+    """
+    line = description.partition(".")[0]
+    paragraphs = (textwrap.fill(description, HELP_WIDTH), explained)
+    about, whole = line[:1].lower() + line[1:], "\n\n".join(filter(None, paragraphs))
+    parser = add_verb(verbs, name, about, run, whole, epilog=f"{EPILOG}\n\n{EXITS}")
+    where = parser.add_argument_group("which daemon")
+    where.add_argument("--socket", metavar="PATH", help="its unix socket")
+    where.add_argument("--config", metavar="FILE", help="the settings it runs with")
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def daemon_of(args: argparse.Namespace) -> "DaemonClient":
+    """Return the daemon that the arguments name."""
+    from hotreload.cli.client.daemon_client import (  # imported only by verbs that need it
+        DaemonClient,
+        find_socket,
+    )
+
+    return DaemonClient(find_socket(args))
+
+
+def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:
+    """Return a duration within bounds; argparse shows the user the error's message."""
+    number = seconds_in(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: {HOW_TO_WRITE}")
+    if not least <= number <= most or not 0 < number < math.inf:
+        bounds = f"from {least:g} to {most:g} seconds" if least else "more than nothing"
+        raise argparse.ArgumentTypeError(f"must be {bounds}, not {text}")
+    return number
+
+
+def _how_many(text: str, most: int) -> int:
+    """Return a count within bounds; argparse shows the user the error's message."""
+    try:
+        count = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    if not 1 <= count <= most:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {most}, not {text}")
+    return count
+
+
+def add_count(parser: argparse.ArgumentParser, default: int, most: int, words: str) -> None:
+    """Add -n, how many rows are shown."""
+    parser.add_argument(
+        "-n",
+        type=partial(_how_many, most=most),
+        metavar="N",
+        default=default,
+        help=f"{words}, up to {most} ({default})",
+    )
+
+
+def add_timeout(parser: argparse.ArgumentParser, words: str) -> None:
+    """Add --timeout, the longest wait."""
+    parser.add_argument("--timeout", type=seconds, metavar="TIME", help=words)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def add_set(parser: argparse.ArgumentParser, words: str = OVERRIDES) -> None:
+    """Add --set, one setting each time."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help=words
+    )
+
+
+def add_settings_or_instance(parser: argparse.ArgumentParser) -> None:
+    """Add --config and --instance, of which one may name the settings of a service."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="the settings to serve with")
+    which.add_argument(
+        "--instance", metavar="NAME", help="one of several daemons, with /etc/hotreload/NAME.toml"
+    )
+
+
+def given_settings(args: argparse.Namespace) -> "Settings | None":
+    """Return the settings that --config and --set name; None without either."""
+    if args.config is None and not args.set:
+        return None
+    from hotreload.features import FEATURES
+    from hotreload.settings.load import load
+
+    return load(args.config, args.set, os.environ, FEATURES).settings
+
+
+# --- a hub --------------------------------------------------------------------------------------
+
+
+def add_repo_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the folder of downloads, and for the token."""
+    parser.add_argument(
+        "--cache", type=Path, metavar="DIR", help="where downloads go (~/.cache/hotreload/hub)"
+    )
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="the file that holds the hub's token (HF_TOKEN, or what `hf auth login` left)",
+    )
+
+
+def cache_of(args: argparse.Namespace) -> Path:
+    """Return the folder of downloads."""
+    given: Path | None = args.cache
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return given or home / "hotreload" / "hub"
+
+
+def token_of(args: argparse.Namespace) -> Callable[[], str | None]:
+    """Return a function that reads the token."""
+    from hotreload.settings.credentials import read_secret
+    from hotreload.sources.hub.client import usual_token
+
+    file: Path | None = args.token_file
+    return usual_token if file is None else lambda: read_secret(file, "--token-file")
+
+
+# --- an engine ----------------------------------------------------------------------------------
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the engine's device, dtype and further arguments."""
+    devices = ("auto", "cpu", "tpu", "gpu")
+    parser.add_argument("--device", choices=devices, help="where to run (auto)")
+    parser.add_argument("--tp", type=_count, metavar="N", help="devices that share the weights (1)")
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "bfloat16", "float16", "float32"),
+        help="what the engine serves (auto: what the config says)",
+    )
+    parser.add_argument(
+        "--engine-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one of sglang-jax's server arguments; may be repeated",
+    )
+
+
+def engine_options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the given options by the names of an engine's options."""
+    named = {name: getattr(args, name) for name in ("device", "tp", "dtype")}
+    given = {name: value for name, value in named.items() if value is not None}
+    return {**given, "args": _engine_args(args.engine_arg)}
+
+
+def _count(text: str) -> int:
+    if (count := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return count
+
+
+def _engine_args(given: Sequence[str]) -> dict[str, Any]:
+    pairs = [text.partition("=") for text in given]
+    for (name, equals, _), text in zip(pairs, given, strict=True):
+        if not (name.strip() and equals):
+            raise Misused(f"--engine-arg {text}: write it as NAME=VALUE")
+    return {name.strip(): _value(value.strip()) for name, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    """Return a TOML value, as in a settings file; a text that is no TOML stays a text."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def keep_remarks_out(device: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set XLA's log to fatal faults alone; call it before jax is imported.
+
+    On a CPU XLA writes two lines at level ERROR for each program from the compilation cache, though
+    nothing is wrong: real faults are raised, and logged. Nothing changes with an accelerator, whose
+    faults XLA may only log, or if a level is set.
+    """
+    from hotreload.cli.ops.machine import accelerators
+
+    named = device if device != "auto" else environ.get("JAX_PLATFORMS", "").partition(",")[0]
+    if named == "cpu" or not (named or accelerators()):
+        environ.setdefault(XLA_LOG_LEVEL, FATAL_ONLY)
