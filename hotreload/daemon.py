@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from socket import socket
 from typing import Any
 
@@ -73,7 +74,7 @@ class Daemon:
         """`read` reads the settings again; without it they never change."""
         self.settings = settings
         self.limits = Limits(
-            **settings.server.limits.model_dump(), unknown_fields=settings.server.unknown_fields
+            **asdict(settings.server.limits), unknown_fields=settings.server.unknown_fields
         )
         self.events = Events()
         publish = self.events.publish

@@ -32,8 +32,8 @@ RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
 RECORDS = {"core.ledger", "core.decision", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
-SETTING = {"setting", "settings.kinds"}
-"""How a feature says what its settings are: it imports no pydantic, as client verbs know it."""
+SETTING = {"setting"}
+"""How a part says what its settings are: it imports no pydantic, as client verbs know it."""
 FEATURES = {"feature", "parts", "features"}
 """Capabilities beside the kernel, which knows none of them; and the doors that they use."""
 CORE = {"core", "core.rules", "threads", "quiet", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
@@ -91,8 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core.rules": {"types", *RULES_OF_ANSWERS},
     "server_limits": {"core.rules"},
     "core": CORE,
-    "setting": set(),
-    "settings.kinds": {"figures"},
+    "setting": {"figures"},
     "feature": {"parts", "picture.words", "reasons", "types"},
     "parts": {"picture", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
@@ -138,7 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {*SIBLINGS, *CORE},
     "cli": {
         *FEATURES,
-        "settings.kinds",
+        *SETTING,
         "cli",
         "cli.ops.doctor_checks",
         "daemon",
@@ -155,7 +154,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cli",
         "cli.ops.doctor_checks",
         "settings",
-        "settings.kinds",
+        *SETTING,
         "checkpoint",
         "sources",
     }

@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, r
 from hotreload.settings.live_changes import reread
 from hotreload.settings.load import Settings
 from hotreload.settings.rules import rules_of
+from hotreload.settings.tables import values_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 
@@ -122,7 +124,7 @@ class LiveSettings:
         reconciler.judge_by(digest_of_probes(settings))
         reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
-        for name, value in settings.server.limits:
+        for name, value in values_of(settings.server.limits):
             setattr(self.limits, name, value)
         self.limits.unknown_fields = settings.server.unknown_fields
         before, self.settings = self.settings, settings
@@ -132,12 +134,12 @@ class LiveSettings:
 
 def probes_of(settings: Settings) -> list[Probe]:
     """Return the probes as the operator wrote them."""
-    return [Probe(**probe.model_dump()) for probe in settings.probe]
+    return [Probe(**asdict(probe)) for probe in settings.probe]
 
 
 def digest_of_probes(settings: Settings) -> str:
     """Return a digest that changes when the probes or their time do."""
-    asked = [probe.model_dump(mode="json") for probe in settings.probe]
+    asked = [asdict(probe) for probe in settings.probe]
     told = json.dumps([asked, settings.reload.probe_timeout])
     return blake2b(told.encode(), digest_size=8).hexdigest()
 

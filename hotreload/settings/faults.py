@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from hotreload.setting import is_local
 from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, SettingPath
-from hotreload.settings.kinds import is_local
 from hotreload.settings.sections import Settings
 from hotreload.settings.tables import every, names_in, settings_in
 

@@ -7,45 +7,9 @@ from typing import Any
 from hotreload.settings.sections import Settings
 from hotreload.settings.tables import is_table, settings_in, values_of, with_values
 
-NEED_NO_RESTART = frozenset(
-    {
-        "checks.dtype_change",
-        "checks.extra_tensors",
-        "checks.max_drift",
-        "checks.nonfinite",
-        "log.format",
-        "log.level",
-        "probe",
-        "reload.drain_timeout",
-        "reload.fetch_timeout",
-        "reload.finish_timeout",
-        "reload.max_held",
-        "reload.min_interval",
-        "reload.probe_timeout",
-        "reload.sets",
-        "reload.stage_timeout",
-        "reload.validate_timeout",
-        "server.limits.batch",
-        "server.limits.bodies_bytes",
-        "server.limits.body_bytes",
-        "server.limits.concurrent",
-        "server.limits.generation_seconds",
-        "server.limits.request_seconds",
-        "server.unknown_fields",
-    }
-)
-"""Settings of ours that need no restart; those of a feature say so themselves."""
-
-ALIKE = frozenset(
-    {
-        "checks.dtype_change",
-        "checks.extra_tensors",
-        "checks.max_drift",
-        "checks.nonfinite",
-        "probe",
-    }
-)
-"""Settings by which all hosts of one engine judge checkpoints: there they need a restart of all."""
+JUDGING = ("checks", "probe")
+"""Tables by which all hosts of one engine judge checkpoints: there a change needs a restart of
+all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +27,7 @@ def reread(running: Settings, wished: Settings) -> Reread:
     """Compare the settings that run with those that are wished now."""
     live = need_no_restart(type(running))
     if running.engine.nnodes > 1:
-        live -= ALIKE
+        live -= list_judging(type(running))
     names = [where for where, value in _flat(running) if value != _at(wished, where)]
     return Reread(
         _merge(running, wished, live),
@@ -74,9 +38,13 @@ def reread(running: Settings, wished: Settings) -> Reread:
 
 def need_no_restart(settings: type[Settings]) -> Set[str]:
     """Return the names of all settings that can change while the daemon runs."""
-    said = settings_in(settings)
-    of_features = {".".join(map(str, where)) for where, setting in said if setting.live}
-    return NEED_NO_RESTART | of_features
+    found = settings_in(settings)
+    return {".".join(map(str, where)) for where, setting in found if setting.live}
+
+
+def list_judging(settings: type[Settings]) -> Set[str]:
+    """Return those of them by which all hosts of one engine judge checkpoints."""
+    return {name for name in need_no_restart(settings) if name.partition(".")[0] in JUDGING}
 
 
 def _flat(table: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""Reads the settings: TOML in, frozen models out; `sections` says which settings there are.
+"""Reads the settings: TOML in, frozen tables out; `sections` says which settings there are.
 
 The defaults, then the file, then HOTRELOAD__SECTION__KEY, then --set: the last one wins.
 One error lists all faults, each with its place and what was probably meant: `faults` words them.
@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from hotreload.errors import ConfigError
+from hotreload.setting import NamedFile
 from hotreload.settings.faults import Faults, origin_of, spell, unfit_for_hosts
 from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
-from hotreload.settings.kinds import NamedFile
 from hotreload.settings.sections import ProbeSettings, Settings, class_with
 from hotreload.settings.tables import (
     HasSettings,
+    TableField,
+    as_json,
     defaults_of,
     fields_of,
     is_table,
+    read_table,
     table_of,
     values_of,
     with_values,
@@ -66,7 +68,8 @@ def load(
     moved = {where: fault for where in origins if (fault := words.find_new_name(where)) is not None}
     faults = [*words.list_misnamed(environ), *moved.values()]
     try:
-        settings = known.model_validate(tree([item for item in given if item.where not in moved]))
+        values = tree([item for item in given if item.where not in moved])
+        settings = read_table(known, values)
         against = unfit_for_hosts(settings)
         faults += (f"{spell(at, origin_of(at, origins))}: {why}" for at, why in against)
     except ValidationError as error:
@@ -95,14 +98,14 @@ def missing_to_serve(settings: Settings) -> Iterator[str]:
 
 
 def _all_origins(settings: Settings, origins: Mapping[SettingPath, str]) -> dict[str, str]:
-    data = settings.model_dump(mode="json")
-    return {".".join(map(str, where)): origin_of(where, origins) for where, _ in leaves(data)}
+    given = leaves(as_json(settings))
+    return {".".join(map(str, where)): origin_of(where, origins) for where, _ in given}
 
 
 def _with_absolute_paths(
     settings: Settings, origins: Mapping[SettingPath, str], base: Path
 ) -> Settings:
-    tables = {name: table for name, table in settings if is_table(type(table))}
+    tables = {name: table for name, table in values_of(settings) if is_table(type(table))}
     return with_values(
         settings, {name: _anchor(name, table, origins, base) for name, table in tables.items()}
     )
@@ -154,24 +157,21 @@ def _show(section: str, table: type[Any]) -> list[str]:
             lines += ["", *_comment(str(inner.__doc__)), header, *_show(header[1:-1], inner)]
         elif isinstance(defaults.get(name), dict):
             lines += ["", *_comment(_about(field)), f"[{section}.{name}]"]
-            lines += [f"#{key} = {to_toml(value)}" for key, value in _example(field).items()]
+            lines += [f"#{key} = {to_toml(value)}" for key, value in field.setting.example.items()]
         else:
-            shown = _example(field) if field.examples else defaults[name]
+            example = field.setting.example
+            shown = defaults[name] if example is None else example
             lines += ["", *_comment(_about(field)), f"#{name} = {to_toml(shown)}"]
     return lines
 
 
-def _about(field: FieldInfo) -> str:
-    words = str(field.description)
-    if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) > 1:
-        words += f" One of {', '.join(map(str, get_args(field.annotation)))}."
-    if field.examples and not field.is_required():
+def _about(field: TableField) -> str:
+    words = field.setting.words
+    if get_origin(field.kind) is Literal and len(get_args(field.kind)) > 1:
+        words += f" One of {', '.join(map(str, get_args(field.kind)))}."
+    if field.setting.example is not None and not field.is_required:
         words += "\n\nNot set by default."
     return words
-
-
-def _example(field: FieldInfo) -> Any:
-    return field.examples[0] if field.examples else None
 
 
 def _comment(text: str) -> list[str]:

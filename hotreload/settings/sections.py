@@ -1,41 +1,39 @@
-"""Every setting, default and limit, as frozen models; `load` reads them from TOML.
+"""Every setting and its default, as frozen tables; `load` reads them from TOML.
 
-The models check text alone: whether a folder exists or a port is free shows when it is opened.
+The tables check text alone: whether a folder exists or a port is free shows when it is opened.
 """
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from typing import Annotated, Any, Literal
 
 from hotreload.server_limits import Limits
-from hotreload.setting import SettingsOfFeature
-from hotreload.settings.engine import EngineSettings
-from hotreload.settings.kinds import (
+from hotreload.setting import (
+    REQUIRED,
+    After,
     AtLeastOne,
+    Before,
+    Bounds,
     Deadline,
     Globs,
     HostPort,
     Location,
     Number,
+    SettingsOfFeature,
+    TextBounds,
     WorkerCount,
+    Written,
     host_port,
     origin,
+    setting,
 )
+from hotreload.settings.engine import EngineSettings
 from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
-from hotreload.settings.tables import HasSettings, SettingsTable
+from hotreload.settings.tables import FORBID_UNKNOWN, HasSettings, fields_of, values_of
 
 
 def _mode(value: object) -> object:
@@ -44,9 +42,7 @@ def _mode(value: object) -> object:
     raise ValueError(f'{value!r} is no file mode: write it in quotes, such as "0660"')
 
 
-FileMode = Annotated[
-    int, BeforeValidator(_mode), PlainSerializer("{:04o}".format, when_used="json")
-]
+FileMode = Annotated[int, Before(_mode), Written("{:04o}".format)]
 
 
 def _factor(value: float) -> float:
@@ -56,277 +52,267 @@ def _factor(value: float) -> float:
     return value
 
 
-class CheckSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
     """The checks that a checkpoint must pass to be loaded at all."""
 
-    extra_tensors: Globs = Field(
-        default=(),
-        description="Patterns of tensors that a checkpoint may hold though the engine does not "
-        "load them.",
-        examples=[["*.rotary_emb.inv_freq"]],
+    extra_tensors: Globs = setting(
+        (),
+        "Patterns of tensors that a checkpoint may hold though the engine does not load them.",
+        live=True,
+        example=["*.rotary_emb.inv_freq"],
     )
-    dtype_change: Literal["reject", "cast"] = Field(
-        default="reject", description="What to do if a tensor's dtype is not the served one."
+    dtype_change: Literal["reject", "cast"] = setting(
+        "reject", "What to do if a tensor's dtype is not the served one.", live=True
     )
-    nonfinite: Literal["reject", "allow"] = Field(
-        default="reject", description="What to do if weights hold NaN or Inf."
+    nonfinite: Literal["reject", "allow"] = setting(
+        "reject", "What to do if weights hold NaN or Inf.", live=True
     )
-    on_nonfinite_answers: Literal["alert", "rollback"] = Field(
-        default="alert",
-        description="What to do if the live weights make NaN of a client's prompt. The answer is "
-        "withheld and the KV pool cleaned; rollback also rolls back and refuses the revision.",
+    on_nonfinite_answers: Literal["alert", "rollback"] = setting(
+        "alert",
+        "What to do if the live weights make NaN of a client's prompt. The answer is withheld and "
+        "the KV pool cleaned; rollback also rolls back and refuses the revision.",
     )
-    max_drift: Annotated[Number, AfterValidator(_factor)] | None = Field(
-        default=None,
-        description="Refuse a checkpoint if a tensor's norm differs from the live one's by more "
-        "than this factor.",
-        examples=[10.0],
+    max_drift: Annotated[Number, After(_factor)] | None = setting(
+        None,
+        "Refuse a checkpoint if a tensor's norm differs from the live one's by more than this "
+        "factor.",
+        live=True,
+        example=10.0,
     )
-    verify_live_every: Deadline | None = Field(
-        default=None,
-        description="How often to compute the live weights' checksums anew; unset, never. It "
-        "waits for a moment without requests, at most as long again. A difference raises an alert.",
-        examples=["6h"],
+    verify_live_every: Deadline | None = setting(
+        None,
+        "How often to compute the live weights' checksums anew; unset, never. It waits for a "
+        "moment without requests, at most as long again. A difference raises an alert.",
+        example="6h",
     )
 
 
-class ProbeSettings(SettingsTable):
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from error
+    return value
+
+
+NonEmpty = Annotated[str, TextBounds(least=1)]
+ModelName = Annotated[str, TextBounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
     """A prompt the new weights must answer well before they answer anybody, or they are refused.
 
     Repeat the table for more probes. A probe without expectations accepts any answer. Without any
     probe, a built-in one expects that the answer is not one token for ever.
     """
 
-    prompt: str = Field(min_length=1, description="The prompt.", examples=["2 + 2 ="])
-    max_new_tokens: AtLeastOne = Field(default=32, description="How long the answer may be.")
-    contains: str | None = Field(
-        default=None, description="Text that the answer must hold.", examples=["4"], min_length=1
+    prompt: NonEmpty = setting(REQUIRED, "The prompt.", example="2 + 2 =")
+    max_new_tokens: AtLeastOne = setting(32, "How long the answer may be.")
+    contains: NonEmpty | None = setting(None, "Text that the answer must hold.", example="4")
+    regex: Annotated[NonEmpty, After(_compiles)] | None = setting(
+        None, "A regular expression that must match somewhere in the answer.", example=r"\b4\b"
     )
-    regex: str | None = Field(
-        default=None,
-        description="A regular expression that must match somewhere in the answer.",
-        examples=[r"\b4\b"],
-        min_length=1,
+    equals: str | None = setting(None, "Text that the whole answer must equal.", example=" 4")
+    min_mean_logprob: Annotated[float, Bounds(most=0, is_strict=True)] | None = setting(
+        None, "The least that the mean log-probability of the answer's tokens may be.", example=-4.0
     )
-    equals: str | None = Field(
-        default=None, description="Text that the whole answer must equal.", examples=[" 4"]
-    )
-    min_mean_logprob: Annotated[Number, Field(le=0)] | None = Field(
-        default=None,
-        description="The least that the mean log-probability of the answer's tokens may be.",
-        examples=[-4.0],
-    )
-    max_repeat: AtLeastOne | None = Field(
-        default=None, description="How often one token may come in a row.", examples=[8]
+    max_repeat: AtLeastOne | None = setting(
+        None, "How often one token may come in a row.", example=8
     )
 
-    @field_validator("regex")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        try:
-            re.compile(value or "")
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(f"{value!r} is no regular expression: {error}") from error
-        return value
-
-    @model_validator(mode="after")
-    def _can_be_met(self) -> Self:
+    def __post_init__(self) -> None:
+        """ValueError says which expectations no answer can meet."""
         whole = self.equals
         if whole is not None and self.contains is not None and self.contains not in whole:
             raise ValueError(f"no answer can equal {whole!r} and contain {self.contains!r}")
         if whole is not None and self.regex is not None and not re.search(self.regex, whole):
             raise ValueError(f"no answer can equal {whole!r} and match {self.regex!r}")
-        return self
 
 
 DEFAULT_LIMITS = Limits()
 
 
-class LimitSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
     """The most that one client may ask of the server."""
 
-    body_bytes: AtLeastOne = Field(
-        default=DEFAULT_LIMITS.body_bytes,
-        description="The longest body; a longer one gets 413.",
+    body_bytes: AtLeastOne = setting(
+        DEFAULT_LIMITS.body_bytes, "The longest body; a longer one gets 413.", live=True
     )
-    bodies_bytes: AtLeastOne = Field(
-        default=DEFAULT_LIMITS.bodies_bytes,
-        description="Memory for the bodies of all requests under way, beyond 64 KiB of each; a "
-        "request that needs more gets 503.",
+    bodies_bytes: AtLeastOne = setting(
+        DEFAULT_LIMITS.bodies_bytes,
+        "Memory for the bodies of all requests under way, beyond 64 KiB of each; a request that "
+        "needs more gets 503.",
+        live=True,
     )
-    header_bytes: AtLeastOne = Field(
-        default=DEFAULT_LIMITS.header_bytes,
-        description="The longest headers; longer ones get 431.",
+    header_bytes: AtLeastOne = setting(
+        DEFAULT_LIMITS.header_bytes, "The longest headers; longer ones get 431."
     )
-    concurrent: AtLeastOne = Field(
-        default=DEFAULT_LIMITS.concurrent,
-        description="How many requests may be under way; one more gets 503.",
+    concurrent: AtLeastOne = setting(
+        DEFAULT_LIMITS.concurrent,
+        "How many requests may be under way; one more gets 503.",
+        live=True,
     )
-    request_seconds: Deadline = Field(
-        default=DEFAULT_LIMITS.request_seconds,
-        description="How long a request may take before it is ended.",
+    request_seconds: Deadline = setting(
+        DEFAULT_LIMITS.request_seconds, "How long a request may take before it is ended.", live=True
     )
-    generation_seconds: Deadline = Field(
-        default=DEFAULT_LIMITS.generation_seconds,
-        description="How long a request waits for the generation of X-Hotreload-Min-Generation; "
-        "then it gets 409.",
+    generation_seconds: Deadline = setting(
+        DEFAULT_LIMITS.generation_seconds,
+        "How long a request waits for the generation of X-Hotreload-Min-Generation; then it gets "
+        "409.",
+        live=True,
     )
-    batch: AtLeastOne = Field(
-        default=DEFAULT_LIMITS.batch, description="How many prompts one request may hold."
+    batch: AtLeastOne = setting(
+        DEFAULT_LIMITS.batch, "How many prompts one request may hold.", live=True
     )
 
 
-class ServerSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
     """The HTTP API."""
 
-    socket: Location = Field(
-        default=Path("/run/hotreload/hotreload.sock"), description="The unix socket's path."
+    socket: Location = setting(Path("/run/hotreload/hotreload.sock"), "The unix socket's path.")
+    mode: FileMode = setting(0o660, "Who may connect to the socket, as a file mode in quotes.")
+    group: str | None = setting(
+        None, "The group that owns the socket; unset, the daemon's own.", example="llm"
     )
-    mode: FileMode = Field(
-        default=0o660, description="Who may connect to the socket, as a file mode in quotes."
+    admin_group: str | None = setting(
+        None,
+        "Group whose members may use the admin routes, as root and the daemon's user may.",
+        example="llm-admin",
     )
-    group: str | None = Field(
-        default=None,
-        description="The group that owns the socket; unset, the daemon's own.",
-        examples=["llm"],
+    tcp: HostPort | None = setting(
+        None,
+        "A host:port to listen on, too; admin routes need a key of `admin_keys_file` there.",
+        example="127.0.0.1:8000",
     )
-    admin_group: str | None = Field(
-        default=None,
-        description="Group whose members may use the admin routes, as root and the daemon's user "
-        "may.",
-        examples=["llm-admin"],
+    model_name: ModelName | None = setting(
+        None,
+        "The model's name for clients of /v1; unset, the name of [engine] model's folder.",
+        example="qwen3",
     )
-    tcp: HostPort | None = Field(
-        default=None,
-        description="A host:port to listen on, too; admin routes need a key of `admin_keys_file` "
+    hosts: tuple[str, ...] = setting(
+        (),
+        "Host names that browsers may use, beside addresses, localhost and names without a dot. "
+        "Other clients may use any.",
+        example=["llm.example.com"],
+    )
+    api_keys_file: Location | None = setting(
+        None,
+        "File (or systemd credential) of API keys, one a line; # begins a comment; read again "
+        "when it changes. Clients over TCP must send one as Authorization: Bearer. Unset, none is "
+        "needed.",
+        example="/etc/hotreload/api-keys",
+    )
+    admin_keys_file: Location | None = setting(
+        None,
+        "The same for keys that open the admin routes over TCP, too. Unset, these are closed "
         "there.",
-        examples=["127.0.0.1:8000"],
+        example="/etc/hotreload/admin-keys",
     )
-    model_name: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$",
-        description="The model's name for clients of /v1; unset, the name of [engine] model's "
-        "folder.",
-        examples=["qwen3"],
+    cors_origins: tuple[Annotated[str, After(origin)], ...] = setting(
+        (),
+        "Origins of sites whose pages may ask the model and read the answers. Unset, none.",
+        example=["https://chat.example.com"],
     )
-    hosts: tuple[str, ...] = Field(
-        default=(),
-        description="Host names that browsers may use, beside addresses, localhost and names "
-        "without a dot. Other clients may use any.",
-        examples=[["llm.example.com"]],
+    access_log: bool = setting(
+        False,
+        "Log each answered request: client, path, code, seconds, generation, X-Request-Id, tokens.",
     )
-    api_keys_file: Location | None = Field(
-        default=None,
-        description="File (or systemd credential) of API keys, one a line; # begins a comment; "
-        "read again when it changes. Clients over TCP must send one as Authorization: Bearer. "
-        "Unset, none is needed.",
-        examples=["/etc/hotreload/api-keys"],
+    update_roots: tuple[Location, ...] = setting(
+        (),
+        "Folders beside those of [source] from which a checkpoint may be ordered. They are not "
+        "followed.",
+        example=["/mnt/trainer"],
     )
-    admin_keys_file: Location | None = Field(
-        default=None,
-        description="The same for keys that open the admin routes over TCP, too. Unset, these "
-        "are closed there.",
-        examples=["/etc/hotreload/admin-keys"],
+    unknown_fields: Literal["refuse", "ignore"] = setting(
+        DEFAULT_LIMITS.unknown_fields,
+        "What to do with an unknown field in a request to the model. A known one that asks for "
+        "what is not served is refused either way.",
+        live=True,
     )
-    cors_origins: tuple[Annotated[str, AfterValidator(origin)], ...] = Field(
-        default=(),
-        description="Origins of sites whose pages may ask the model and read the answers. Unset, "
-        "none.",
-        examples=[["https://chat.example.com"]],
+    tool_call_parser: str | None = setting(
+        None,
+        "The sglang-jax parser of tool calls; unset, the one that fits the model's chat template, "
+        "if known.",
+        example="qwen25",
     )
-    access_log: bool = Field(
-        default=False,
-        description="Log each answered request: client, path, code, seconds, generation, "
-        "X-Request-Id, tokens.",
+    workers: WorkerCount = setting(
+        "auto",
+        "Processes that handle HTTP beside the engine's. 0: none. auto: 0 on up to 4 processors, "
+        "else one for each 8, 1 to 8.",
     )
-    update_roots: tuple[Location, ...] = Field(
-        default=(),
-        description="Folders beside those of [source] from which a checkpoint may be ordered. "
-        "They are not followed.",
-        examples=[["/mnt/trainer"]],
-    )
-    unknown_fields: Literal["refuse", "ignore"] = Field(
-        default=DEFAULT_LIMITS.unknown_fields,
-        description="What to do with an unknown field in a request to the model. A known one "
-        "that asks for what is not served is refused either way.",
-    )
-    tool_call_parser: str | None = Field(
-        default=None,
-        description="The sglang-jax parser of tool calls; unset, the one that fits the model's "
-        "chat template, if known.",
-        examples=["qwen25"],
-    )
-    workers: WorkerCount = Field(
-        default="auto",
-        description="Processes that handle HTTP beside the engine's. 0: none. auto: 0 on up to 4 "
-        "processors, else one for each 8, 1 to 8.",
-    )
-    limits: LimitSettings = LimitSettings()
+    limits: LimitSettings = setting(LimitSettings())
 
 
-class MetricsSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
     """Prometheus metrics."""
 
-    address: Annotated[str, AfterValidator(lambda text: text and host_port(text, 9479))] = Field(
-        default="127.0.0.1:9479",
-        description="The host:port of the metrics; empty: on the unix socket alone.",
+    address: Annotated[str, After(lambda text: text and host_port(text, 9479))] = setting(
+        "127.0.0.1:9479", "The host:port of the metrics; empty: on the unix socket alone."
     )
-    per_leaf: bool = Field(
-        default=True, description="Export a checksum for each leaf of the weights."
+    per_leaf: bool = setting(True, "Export a checksum for each leaf of the weights.")
+    max_leaves: AtLeastOne = setting(
+        1000,
+        "Of how many leaves, at most, the checksum is exported; hotreload_leaf_checksums_left_out "
+        "counts the others.",
     )
-    max_leaves: AtLeastOne = Field(
-        default=1000,
-        description="Of how many leaves, at most, the checksum is exported; "
-        "hotreload_leaf_checksums_left_out counts the others.",
-    )
-    expect_every: Deadline | None = Field(
-        default=None,
-        description="How often something new should go live, else the alert NothingNew fires. "
-        "Unset, never.",
-        examples=["6h"],
+    expect_every: Deadline | None = setting(
+        None,
+        "How often something new should go live, else the alert NothingNew fires. Unset, never.",
+        example="6h",
     )
 
 
-class StateSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class StateSettings:
     """The state that survives a restart."""
 
-    directory: Location = Field(
-        default=Path("/var/lib/hotreload"),
-        description="Folder of the state; the daemon must be able to write to it.",
+    directory: Location = setting(
+        Path("/var/lib/hotreload"), "Folder of the state; the daemon must be able to write to it."
     )
 
 
-class LogSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class LogSettings:
     """The log on stderr."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The lowest level that is written."
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "The lowest level that is written.", live=True
     )
-    format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="auto is console on a terminal, else JSON lines."
+    format: Literal["auto", "json", "console"] = setting(
+        "auto", "auto is console on a terminal, else JSON lines.", live=True
     )
 
 
-class Settings(SettingsTable):
+@dataclass(frozen=True)
+class Settings:
     """Everything an operator can decide; `class_with` adds the tables of features."""
 
-    engine: EngineSettings = EngineSettings()
-    source: SourceSettings = SourceSettings()
-    checks: CheckSettings = CheckSettings()
-    reload: ReloadSettings = ReloadSettings()
-    probe: tuple[ProbeSettings, ...] = ()
-    server: ServerSettings = ServerSettings()
-    metrics: MetricsSettings = MetricsSettings()
-    state: StateSettings = StateSettings()
-    log: LogSettings = LogSettings()
+    __pydantic_config__ = FORBID_UNKNOWN
+
+    engine: EngineSettings = setting(EngineSettings())
+    source: SourceSettings = setting(SourceSettings())
+    checks: CheckSettings = setting(CheckSettings())
+    reload: ReloadSettings = setting(ReloadSettings())
+    probe: tuple[ProbeSettings, ...] = setting((), live=True)
+    server: ServerSettings = setting(ServerSettings())
+    metrics: MetricsSettings = setting(MetricsSettings())
+    state: StateSettings = setting(StateSettings())
+    log: LogSettings = setting(LogSettings())
 
     def of[T](self, table: type[T]) -> T:
         """Return a feature's table by its class: its defaults where there are no settings of it."""
-        return next((value for _, value in self if isinstance(value, table)), None) or table()
+        return (
+            next((each for _, each in values_of(self) if isinstance(each, table)), None) or table()
+        )
 
     def of_features(self) -> Iterator[tuple[str, SettingsOfFeature]]:
         """Yield the tables of features that the start asks for more than values."""
-        yield from ((name, value) for name, value in self if isinstance(value, SettingsOfFeature))
+        yield from (each for each in values_of(self) if isinstance(each[1], SettingsOfFeature))
 
     @property
     def hub_cache(self) -> Path:
@@ -353,18 +339,18 @@ class Settings(SettingsTable):
         """Seconds that a start may spend on a download: none where a folder is followed."""
         return self.reload.fetch_timeout if self.source.kind == "huggingface" else 0.0
 
-    @model_validator(mode="after")
-    def _one_address_each(self) -> Self:
+    def __post_init__(self) -> None:
+        """ValueError says which settings contradict each other."""
         if self.server.tcp and self.server.tcp == self.metrics.address:
             raise ValueError(
                 f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
             )
-        return self
 
     def __reduce__(self) -> Any:
         """Have a worker make the class anew: pickles find none that a function made."""
-        tables = {name: type(value) for name, value in self if name not in Settings.model_fields}
-        return _made_again, (tuple(tables.items()), self.__getstate__())
+        ours = fields_of(Settings)
+        tables = {name: type(value) for name, value in values_of(self) if name not in ours}
+        return _blank, (tuple(tables.items()),), vars(self)
 
 
 def class_with(features: Iterable[HasSettings]) -> type[Settings]:
@@ -374,11 +360,12 @@ def class_with(features: Iterable[HasSettings]) -> type[Settings]:
 
 @cache
 def _with(tables: tuple[tuple[str, type[Any]], ...]) -> type[Settings]:
-    fields: dict[str, Any] = {name: (table, table()) for name, table in tables}
-    return create_model("Settings", __base__=Settings, __doc__=Settings.__doc__, **fields)
-
-
-def _made_again(tables: tuple[tuple[str, type[Any]], ...], state: dict[Any, Any]) -> Settings:
-    made = _with(tables).model_construct()
-    made.__setstate__(state)
+    fields = [(name, table, setting(table())) for name, table in tables]
+    made = make_dataclass("Settings", fields, bases=(Settings,), frozen=True)
+    made.__doc__ = Settings.__doc__
     return made
+
+
+def _blank(tables: tuple[tuple[str, type[Any]], ...]) -> Settings:
+    """Make one without values, which its pickle has."""
+    return object.__new__(_with(tables))

@@ -1,22 +1,22 @@
 """Settings of where checkpoints come from, each kind of source with its own."""
 
 import fnmatch
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
-
-from pydantic import AfterValidator, Field, model_validator
 
 from hotreload.checkpoint.known_names import PICKLES, SERVED_FILES
 from hotreload.facts.names import DEFAULT_BRANCH
-from hotreload.settings.kinds import (
+from hotreload.setting import (
+    After,
     Deadline,
     Glob,
     Globs,
     Location,
     Seconds,
+    setting,
 )
-from hotreload.settings.tables import SettingsTable
 
 OF_KIND = {
     "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),
@@ -86,99 +86,83 @@ def _file_name(value: str) -> str:
     return value
 
 
-Repo = Annotated[str, AfterValidator(_repo)]
-RevisionName = Annotated[str, AfterValidator(_revision)]
-Url = Annotated[str, AfterValidator(_url)]
-SecretFile = Annotated[Location, AfterValidator(_secret)]
-Patterns = Annotated[Globs, AfterValidator(_patterns)]
+Repo = Annotated[str, After(_repo)]
+RevisionName = Annotated[str, After(_revision)]
+Url = Annotated[str, After(_url)]
+SecretFile = Annotated[Location, After(_secret)]
+Patterns = Annotated[Globs, After(_patterns)]
 
 
-class SourceSettings(SettingsTable):
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
     """The source of checkpoints: a watched folder, or a repo on a Hugging Face Hub.
 
     The settings from path to patience are for a folder, those after them for a hub.
     """
 
-    kind: Literal["directory", "huggingface"] = Field(
-        default="directory", description="The kind of source."
+    kind: Literal["directory", "huggingface"] = setting("directory", "The kind of source.")
+    path: Location | None = setting(
+        None,
+        "The folder to watch: a checkpoint, or a folder of checkpoints. Needed to serve.",
+        example="/srv/checkpoints",
     )
-    path: Location | None = Field(
-        default=None,
-        description="The folder to watch: a checkpoint, or a folder of checkpoints. "
-        "Needed to serve.",
-        examples=["/srv/checkpoints"],
+    pattern: Annotated[Glob, After(_fits_some)] = setting(
+        "*", "Only folders whose name fits it are checkpoints."
     )
-    pattern: Annotated[Glob, AfterValidator(_fits_some)] = Field(
-        default="*",
-        description="Only folders whose name fits it are checkpoints.",
+    marker: Annotated[str, After(_file_name)] | None = setting(
+        None, "A file that says that a checkpoint is complete.", example="_SUCCESS"
     )
-    marker: Annotated[str, AfterValidator(_file_name)] | None = Field(
-        default=None,
-        description="A file that says that a checkpoint is complete.",
-        examples=["_SUCCESS"],
+    settle: Seconds = setting(
+        2.0, "Without a marker a checkpoint is complete when it has not changed for this long."
     )
-    settle: Seconds = Field(
-        default=2.0,
-        description="Without a marker a checkpoint is complete when it has not changed for this "
-        "long.",
+    rescan: Deadline = setting(5.0, "How often to look at the whole folder.")
+    order: Literal["step", "time", "name"] = setting(
+        "step",
+        "What makes a checkpoint the newest: the step in its name, then time, then name; time, "
+        "then name; or the name alone.",
     )
-    rescan: Deadline = Field(default=5.0, description="How often to look at the whole folder.")
-    order: Literal["step", "time", "name"] = Field(
-        default="step",
-        description="What makes a checkpoint the newest: the step in its name, then time, then "
-        "name; time, then name; or the name alone.",
+    patience: Seconds = setting(
+        60.0, "An incomplete checkpoint that has not changed for this long is refused."
     )
-    patience: Seconds = Field(
-        default=60.0,
-        description="An incomplete checkpoint that has not changed for this long is refused.",
+    repo: Repo | None = setting(
+        None, "The repo to follow. Needed to serve from a hub.", example="org/name"
     )
-    repo: Repo | None = Field(
-        default=None,
-        description="The repo to follow. Needed to serve from a hub.",
-        examples=["org/name"],
+    revision: RevisionName = setting(DEFAULT_BRANCH, "The branch, tag or commit to follow.")
+    poll: Deadline = setting(
+        60.0, "How often to ask the hub for a new commit; less often while it fails."
     )
-    revision: RevisionName = Field(
-        default=DEFAULT_BRANCH, description="The branch, tag or commit to follow."
+    cache: Location | None = setting(
+        None,
+        "Folder of the downloads, of this daemon alone; unset, hub in [state] directory.",
+        example="/var/cache/hotreload",
     )
-    poll: Deadline = Field(
-        default=60.0,
-        description="How often to ask the hub for a new commit; less often while it fails.",
+    token_file: SecretFile | None = setting(
+        None,
+        "File of the access token, read anew each time. A systemd credential of its name comes "
+        "first. Unset: HF_TOKEN, or the token of `hf auth login`.",
+        example="/etc/hotreload/hf-token",
     )
-    cache: Location | None = Field(
-        default=None,
-        description="Folder of the downloads, of this daemon alone; unset, hub in [state] "
-        "directory.",
-        examples=["/var/cache/hotreload"],
+    webhook: SecretFile | None = setting(
+        None,
+        "File (or systemd credential) of the webhook's secret. A POST to /webhook/huggingface "
+        "with it makes the daemon ask the hub at once.",
+        example="/etc/hotreload/webhook-secret",
     )
-    token_file: SecretFile | None = Field(
-        default=None,
-        description="File of the access token, read anew each time. A systemd credential of its "
-        "name comes first. Unset: HF_TOKEN, or the token of `hf auth login`.",
-        examples=["/etc/hotreload/hf-token"],
+    allow: Patterns = setting(
+        SERVED_FILES, "Patterns of files to download, at the top of the repo; never pickles."
     )
-    webhook: SecretFile | None = Field(
-        default=None,
-        description="File (or systemd credential) of the webhook's secret. A POST to "
-        "/webhook/huggingface with it makes the daemon ask the hub at once.",
-        examples=["/etc/hotreload/webhook-secret"],
-    )
-    allow: Patterns = Field(
-        default=SERVED_FILES,
-        description="Patterns of files to download, at the top of the repo; never pickles.",
-    )
-    endpoint: Url | None = Field(
-        default=None,
-        description="The hub's address; unset, HF_ENDPOINT or the public hub.",
-        examples=["https://hub.example.com"],
+    endpoint: Url | None = setting(
+        None,
+        "The hub's address; unset, HF_ENDPOINT or the public hub.",
+        example="https://hub.example.com",
     )
 
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> Self:
+    def __post_init__(self) -> None:
+        """ValueError names settings of another kind of source."""
+        defaults = {each.name: each.default for each in fields(self)}
         for kind, names in OF_KIND.items():
-            defaults = {name: field.default for name, field in type(self).model_fields.items()}
             strange = [name for name in names if getattr(self, name) != defaults[name]]
             if kind != self.kind and strange:
                 raise ValueError(
                     f"{', '.join(strange)}: only for kind = '{kind}', and kind is '{self.kind}'"
                 )
-        return self

@@ -1,21 +1,18 @@
-"""The tables of settings: pydantic's models, and the plain dataclasses of features."""
+"""The tables of settings, which are plain frozen dataclasses: pydantic reads and writes them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
-from pydantic.fields import FieldInfo
+from pydantic import ConfigDict, TypeAdapter
 
-from hotreload.setting import Setting
+from hotreload.setting import REQUIRED, Setting
 from hotreload.settings.given import SettingPath
 
-
-class SettingsTable(BaseModel):
-    """A TOML table: no unknown keys, nothing changes once it is read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+FORBID_UNKNOWN = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+"""Has pydantic refuse a name that is none of a table's settings."""
 
 
 class HasSettings(Protocol):
@@ -30,31 +27,36 @@ class HasSettings(Protocol):
         """A frozen dataclass; None where it has no settings."""
 
 
-def fields_of(table: type[Any]) -> Mapping[str, FieldInfo]:
+@dataclass(frozen=True, slots=True)
+class TableField:
+    """One setting of a table."""
+
+    kind: Any
+    """Its type, without what says how it is read."""
+    default: Any
+    setting: Setting
+
+    @property
+    def is_required(self) -> bool:
+        """True if it has no default."""
+        return self.default is REQUIRED
+
+
+def fields_of(table: type[Any]) -> Mapping[str, TableField]:
     """Return the facts of each setting in a table."""
-    if issubclass(table, BaseModel):
-        return table.model_fields
-    kinds = get_type_hints(table, include_extras=True)
-    return {each.name: _field(kinds[each.name], each.default) for each in fields(table)}
+    kinds = get_type_hints(table)
+    return {each.name: _field(kinds[each.name], each) for each in fields(table)}
 
 
-def _field(kind: Any, default: Any) -> FieldInfo:
-    field: FieldInfo = FieldInfo.from_annotation(kind)
-    setting = setting_of(field)
-    field.default = default
-    field.description = setting.words
-    field.examples = None if setting.example is None else [setting.example]
-    return field
+def _field(kind: Any, field: Field[Any]) -> TableField:
+    made = field.default_factory
+    default = field.default if made is MISSING else made()
+    return TableField(kind, default, field.metadata.get("setting", Setting()))
 
 
-def setting_of(field: FieldInfo) -> Setting:
-    """Return what a feature says of its setting."""
-    return next((each for each in field.metadata if isinstance(each, Setting)), Setting())
-
-
-def table_of(field: FieldInfo | None) -> type[Any] | None:
+def table_of(field: TableField | None) -> type[Any] | None:
     """Return the class of a setting that is a table, or an array of them."""
-    kind = field.annotation if field else None
+    kind = field.kind if field else None
     if get_origin(kind) is tuple:
         kind = get_args(kind)[0]
     return kind if is_table(kind) else None
@@ -62,13 +64,13 @@ def table_of(field: FieldInfo | None) -> type[Any] | None:
 
 def is_table(kind: Any) -> bool:
     """Return whether this is the class of a table."""
-    return isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind))
+    return isinstance(kind, type) and is_dataclass(kind)
 
 
 def values_of(table: Any) -> Iterator[tuple[str, Any]]:
     """Yield each setting of a table with its value."""
-    for name in fields_of(type(table)):
-        yield name, getattr(table, name)
+    for each in fields(table):
+        yield each.name, getattr(table, each.name)
 
 
 def with_values[T](table: T, update: Mapping[str, Any]) -> T:
@@ -76,20 +78,34 @@ def with_values[T](table: T, update: Mapping[str, Any]) -> T:
 
     Nothing is checked anew: what waits for a restart may leave a mixture that no file may hold.
     """
-    if isinstance(table, BaseModel):
-        return table.model_copy(update=update)
     made = copy(table)
     for name, value in update.items():
         object.__setattr__(made, name, value)
     return made
 
 
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Make pydantic's reader and writer of a table, once."""
+
+
+def read_table[T](table: type[T], given: Mapping[Any, Any]) -> T:
+    """Make a table of plain values; pydantic's ValidationError lists all faults in them."""
+    made: T = _adapter(table).validate_python(given)
+    return made
+
+
+def as_json(table: Any) -> dict[str, Any]:
+    """Return a table's values, as JSON has them."""
+    values: dict[str, Any] = _adapter(type(table)).dump_python(table, mode="json")
+    return values
+
+
 def defaults_of(table: type[Any]) -> dict[str, Any]:
-    """Return a table's defaults, as JSON has them."""
-    if issubclass(table, BaseModel):
-        return table.model_construct().model_dump(mode="json")
-    defaults: dict[str, Any] = TypeAdapter(table).dump_python(table(), mode="json")
-    return defaults
+    """Return a table's defaults, as JSON has them, without those that it has not."""
+    required = {name: "" for name, each in fields_of(table).items() if each.is_required}
+    return {
+        name: value for name, value in as_json(table(**required)).items() if name not in required
+    }
 
 
 # --- names -------------------------------------------------------------------------------
@@ -112,8 +128,8 @@ def every(table: type[Any], above: SettingPath = ()) -> Iterator[SettingPath]:
 
 
 def settings_in(table: type[Any], above: SettingPath = ()) -> Iterator[tuple[SettingPath, Setting]]:
-    """Yield the place of each setting of a feature, and of each table of one, with what it says."""
+    """Yield the place of each setting, and of each table in a table, with its `Setting`."""
     for name, field in fields_of(table).items():
-        yield (*above, name), setting_of(field)
+        yield (*above, name), field.setting
         if (inner := table_of(field)) is not None:
             yield from settings_in(inner, (*above, name))

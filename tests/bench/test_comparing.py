@@ -16,6 +16,7 @@ from hotreload.features.compare.comparison import BothWeights, compare_both
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.quiet import Quiet
+from hotreload.settings.tables import with_values
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase, Staged
 from tests.bench.figures import median
@@ -142,7 +143,7 @@ async def test_what_it_adds_to_a_reload(
         async def reload(way: CompareSettings) -> float:
             features = {"compare": way}
             monkeypatch.setattr(
-                live_settings, "settings", live_settings.settings.model_copy(update=features)
+                live_settings, "settings", with_values(live_settings.settings, features)
             )
             before = running.daemon.attempts.follow_ups._task
             folder, began = running.drop(next(numbers)), time.perf_counter()

@@ -19,7 +19,7 @@ from hotreload.cli.ops.doctor_checks.hosts import check_host_ports, check_hosts,
 from hotreload.cli.ops.machine import User
 from hotreload.features import FEATURES
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.settings.kinds import PORTS_AFTER
+from hotreload.setting import PORTS_AFTER
 from hotreload.settings.load import load
 from tests.waiting import PATIENCE
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic.fields import FieldInfo
 
 from hotreload.engine.versions import SUPPORTED
 from hotreload.features import FEATURES
@@ -21,7 +20,7 @@ from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.settings.live_changes import need_no_restart
 from hotreload.settings.load import to_toml
 from hotreload.settings.sections import class_with
-from hotreload.settings.tables import defaults_of, fields_of, table_of
+from hotreload.settings.tables import TableField, defaults_of, fields_of, table_of
 from tests.docs.pages import BESIDE, PAGES, ROOT, marked
 from tests.monitoring.page import whole_page
 from tests.monitoring.rules import ALERTS
@@ -40,9 +39,9 @@ def settings() -> str:
     return "\n\n".join(_settings_of(name, field) for name, field in sections)
 
 
-def _settings_of(name: str, field: FieldInfo) -> str:
+def _settings_of(name: str, field: TableField) -> str:
     rows = settings_rows(table_of(field), name)
-    written = f"[[{name}]]" if get_origin(field.annotation) else f"[{name}]"
+    written = f"[[{name}]]" if get_origin(field.kind) else f"[{name}]"
     return f"## `{written}`\n\n{table(('setting', 'default', 'meaning'), rows)}"
 
 
@@ -57,16 +56,17 @@ def settings_rows(section: Any, place: str, above: str = "") -> Iterator[tuple[s
             yield shown, default_of(field, defaults.get(name)), about(field)
 
 
-def default_of(field: FieldInfo, default: Any) -> str:
+def default_of(field: TableField, default: Any) -> str:
     if default is None or default in ({}, []):
-        return f"unset; `{to_toml(field.examples[0])}`" if field.examples else "unset"
+        example = field.setting.example
+        return "unset" if example is None else f"unset; `{to_toml(example)}`"
     return f"`{to_toml(default)}`"
 
 
-def about(field: FieldInfo) -> str:
-    words = str(field.description)
-    if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) > 1:
-        words += f" One of {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}."
+def about(field: TableField) -> str:
+    words = field.setting.words
+    if get_origin(field.kind) is Literal and len(get_args(field.kind)) > 1:
+        words += f" One of {', '.join(f'`{choice}`' for choice in get_args(field.kind))}."
     return words
 
 

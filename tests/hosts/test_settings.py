@@ -10,7 +10,7 @@ from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import find_differences, list_facts
 from hotreload.hosts.life.rank_group import ranks_of, ranks_with_secret
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.settings.live_changes import ALIKE, NEED_NO_RESTART, reread
+from hotreload.settings.live_changes import list_judging, need_no_restart, reread
 from hotreload.settings.load import load, missing_to_serve
 from hotreload.settings.sections import Settings
 
@@ -125,7 +125,7 @@ def test_what_hosts_must_have_alike_does_not_change_on_one_of_them_alone() -> No
     assert found.changed == ("[reload] max_held",)
     assert found.waiting == ("[engine] join_timeout", "[checks] max_drift", "[[probe]]")
     assert (found.settings.checks.max_drift, found.settings.probe) == (None, ())
-    assert ALIKE < NEED_NO_RESTART
+    assert list_judging(Settings) < need_no_restart(Settings)
 
 
 # --- agreement ---------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from hotreload.features.command.settings import CommandSettings
 from hotreload.features.compare.events import LiveCompared
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.life.acceptance import with_files
-from hotreload.settings.kinds import NamedFile
+from hotreload.setting import NamedFile
+from hotreload.settings.tables import with_values
 from hotreload.tiny import write_tiny
 from hotreload.types import Generation, Phase
 from tests.features.bake.found import baking_of
@@ -366,7 +367,7 @@ def live_number(live: Generation) -> int:
 async def reread(running: Running, **compare: Any) -> None:
     """Have the daemon read other settings of [compare]."""
     wished = replace(running.settings.of(CompareSettings), **compare)
-    settings = running.settings.model_copy(update={"compare": wished})
+    settings = with_values(running.settings, {"compare": wished})
     running.daemon.live_settings._read = lambda: with_files(settings)
     before = len(running.happened)
     os.kill(os.getpid(), signal.SIGHUP)
@@ -382,7 +383,7 @@ async def test_a_comparison_by_which_nothing_decides_keeps_nothing_back_and_come
     await running.until(lambda: any(isinstance(e, Warmup) and e.is_over for e in running.happened))
     await reread(running, limits=CompareLimits())
     live_settings = running.daemon.live_settings
-    settings = live_settings.settings.model_copy(update={"command": CommandSettings()})
+    settings = with_values(live_settings.settings, {"command": CommandSettings()})
     monkeypatch.setattr(live_settings, "settings", settings)
     worker, before = running.engine._scheduler.scheduler.tp_worker, running.live
     recompiles, launch = running.engine.recompiles, worker.forward_batch_generation

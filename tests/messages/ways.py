@@ -25,6 +25,7 @@ from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import BadRequest, ConfigError
 from hotreload.life.start.start_engine import start_engine
 from hotreload.settings.load import Settings
+from hotreload.settings.tables import read_table
 from hotreload.tiny import write_tiny
 from tests.engine.real import checked
 from tests.server.world import World, serve
@@ -168,7 +169,7 @@ def started(change: Change) -> Told:
         given = {"engine": {"model": str(model)}, "state": {"directory": str(folder / "state")}}
         progress = AttemptProgress(weights.revision, lambda event: None)
         with patch.object(SglangEngine, "start", _complains), pytest.raises(ConfigError) as caught:
-            await start_engine(Settings.model_validate(given), model, weights, progress)
+            await start_engine(read_table(Settings, given), model, weights, progress)
         return str(caught.value)
 
     return told

@@ -4,10 +4,10 @@ CONTRIBUTING.md walks through it. No list names it: tests hand it to a daemon.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.setting import Setting
+from hotreload.setting import setting
 from hotreload.types import Evidence
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ BLANK = Evidence("frozen", facts={"frozen_changed": None})
 class FrozenSettings:
     """Fields of config.json that stay as they are served."""
 
-    fields: Annotated[tuple[str, ...], Setting("Their names.", live=True)] = ()
+    fields: tuple[str, ...] = setting((), "Their names.", live=True)
 
 
 def _begin(given: "Given") -> "FeatureParts":

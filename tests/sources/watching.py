@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def directory(
 
 def taken(options: type, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that are such options, taken out of them; else what is usual."""
-    given = {**SourceSettings().model_dump(), **settings}
+    given = {**asdict(SourceSettings()), **settings}
     names = [field.name for field in fields(options) if field.name in given]
     for name in names:
         settings.pop(name, None)

@@ -95,8 +95,9 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
 
 def _print_settings(loaded: "Loaded", as_json: bool) -> None:
     from hotreload.settings.faults import mask
+    from hotreload.settings.tables import as_json as values_as_json
 
-    settings = mask("", loaded.settings.model_dump(mode="json"))
+    settings = mask("", values_as_json(loaded.settings))
     if as_json:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps(answer, indent=2))

@@ -132,7 +132,8 @@ def _ask_and_compare(
         from hotreload.library import FOR_ONE_CHECKPOINT, compare_once
     terms = FOR_ONE_CHECKPOINT
     if settings is not None:
-        terms = replace(terms, **settings.checks.model_dump(include=CHECKS_KEPT))
+        kept = {name: getattr(settings.checks, name) for name in CHECKS_KEPT}
+        terms = replace(terms, **kept)
     with redirect_stdout(sys.stderr), closing(Bar()) as bar:  # only the report goes to stdout
         comparing = compare_once(
             args.live,

@@ -8,8 +8,15 @@ from typing import Annotated, Any, Self, override
 from hotreload.behaviour import Question
 from hotreload.errors import ConfigError
 from hotreload.features.compare.corpus import UnfitCorpus, read_corpus
-from hotreload.setting import Setting, SettingsOfFeature
-from hotreload.settings.kinds import AtMost, Bounds, Deadline, NamedFile, PartOfAll
+from hotreload.setting import (
+    AtMost,
+    Bounds,
+    Deadline,
+    NamedFile,
+    PartOfAll,
+    SettingsOfFeature,
+    setting,
+)
 
 UNDECIDING_SECONDS = 2.0
 """The most time that a comparison by which nothing decides keeps new weights from going live.
@@ -29,74 +36,53 @@ class CompareLimits:
     but for those along answers where the live weights say nothing.
     """
 
-    min_agreement: Annotated[
-        PartOfAll | None,
-        Setting(
-            "The least part of an answer that must be equal, up to the first token that differs, "
-            "on average.",
-            live=True,
-            example=0.3,
-        ),
-    ] = None
-    max_kl: Annotated[
-        AtMost | None,
-        Setting(
-            "The largest mean Kullback-Leibler divergence of a token, in nats, along the live "
-            "weights' answers.",
-            live=True,
-            example=0.5,
-        ),
-    ] = None
-    max_kl_over_noise: Annotated[
-        AtMost | None,
-        Setting(
-            "The same, as a multiple of the live weights' divergence from themselves.",
-            live=True,
-            example=1000.0,
-        ),
-    ] = None
-    max_perplexity_ratio: Annotated[
-        AtMost | None,
-        Setting(
-            "How many times as much plain texts may surprise the new weights.",
-            live=True,
-            example=1.2,
-        ),
-    ] = None
-    max_length_ratio: Annotated[
-        AtMost | None,
-        Setting("How many times as long, or as short, answers may be.", live=True, example=2.0),
-    ] = None
-    min_accuracy: Annotated[
-        PartOfAll | None,
-        Setting(
-            "The least share of right answers to the corpus.",
-            live=True,
-            example=0.8,
-        ),
-    ] = None
-    min_change: Annotated[
-        AtMost | None,
-        Setting(
-            "The least mean divergence: less is probably a copy of the wrong folder.",
-            live=True,
-            example=1e-6,
-        ),
-    ] = None
-    max_heard_perplexity_ratio: Annotated[
-        AtMost | None,
-        Setting(
-            "The perplexity ratio along clients' answers, of 16 or more.", live=True, example=1.5
-        ),
-    ] = None
-    min_heard_same_top: Annotated[
-        PartOfAll | None,
-        Setting(
-            "The least share of their places where both expect the same token.",
-            live=True,
-            example=0.5,
-        ),
-    ] = None
+    min_agreement: PartOfAll | None = setting(
+        None,
+        "The least part of an answer that must be equal, up to the first token that differs, on "
+        "average.",
+        live=True,
+        example=0.3,
+    )
+    max_kl: AtMost | None = setting(
+        None,
+        "The largest mean Kullback-Leibler divergence of a token, in nats, along the live "
+        "weights' answers.",
+        live=True,
+        example=0.5,
+    )
+    max_kl_over_noise: AtMost | None = setting(
+        None,
+        "The same, as a multiple of the live weights' divergence from themselves.",
+        live=True,
+        example=1000.0,
+    )
+    max_perplexity_ratio: AtMost | None = setting(
+        None,
+        "How many times as much plain texts may surprise the new weights.",
+        live=True,
+        example=1.2,
+    )
+    max_length_ratio: AtMost | None = setting(
+        None, "How many times as long, or as short, answers may be.", live=True, example=2.0
+    )
+    min_accuracy: PartOfAll | None = setting(
+        None, "The least share of right answers to the corpus.", live=True, example=0.8
+    )
+    min_change: AtMost | None = setting(
+        None,
+        "The least mean divergence: less is probably a copy of the wrong folder.",
+        live=True,
+        example=1e-6,
+    )
+    max_heard_perplexity_ratio: AtMost | None = setting(
+        None, "The perplexity ratio along clients' answers, of 16 or more.", live=True, example=1.5
+    )
+    min_heard_same_top: PartOfAll | None = setting(
+        None,
+        "The least share of their places where both expect the same token.",
+        live=True,
+        example=0.5,
+    )
 
     @property
     def are_any(self) -> bool:
@@ -117,50 +103,38 @@ class CompareSettings(SettingsOfFeature):
     and the history shows how they differ once that is known.
     """
 
-    report: Annotated[
-        bool,
-        Setting(
-            "Whether to compare new weights with the live ones. Engines that can only drain, and "
-            "several hosts, do not.",
-            was="behaviour.report",
-        ),
-    ] = True
-    time: Annotated[
-        Deadline,
-        Setting(
-            "How long it may take with limits; then the checkpoint is postponed. Without limits "
-            "the next checkpoint ends it; if swaps drain it takes 2 s at most.",
-            live=True,
-            was="behaviour.time",
-        ),
-    ] = 40.0
-    corpus: Annotated[
-        NamedFile | None,
-        Setting(
-            "File of your own questions: a JSON object a line, with prompt or messages, "
-            "max_tokens, and answer, contains or matches. Read again with the settings.",
-            live=True,
-            example="/etc/hotreload/prompts.jsonl",
-            was="behaviour.corpus",
-        ),
-    ] = None
-    mirror: Annotated[
-        PartOfAll,
-        Setting(
-            "The share of requests, of those that end while a checkpoint waits, to compare by, "
-            "too.",
-            was="behaviour.mirror",
-        ),
-    ] = 0.0
-    replay: Annotated[
-        int,
-        Bounds(least=0, most=1000, is_strict=True),
-        Setting(
-            "How many of the last requests to keep in memory, and to compare by, too.",
-            was="behaviour.replay",
-        ),
-    ] = 0
-    limits: Annotated[CompareLimits, Setting(was="behaviour.limits")] = CompareLimits()
+    report: bool = setting(
+        True,
+        "Whether to compare new weights with the live ones. Engines that can only drain, and "
+        "several hosts, do not.",
+        was="behaviour.report",
+    )
+    time: Deadline = setting(
+        40.0,
+        "How long it may take with limits; then the checkpoint is postponed. Without limits the "
+        "next checkpoint ends it; if swaps drain it takes 2 s at most.",
+        live=True,
+        was="behaviour.time",
+    )
+    corpus: NamedFile | None = setting(
+        None,
+        "File of your own questions: a JSON object a line, with prompt or messages, max_tokens, "
+        "and answer, contains or matches. Read again with the settings.",
+        live=True,
+        example="/etc/hotreload/prompts.jsonl",
+        was="behaviour.corpus",
+    )
+    mirror: PartOfAll = setting(
+        0.0,
+        "The share of requests, of those that end while a checkpoint waits, to compare by, too.",
+        was="behaviour.mirror",
+    )
+    replay: Annotated[int, Bounds(least=0, most=1000, is_strict=True)] = setting(
+        0,
+        "How many of the last requests to keep in memory, and to compare by, too.",
+        was="behaviour.replay",
+    )
+    limits: CompareLimits = setting(CompareLimits(), was="behaviour.limits")
 
     def __post_init__(self) -> None:
         """ValueError says which settings contradict each other."""

@@ -15,8 +15,9 @@ from hotreload.life.start.model_files import digests_of_side_files
 from hotreload.observe.metrics import version_of
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import mask
-from hotreload.settings.live_changes import ALIKE
+from hotreload.settings.live_changes import list_judging
 from hotreload.settings.sections import Settings
+from hotreload.settings.tables import as_json
 from hotreload.threads import in_thread
 
 PACKAGES = ("sglang-jax", "jax", "jaxlib", "transformers")
@@ -82,8 +83,8 @@ def _secret(file: Path | None) -> Iterator[tuple[str, str]]:
 
 def _judging_settings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield the settings that decide whether a checkpoint is good."""
-    data = settings.model_dump(mode="json")
-    for name in sorted(ALIKE - {"probe"}):
+    data = as_json(settings)
+    for name in sorted(list_judging(type(settings)) - {"probe"}):
         section, key = name.split(".")
         yield f"[{section}] {key}", json.dumps(data[section][key])
     yield "[[probe]]", _digest(json.dumps(data["probe"], sort_keys=True).encode())

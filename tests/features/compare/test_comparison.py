@@ -23,7 +23,7 @@ from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
-from hotreload.settings.kinds import NamedFile
+from hotreload.setting import NamedFile
 from hotreload.types import Attempt, Generation, Mode, Outcome, Phase, Reason, Revision, Staged
 from tests.core.overlapping import Overlapping
 from tests.evidence import in_json

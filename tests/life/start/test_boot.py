@@ -43,6 +43,7 @@ from hotreload.life.start.model_files import keep_model
 from hotreload.life.start.served_by import UNFIT_MODEL, served_from
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.settings.load import Settings
+from hotreload.settings.tables import read_table
 from hotreload.tiny import write_tiny
 from hotreload.troubles import OLDER_ANSWERS, PROBE_DOUBTED, WAITS_FOR_FILES
 from hotreload.types import (
@@ -185,7 +186,7 @@ class Machine(Starting):
         ledger.live = None  # of an earlier life
         source = FakeSource(Steps(), folder)
         source.known["step_2"] = Revision("newer", "step_2")
-        settings = Settings.model_validate({"engine": {"model": str(self.model)}})
+        settings = read_table(Settings, {"engine": {"model": str(self.model)}})
         super().__init__(settings, ledger, source)
         self.unfit: set[str] = set()
 
@@ -396,7 +397,7 @@ async def test_what_was_damaged_here_is_fetched_again_before_anything_else(
 
 async def test_a_source_that_does_not_come_to_an_end_is_given_up(machine: Machine) -> None:
     settings = {"engine": {"model": machine.model}, "reload": {"fetch_timeout": 0.01}}
-    machine.settings = Settings.model_validate(settings)
+    machine.settings = read_table(Settings, settings)
     machine.forget()
     machine.source.steps.faults["fetch"] = HANG
     assert await machine.first() == "model"
@@ -428,7 +429,7 @@ class OnlyHub(Starting):
         }
         cache = folder / "cache"
         source = hub_source(hub, cache, kept=lambda: ledger.worth_keeping, poll=0.05)
-        super().__init__(Settings.model_validate(settings), ledger, source)
+        super().__init__(read_table(Settings, settings), ledger, source)
         self.has_waited = asyncio.Event()
 
     async def check(self, revision: Revision, path: Path) -> Checkpoint:
@@ -516,7 +517,7 @@ async def test_without_a_model_what_the_last_good_generation_was_served_with_is_
     write_tiny(tmp_path / "step_1", "served by step 1")
     state = tmp_path / "state"
     only_hub = {"source": {"kind": "huggingface", "repo": REPO}}
-    machine.settings = Settings.model_validate({**only_hub, "state": {"directory": str(state)}})
+    machine.settings = read_table(Settings, {**only_hub, "state": {"directory": str(state)}})
     await machine.run()
     assert machine.models == [tmp_path / "step_1"]
     await keep_model(machine.model, state, is_configured=False)
@@ -663,7 +664,7 @@ async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing
     point = tmp_path / "checkpoints"
     point.mkdir()
     raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}
-    machine.settings = Settings.model_validate(raw)
+    machine.settings = read_table(Settings, raw)
     machine.forget()
     machine.unfit = {"step_2", machine.model.name}
     starting = asyncio.create_task(machine.run())
@@ -799,7 +800,7 @@ def live_before(machine: Machine, *names: str) -> None:
 
 def set_engine(machine: Machine, **engine: str) -> None:
     raw = {"engine": {"model": str(machine.model), **engine}}
-    machine.settings = Settings.model_validate(raw)
+    machine.settings = read_table(Settings, raw)
 
 
 def put(machine: Machine, name: str) -> None:

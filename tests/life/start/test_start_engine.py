@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.life.start import start_engine as starting
 from hotreload.life.start.start_engine import TRUST, engine_options, start_engine
 from hotreload.settings.load import Settings
+from hotreload.settings.tables import read_table
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, HowFar, Phase, Revision
 from tests.nobody import as_nobody
@@ -56,7 +57,7 @@ def begun(publish: Publish = lambda event: None) -> AttemptProgress:
 
 def settings_with(state: Path, model: Path) -> Settings:
     given = {"engine": {"model": str(model), "warm_batches": 0}, "state": {"directory": str(state)}}
-    return Settings.model_validate(given)
+    return read_table(Settings, given)
 
 
 async def test_a_file_of_the_model_that_may_not_be_read_is_a_setting_that_names_it(
@@ -91,7 +92,8 @@ async def test_each_setting_of_the_engine_reaches_it(tmp_path: Path) -> None:
         return Started()
 
     engine = {"device": "cpu", "tp": 2, "dtype": "float32", "args": {"max_total_tokens": 64}}
-    settings = Settings.model_validate(
+    settings = read_table(
+        Settings,
         {
             "engine": {"model": str(tmp_path), "warm_batches": 0, **engine},
             "checks": {"max_drift": 7.0},
@@ -99,7 +101,7 @@ async def test_each_setting_of_the_engine_reaches_it(tmp_path: Path) -> None:
             "server": {"tool_call_parser": "mimo"},
             "probe": [{"prompt": "Who?", "contains": "me"}],
             "state": {"directory": str(tmp_path / "state")},
-        }
+        },
     )
     started: Any = await start_engine(settings, tmp_path, None, begun(), make)
     assert started.is_kept_to_compiled  # until `compile_behind` ends
@@ -126,7 +128,7 @@ def test_programs_are_kept_unless_jax_was_told_where(
 ) -> None:
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", told_to_jax)
     engine = {"compile_cache": chosen} if chosen else {}
-    settings = Settings.model_validate({"engine": engine, "state": {"directory": "/state"}})
+    settings = read_table(Settings, {"engine": engine, "state": {"directory": "/state"}})
     assert engine_options(settings, Path("/model")).compile_cache == kept
 
 
@@ -196,8 +198,8 @@ async def test_where_our_own_loader_is_trusted_no_weights_are_copied(
     (tmp_path / "state" / TRUST).write_text("as it was")
     await start_engine(settings, model, weights, begun(copies.told.append))
     assert copies.found == [(True, None), (False, ("as it was", weights))]
-    engine = settings.engine.model_copy(update={"loader": "upstream"})
-    upstreams = settings.model_copy(update={"engine": engine})
+    engine = replace(settings.engine, loader="upstream")
+    upstreams = replace(settings, engine=engine)
     await start_engine(upstreams, model, weights, begun())
     assert copies.found[2:] == [(True, None)]
 

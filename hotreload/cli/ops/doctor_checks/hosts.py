@@ -18,7 +18,7 @@ from hotreload.facts import holders
 from hotreload.hosts.life.agreement import find_differences, list_facts
 from hotreload.hosts.life.rank_group import ranks_of
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.settings.kinds import ports_of_a_meeting
+from hotreload.setting import ports_of_a_meeting
 
 REACH_SECONDS = 3.0
 KNOCK_SECONDS = 0.2

@@ -14,7 +14,7 @@ from hotreload.errors import HotReloadError
 from hotreload.facts import holders
 from hotreload.facts.mount_table import mount_of
 from hotreload.life.saved import state_lock
-from hotreload.settings.kinds import is_local
+from hotreload.setting import is_local
 from hotreload.sources.alarm import remote_file_system
 
 FORGETFUL = ("tmpfs", "ramfs")
