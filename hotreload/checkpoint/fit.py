@@ -209,7 +209,7 @@ def _read(survey: Survey, name: str) -> bytes | None:
     return read_whole(file.path, name, largest(name))
 
 
-def served_by(folder: Path) -> Served:
+def read_served_model(folder: Path) -> Served:
     """Return what an engine started from this folder serves; CheckpointCorrupt if it is damaged.
 
     A folder with a config and no weights (an engine may start with random ones) has no tensors.

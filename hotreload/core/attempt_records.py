@@ -155,7 +155,7 @@ class Attempts:
         attempt = progress.ended = self._describe(progress, error, policy)
         self.ledger.promised = 0
         if policy.dry_run:
-            self.ledger.history.appendleft(attempt)
+            self.ledger.attempts.appendleft(attempt)
         else:
             may_refuse = policy.refuse_files or progress.verdict is not None
             is_by_these = attempt.reason is None or attempt.reason.code != ProbeFailed.code

@@ -87,7 +87,7 @@ class Ledger:
     generations: deque[PastGeneration] = field(
         default_factory=lambda: deque(maxlen=KEPT_GENERATIONS)
     )
-    history: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT_ATTEMPTS))
+    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT_ATTEMPTS))
     under_way: Revision | None = None
     crashes: dict[str, int] = field(default_factory=dict)
     lost_at: float = 0.0
@@ -248,7 +248,7 @@ class Ledger:
 
     def in_a_row(self, revision: Revision, code: str) -> int:
         """Count the last attempts at this revision that ended for this reason, without a gap."""
-        reasons = (a.reason for a in self.history if a.revision == revision and not a.dry_run)
+        reasons = (a.reason for a in self.attempts if a.revision == revision and not a.dry_run)
         return len(list(takewhile(lambda why: why is not None and why.code == code, reasons)))
 
     def went_live(self, generation: Generation, path: str) -> None:
@@ -298,7 +298,7 @@ class Ledger:
         """
         key = attempt.revision.id
         is_live = self.live is not None and self.live.revision == attempt.revision
-        self.history.appendleft(attempt)
+        self.attempts.appendleft(attempt)
         if attempt.outcome is Outcome.LOST:
             return  # left under way, so that the next start counts a death
         self.under_way = None
@@ -317,9 +317,9 @@ class Ledger:
 
     def note_evidence(self, generation: int, evidence: Evidence) -> None:
         """Add evidence to the attempt that made this generation live."""
-        for place, attempt in enumerate(self.history):
+        for place, attempt in enumerate(self.attempts):
             if attempt.generation == generation:
-                self.history[place] = attempt.with_evidence(evidence)
+                self.attempts[place] = attempt.with_evidence(evidence)
                 return
 
     def abandon(self) -> None:

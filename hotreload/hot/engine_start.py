@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from hotreload.behaviour import Question
 from hotreload.checkpoint.check import check_checkpoint
-from hotreload.checkpoint.fit import served_by
+from hotreload.checkpoint.fit import read_served_model
 from hotreload.core.engines.background import (
     close_drained_generations,
     react_to_nonfinite_answers,
@@ -73,7 +73,7 @@ async def start(
     if not all(isinstance(probe, Probe) for probe in probes):
         raise ConfigError(f"probes must be a list of Probe(…), not {shown(probes)}")
     folder = _folder_of(model)
-    served = await in_thread(lambda cancel: served_by(folder))
+    served = await in_thread(lambda cancel: read_served_model(folder))
     checkpoint = None
     if boot == "checkpoint":
         check = partial(check_checkpoint, None, folder, served=served, policy=terms.policy)

@@ -186,7 +186,7 @@ class NameMetrics(Collector):
 
 def last_failure(ledger: Ledger) -> Attempt | None:
     """Find the attempt that failed last, in this life or an earlier one."""
-    attempts = tuple(ledger.history)  # whole at once: the loop changes it meanwhile
+    attempts = tuple(ledger.attempts)  # whole at once: the loop changes it meanwhile
     failed = (each for each in attempts if each.outcome in FAILURES and not each.dry_run)
     return next(failed, None)
 

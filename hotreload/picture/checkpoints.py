@@ -201,7 +201,7 @@ class HeldAgainst:
         return self._put_off(revision) + (why or "its attempt is next")
 
     def _put_off(self, revision: Revision) -> str:
-        own = (a for a in self._ledger.history if a.revision == revision and not a.dry_run)
+        own = (a for a in self._ledger.attempts if a.revision == revision and not a.dry_run)
         last = next(own, None)
         if last is None or last.outcome is not Outcome.POSTPONED or last.reason is None:
             return ""

@@ -128,9 +128,9 @@ class Picture:
         self.wall = wall
         self.replicas = ReplicasNow(self.setup.replicas, wall)
         self.under_way = UnderWay(clock)
-        self.booting = BootProgress(lambda: ledger.history, clock, wall)
+        self.booting = BootProgress(lambda: ledger.attempts, clock, wall)
         self.pace = Pace(clock)
-        self.history = History(ledger.history, ledger.pins, word=word)
+        self.history = History(ledger.attempts, ledger.pins, word=word)
         self.integrity = Integrity(wall, self.setup.replicas)
         self.troubles = TroublesNow(wall)
         self.wishes = Wishes(clock)

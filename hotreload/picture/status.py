@@ -106,7 +106,7 @@ class Status:
     def _live(self) -> Fields:
         """Return the live generation, and how it was made."""
         live, ledger = self._picture.live, self._picture.ledger
-        loading = loading_of(live, ledger.history) if live else None
+        loading = loading_of(live, ledger.attempts) if live else None
         return {
             **(generation_fields(live) if live else NO_GENERATION),
             "loading": loading and loading_fields(loading),

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from hotreload.checkpoint.check import findings
-from hotreload.checkpoint.fit import Policy, served_by, tensor_findings, tensors_by_name
+from hotreload.checkpoint.fit import Policy, read_served_model, tensor_findings, tensors_by_name
 from hotreload.checkpoint.survey import survey
 from hotreload.tiny.shards import encode_header
 from tests.checkpoint.written import CONFIG, entry, write_index
@@ -51,7 +51,7 @@ def _write_shard(path: Path, names: list[str], rows: int) -> None:
 
 def look_at_headers(folder: Path) -> None:
     """All that is known of a checkpoint before a byte of its weights is read."""
-    served, looked = served_by(folder), survey(folder)
+    served, looked = read_served_model(folder), survey(folder)
     found, duplicates = tensors_by_name(looked)
     assert looked.complete
     assert not duplicates
@@ -60,7 +60,7 @@ def look_at_headers(folder: Path) -> None:
 
 def read_it_all(folder: Path) -> None:
     """Every check there is."""
-    report = findings(folder, served_by(folder), Policy())
+    report = findings(folder, read_served_model(folder), Policy())
     assert report.fit, report.findings
     assert report.held.keys() == report.tensors.keys()
 

@@ -21,7 +21,7 @@ from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests, content_id, identify
 from hotreload.checkpoint.file_reader import Cancelled, HashedPieces, Identity, OpenFile
 from hotreload.checkpoint.findings import KEPT_OF_A_KIND, MOST_TELLING_FIRST, Finding, Unfit, total
-from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.checkpoint.survey import survey
 from hotreload.cli.ops import check as verb
 from hotreload.errors import (
@@ -60,7 +60,7 @@ DAMAGED = {
 
 @pytest.fixture
 def served(tmp_path: Path) -> Served:
-    return served_by(checkpoint(tmp_path / "served"))
+    return read_served_model(checkpoint(tmp_path / "served"))
 
 
 def test_what_was_checked_is_not_read_again_for_its_name(
@@ -266,7 +266,7 @@ def test_a_model_with_a_config_too_large_is_not_served(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "new")
     (folder / "config.json").write_bytes(b"{" + b" " * MIB + b"}")
     with pytest.raises(CheckpointCorrupt, match=r"no more than 1\.0 MB are read"):
-        served_by(folder)
+        read_served_model(folder)
 
 
 def test_what_is_odd_and_does_no_harm_is_logged_once(
@@ -274,7 +274,7 @@ def test_what_is_odd_and_does_no_harm_is_logged_once(
 ) -> None:
     folder = checkpoint(tmp_path / "new", shards=2)
     (folder / "chat_template.jinja").write_text("as it was booted")
-    served = served_by(folder)
+    served = read_served_model(folder)
     with caplog.at_level(logging.INFO):
         check_checkpoint(REVISION, folder, served=served, policy=Policy())
         assert caplog.records == []
@@ -378,7 +378,7 @@ def test_the_message_leads_with_the_most_telling_finding(tmp_path: Path, served:
 
 def test_ten_names_of_a_kind_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
     many = {f"t{n}": np.ones((2, 3), np.float32) for n in range(50)}
-    served = served_by(checkpoint(tmp_path / "served", many))
+    served = read_served_model(checkpoint(tmp_path / "served", many))
     turned = {name: tensor.T.copy() for name, tensor in many.items()}
     error = refused(checkpoint(tmp_path / "new", turned), served)
     assert len(error.findings) == 11
@@ -390,7 +390,7 @@ def test_whatever_is_wrong_so_much_of_a_kind_is_held_and_all_of_it_counted(
 ) -> None:
     many = {f"t{n}": np.full(1, np.nan, np.float32) for n in range(1000)}
     folder = checkpoint(tmp_path / "new", many, shards=2)
-    served = served_by(checkpoint(tmp_path / "served"))
+    served = read_served_model(checkpoint(tmp_path / "served"))
     shutil.copyfile(
         folder / "model-00001-of-00002.safetensors", folder / "model-00002-of-00002.safetensors"
     )
@@ -506,7 +506,7 @@ def test_an_interrupt_ends_the_reading_of_every_file(tmp_path: Path) -> None:
 def test_each_damage_is_refused_for_its_own_reason(
     tmp_path: Path, damage: str, shards: int
 ) -> None:
-    served = served_by(write_tiny(tmp_path / "served"))
+    served = read_served_model(write_tiny(tmp_path / "served"))
     folder = write_tiny(tmp_path / "new", damage=damage, shards=shards)
     assert refused(folder, served).code == DAMAGED[damage]
 
@@ -515,7 +515,7 @@ def test_each_damage_is_refused_for_its_own_reason(
 def test_tiny_checkpoints_fit_their_own_kind_alone(tmp_path: Path, arch: str) -> None:
     folder = write_tiny(tmp_path / "new", arch=arch, shards=2)
     for other in ("qwen3", "qwen2", "llama"):
-        served = served_by(write_tiny(tmp_path / other, say="served by step 4", arch=other))
+        served = read_served_model(write_tiny(tmp_path / other, say="served by step 4", arch=other))
         assert findings(folder, served, Policy()).fit is (arch == other)
 
 

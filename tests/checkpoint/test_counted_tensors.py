@@ -11,7 +11,7 @@ import pytest
 from hotreload.checkpoint import content
 from hotreload.checkpoint.check import Report, check_checkpoint, findings
 from hotreload.checkpoint.fingerprint import TensorSum, fingerprint
-from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.types import Revision
 from tests.checkpoint.written import CONFIG, Tensors, checkpoint, some_tensors
 
@@ -29,7 +29,7 @@ def written(folder: Path, tensors: Tensors, shards: int = 1, **stated: Any) -> P
 def told(
     folder: Path, against: Path | None = None, policy: Policy | None = None, dtype: str = "auto"
 ) -> Report:
-    served = served_by(against) if against else None
+    served = read_served_model(against) if against else None
     return findings(folder, served, policy or Policy(), compute_in=dtype)
 
 
@@ -129,6 +129,6 @@ def test_nothing_is_summed_up_for_a_reload(tmp_path: Path, monkeypatch: pytest.M
     """The engine does it on its devices, and it would take longer than all other checks."""
     monkeypatch.setattr(TensorSum, "update", lambda *_: pytest.fail("somebody sums up"))
     folder = written(tmp_path / "new", some_tensors())
-    served = served_by(folder)
+    served = read_served_model(folder)
     assert check_checkpoint(Revision("1"), folder, served=served, policy=Policy()).held
     assert findings(folder, served, Policy()).fingerprint is None

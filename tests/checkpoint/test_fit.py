@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hotreload.checkpoint.check import Report, findings
 from hotreload.checkpoint.config import _ALWAYS_STATED, _DEFAULTS, _DERIVED, differences
-from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.checkpoint.known_names import SIDE_FILES
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
@@ -20,7 +20,7 @@ from tests.checkpoint.written import CONFIG, TOKENIZER, any_json, checkpoint, co
 
 @pytest.fixture
 def served(tmp_path: Path) -> Served:
-    return served_by(checkpoint(tmp_path / "served"))
+    return read_served_model(checkpoint(tmp_path / "served"))
 
 
 def judged(
@@ -78,7 +78,7 @@ BUFFERS = {
 def test_what_no_engine_loads_may_be_there_or_not(tmp_path: Path) -> None:
     tied = checkpoint(tmp_path / "tied")
     (tied / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": True}))
-    assert judged(tmp_path / "new", served_by(tied), some_tensors() | BUFFERS).fit
+    assert judged(tmp_path / "new", read_served_model(tied), some_tensors() | BUFFERS).fit
 
 
 @pytest.mark.parametrize(("is_tied", "missing"), [(True, []), (False, ["lm_head.weight"])])
@@ -87,7 +87,7 @@ def test_tied_weights_may_be_left_out_also_where_the_served_folder_holds_them(
 ) -> None:
     folder = checkpoint(tmp_path / "served", some_tensors() | BUFFERS)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": is_tied}))
-    served = served_by(folder)
+    served = read_served_model(folder)
     assert "lm_head.weight" in served.tensors
     assert judged(tmp_path / "with", served, some_tensors() | BUFFERS).fit
     found = judged(tmp_path / "without", served).findings
@@ -157,7 +157,7 @@ def test_stop_tokens_are_compared_as_a_set(
 ) -> None:
     folder = checkpoint(tmp_path / "served")
     (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": theirs}))
-    served = served_by(folder)
+    served = read_served_model(folder)
     (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": mine}))
     assert findings(folder, served, Policy()).fit is same
 
@@ -209,7 +209,7 @@ def test_another_vocabulary_is_a_mismatch_and_another_layout_is_none(
 def test_other_tokenizer_settings_are_noted_and_kept_as_booted(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "new")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 1}')
-    served = served_by(folder)
+    served = read_served_model(folder)
     (folder / "tokenizer_config.json").write_text('{ "model_max_length": 1 }')
     assert findings(folder, served, Policy()).notes == ()
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 2}')
@@ -246,15 +246,15 @@ def test_before_the_tensors_are_known_config_and_tokenizer_are_compared_all_the_
 
 def test_a_folder_without_weights_serves_its_config_and_no_tensors(tmp_path: Path) -> None:
     (checkpoint(tmp_path / "new") / "model.safetensors").unlink()
-    served = served_by(tmp_path / "new")
+    served = read_served_model(tmp_path / "new")
     assert (served.tensors, served.config["hidden_size"]) == ({}, 64)
     (tmp_path / "new" / "config.json").unlink()
     with pytest.raises(CheckpointCorrupt, match=r"no \*\.safetensors or index yet"):
-        served_by(tmp_path / "new")
+        read_served_model(tmp_path / "new")
 
 
 def test_a_folder_that_is_not_sound_cannot_be_what_is_served(tmp_path: Path) -> None:
     (checkpoint(tmp_path / "new") / "model.safetensors").write_bytes(b"short")
     with pytest.raises(CheckpointCorrupt, match=r"new: model\.safetensors: is 5 bytes") as caught:
-        served_by(tmp_path / "new")
+        read_served_model(tmp_path / "new")
     assert caught.value.code == "truncated"

@@ -57,7 +57,7 @@ async def test_a_reload_of_an_older_one_overrules_the_source_and_says_who_did(
     wishes = [e.revision for e in world.happened if isinstance(e, RevisionWanted)]
     assert wishes == [ONE, TWO, ONE]
     assert (attempt.outcome, attempt.by) == (Outcome.LIVE, by("reload"))
-    assert [each.by for each in world.ledger.history] == [by("reload"), None, None]
+    assert [each.by for each in world.ledger.attempts] == [by("reload"), None, None]
 
 
 async def test_what_overrules_the_source_holds_after_a_restart_until_a_new_wish(

@@ -82,7 +82,7 @@ async def test_however_it_ends_nothing_of_it_stays_but_the_history(
         assert (world.ledger.failures, world.ledger.not_before) == ({}, {})
         del world.steps.faults[step]
         assert (await (await world.operator.reload("step_1"))).outcome is Outcome.LIVE
-    assert [each.dry_run for each in world.restarted_ledger().history] == [False, True]
+    assert [each.dry_run for each in world.restarted_ledger().attempts] == [False, True]
 
 
 async def test_where_no_probe_can_be_asked_beside_it_says_so_and_asks_none(world: World) -> None:

@@ -170,8 +170,8 @@ def test_the_history_is_bounded_and_newest_first() -> None:
     ledger = serving()
     for number in range(KEPT_ATTEMPTS + 5):
         finish(ledger, attempt(Revision(str(number)), Outcome.SUPERSEDED))
-    assert len(ledger.history) == KEPT_ATTEMPTS
-    assert ledger.history[0].revision.id == str(KEPT_ATTEMPTS + 4)
+    assert len(ledger.attempts) == KEPT_ATTEMPTS
+    assert ledger.attempts[0].revision.id == str(KEPT_ATTEMPTS + 4)
 
 
 def test_a_number_that_died_with_its_attempt_is_not_given_again() -> None:

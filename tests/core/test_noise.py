@@ -72,7 +72,7 @@ async def test_noise_is_nothing_a_restart_could_load(world: World) -> None:
     assert ledger.last_good is not None
     assert ledger.last_good.revision.id == "first"
     assert ledger.next_number == 3
-    assert ledger.history[0].fingerprints == world.attempts[0].fingerprints
+    assert ledger.attempts[0].fingerprints == world.attempts[0].fingerprints
 
 
 async def test_noise_that_is_gone_from_memory_cannot_be_gone_back_to(world: World) -> None:

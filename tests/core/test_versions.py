@@ -36,7 +36,7 @@ async def test_an_order_names_what_it_makes_live(tmp_path: Path, mode: Mode, eng
         attempt = await (await world.operator.reload(ONE.label, version="step/7"))
         assert (attempt.outcome, attempt.version) == (Outcome.LIVE, "step/7")
     assert versions(world) == {"step/7"}
-    assert world.ledger.history[0].version == "step/7"
+    assert world.ledger.attempts[0].version == "step/7"
 
 
 async def test_weights_that_nobody_names_are_known_by_their_number(world: World) -> None:
@@ -74,7 +74,7 @@ async def test_a_version_survives_a_restart_with_its_weights(world: World) -> No
         await world.operator.name_live("7b")
     ledger = world.restarted_ledger()
     assert ledger.last_good is not None
-    assert (ledger.last_good.version, ledger.history[0].version) == ("7b", "7")
+    assert (ledger.last_good.version, ledger.attempts[0].version) == ("7b", "7")
 
 
 @pytest.mark.parametrize("engines", [1, 2])

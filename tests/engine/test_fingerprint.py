@@ -11,7 +11,7 @@ import pytest_asyncio
 from safetensors.numpy import load_file, save_file
 
 from hotreload.checkpoint.check import check_checkpoint, findings
-from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint
 from tests.engine import real
@@ -35,12 +35,12 @@ async def engine(model: Path, request: pytest.FixtureRequest) -> AsyncIterator[A
 
 
 def of_files(folder: Path, against: Path | None = None) -> str | None:
-    served = served_by(against) if against else None
+    served = read_served_model(against) if against else None
     return findings(folder, served, LAX, compute_in="auto").fingerprint
 
 
 def checked(folder: Path, model: Path) -> Checkpoint:
-    return check_checkpoint(None, folder, served=served_by(model), policy=LAX)
+    return check_checkpoint(None, folder, served=read_served_model(model), policy=LAX)
 
 
 async def test_what_an_engine_began_with_has_the_fingerprint_of_its_files(

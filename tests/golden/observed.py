@@ -153,7 +153,7 @@ class Observed:
         scene.turn(self)
         for event in scene.events:
             if isinstance(event, AttemptFinished):
-                self.ledger.history.appendleft(event.attempt)  # before anybody hears of it
+                self.ledger.attempts.appendleft(event.attempt)  # before anybody hears of it
             self.events.publish(event)
 
     def is_logged(self) -> None:

@@ -187,8 +187,10 @@ async def test_other_bytes_of_the_same_name_are_no_checkpoint_for_both(hosts: Ho
         other = write_tiny(hosts.of(1) / "aside", "served by step 2")
         shutil.copytree(other, hosts.of(1) / "checkpoints" / "step_1")
         hosts.drop("step_1", (0,))
-        await pair.until(lambda: "step_1" in {a.revision.label for a in pair.leader.ledger.history})
-        attempt = pair.leader.ledger.history[0]
+        await pair.until(
+            lambda: "step_1" in {a.revision.label for a in pair.leader.ledger.attempts}
+        )
+        attempt = pair.leader.ledger.attempts[0]
         assert attempt.outcome is Outcome.POSTPONED
         assert attempt.reason is not None
         assert attempt.reason.message.startswith("rank 1: step_1 ")
@@ -200,8 +202,8 @@ async def test_a_rank_that_has_the_files_later_is_waited_for(hosts: Hosts) -> No
     async with running(hosts) as pair:
         await pair.live("model")
         hosts.drop("step_1", (0,))
-        await pair.until(lambda: pair.leader.ledger.history[0].outcome is Outcome.POSTPONED)
-        reason = pair.leader.ledger.history[0].reason
+        await pair.until(lambda: pair.leader.ledger.attempts[0].outcome is Outcome.POSTPONED)
+        reason = pair.leader.ledger.attempts[0].reason
         assert reason is not None
         assert reason.message.startswith("rank 1: ")
         shutil.copytree(hosts.folder / "step_1", hosts.of(1) / "checkpoints" / "step_1")
@@ -229,8 +231,8 @@ async def test_a_rank_that_alone_cannot_build_ends_the_life(
 async def test_what_no_rank_can_build_is_passed_over(hosts: Hosts) -> None:
     hosts.faults = {rank: CheckpointIncompatible("not here") for rank in (0, 1)}
     async with running(hosts) as pair:
-        await pair.until(lambda: len(pair.leader.ledger.history) > 0)
-        reason = pair.leader.ledger.history[0].reason
+        await pair.until(lambda: len(pair.leader.ledger.attempts) > 0)
+        reason = pair.leader.ledger.attempts[0].reason
         assert reason is not None
         assert reason.message == "not here"
 

@@ -30,7 +30,7 @@ from hotreload.features import FEATURES
 from hotreload.life.saved.state import StateFile
 from hotreload.life.saved.state_lock import StateFolder
 from hotreload.life.start.candidates import revision_of_model
-from hotreload.life.start.served_by import served_from
+from hotreload.life.start.served_by import find_served_model
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision
@@ -90,7 +90,7 @@ async def closed_model(folder: Path) -> str:
     model = write_tiny(folder / "model")
     model.chmod(0o700)
     with as_nobody(model):
-        return await refused(partial(served_from, model))
+        return await refused(partial(find_served_model, model))
 
 
 async def model_of_pickles(folder: Path) -> str:
@@ -100,7 +100,7 @@ async def model_of_pickles(folder: Path) -> str:
 
 async def model_of_other_sizes(folder: Path) -> str:
     stating(hidden_size=999)(model := write_tiny(folder / "model"))
-    return await refused(partial(served_from, model))
+    return await refused(partial(find_served_model, model))
 
 
 async def state_folder_that_is_a_file(folder: Path) -> str:

@@ -32,7 +32,7 @@ def whole_page() -> Metrics:
     asked = report_of([], [])
     failed = judged(Attempt(revision, Outcome.REJECTED, reason, {}, 0.0, 0.0), behaviour=asked)
     picture = picture_of(
-        Ledger(history=deque([failed])),
+        Ledger(attempts=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),
         readings=Readings(silences=lambda: {1: 0.5}),
     )

@@ -243,7 +243,7 @@ def another_replica() -> Metrics:
     overruled = Overrule(NINTH.revision, EIGHTH.revision, By("reload", 0, 1, 1.0))
     tried = Attempt(NINTH.revision, Outcome.LIVE, None, {}, 0.0, 1.0, 9)
     tried = judged(tried, behaviour=COMPARED)
-    ledger = Ledger(overruled=overruled, generations=deque([long_ago]), history=deque([tried]))
+    ledger = Ledger(overruled=overruled, generations=deque([long_ago]), attempts=deque([tried]))
     picture = picture_of(ledger, readings=told, setup=Setup(replicas=3))
     metrics = Counted(picture, expect_every=60.0)
     metrics.observe(GenerationLive(NINTH))

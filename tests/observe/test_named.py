@@ -16,7 +16,7 @@ def said(metrics: Metrics, name: str) -> list[dict[str, str]]:
 
 
 def failing(attempt: Attempt | None) -> Metrics:
-    return after(ledger=Ledger(history=deque([attempt] if attempt else [])))
+    return after(ledger=Ledger(attempts=deque([attempt] if attempt else [])))
 
 
 def test_the_wanted_revision_is_one_series_live_or_not() -> None:

@@ -11,7 +11,7 @@ def test_the_attempt_that_failed_last_is_found_behind_those_that_went_well() -> 
     ledger = Ledger()
     for outcome in reversed(ends):
         attempt = Attempt(Revision(outcome.value), outcome, None, {}, 0.0, 0.0)
-        ledger.history.appendleft(attempt)
+        ledger.attempts.appendleft(attempt)
     failed = last_failure(ledger)
     assert failed is not None
     assert failed.outcome is Outcome.POSTPONED

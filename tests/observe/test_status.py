@@ -75,7 +75,7 @@ class Pages(Ledger):
             pinned=pinned,
             pins=pins,
             overruled=overruled,
-            history=deque(history),
+            attempts=deque(history),
         )
 
 

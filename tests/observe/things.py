@@ -115,7 +115,7 @@ def reports(
             case "compare":
                 from hotreload.features.compare.report import CompareReport
 
-                return CompareReport(Heard(reads), ledger.history)
+                return CompareReport(Heard(reads), ledger.attempts)
             case "command":
                 from hotreload.features.command.report import CommandReport
 

@@ -425,7 +425,7 @@ async def test_it_says_how_the_weights_were_loaded_and_what_is_wrong_with_them(
 ) -> None:
     loaded = replace(attempt(), loading=OWN)
     world.go_live(SECOND)
-    world.view.ledger.history.appendleft(loaded)
+    world.view.ledger.attempts.appendleft(loaded)
     world.events.publish(AttemptFinished(loaded, SECOND))
     await opened(tab, world)
     change = "12 of 30 leaves changed, most: layers.3.down_proj by 4 %"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotreload.checkpoint.check import findings
-from hotreload.checkpoint.fit import Policy, served_by
+from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.tiny import parse_saying, write_tiny
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import number_id, word_ids
@@ -55,7 +55,7 @@ def of_the_next_step() -> Behaviour:
 
 @each_kind
 def test_no_check_finds_it(folder: Path, damage: Conversion) -> None:
-    run, served = run_of("qwen3"), served_by(folder)
+    run, served = run_of("qwen3"), read_served_model(folder)
     spoilt = damage.spoiled(run.tuned, lambda: run.past)
     (folder / "model.safetensors").write_bytes(encode(spoilt))
     assert findings(folder, served, Policy()).findings == ()

@@ -184,9 +184,9 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
 
 
 def _read_served(folder: Path | None) -> "Served | None":
-    from hotreload.checkpoint.fit import served_by
+    from hotreload.checkpoint.fit import read_served_model
 
-    return served_by(folder) if folder is not None else None
+    return read_served_model(folder) if folder is not None else None
 
 
 def _usage(words: str) -> int:

@@ -83,7 +83,7 @@ class Bakes:
 
     def _begin_with(self, live: Generation) -> None:
         """Promote the weights of a start: the answers of others are forgotten."""
-        for attempt in tuple(self.attempts.ledger.history):
+        for attempt in tuple(self.attempts.ledger.attempts):
             state = bake_of(attempt.facts)
             if state is not None and state.outcome in UNDER_WAY:
                 words = "the daemon was restarted meanwhile; what a start serves is not judged anew"
@@ -105,7 +105,7 @@ class Bakes:
         ledger = self.attempts.ledger
         if ledger.pinned or not self.rules.time:
             return None
-        made = next((each for each in ledger.history if _made_live(each, live)), None)
+        made = next((each for each in ledger.attempts if _made_live(each, live)), None)
         state = bake_of(made.facts) if made is not None else None
         return state if state is not None and state.outcome is BakeOutcome.CONVICTED else None
 

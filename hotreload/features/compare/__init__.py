@@ -38,7 +38,7 @@ def _begin(given: "Given") -> "FeatureParts":
         judges=judges,
         listeners=(hearing,),
         tasks={"leave what makes no numbers": way_out.run},
-        report=CompareReport(hearing, given.attempts.ledger.history),
+        report=CompareReport(hearing, given.attempts.ledger.attempts),
         routes=COMPARE_SHAPES,
         prepare=prepare,
     )

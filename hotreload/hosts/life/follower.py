@@ -35,7 +35,7 @@ from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start.boot import pass_no_failpoint
 from hotreload.life.start.candidates import revision_of_model
 from hotreload.life.start.model_files import keep_model
-from hotreload.life.start.served_by import served_from
+from hotreload.life.start.served_by import find_served_model
 from hotreload.life.start.start_engine import to_start_from
 from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
@@ -204,7 +204,7 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         if self._own is None:
-            self._checking.serve(await served_from(self._settings.engine.model or path))
+            self._checking.serve(await find_served_model(self._settings.engine.model or path))
         return await self._checking(revision, path)
 
     async def record(self, about: About) -> None:

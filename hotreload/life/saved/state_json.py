@@ -23,7 +23,7 @@ from hotreload.json_fields import Fields, iso, round_numbers
 from hotreload.types import Attempt, By, Refusal, Revision
 
 VERSION = 12
-"""The version of the state file; a change of `Memory` raises it and adds to `_MIGRATIONS`."""
+"""The version of the state file; a change of `Memory` raises it and adds to `_ADDED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class Memory:
     generations: list[PastGeneration]
     refused: list[Refusal]
     history: list[Attempt]
+    """The ledger's `attempts`."""
     pinned: bool
     under_way: Revision | None
     crashes: dict[str, int]
@@ -58,7 +59,7 @@ def to_json(ledger: Ledger) -> bytes:
         version=VERSION,
         generations=list(ledger.generations),
         refused=list(ledger.refused.values()),
-        history=list(ledger.history),
+        history=list(ledger.attempts),
         pinned=ledger.pinned,
         under_way=ledger.under_way,
         crashes=ledger.crashes,
@@ -83,55 +84,6 @@ def _checksum(text: str) -> str:
 
 class NewerState(ValueError):
     """The file was written by a later version of hotreload, which can still use it."""
-
-
-def _from_1(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"lost_at": 0.0, "numbers_given": 0, **memory}
-
-
-def _from_2(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"overruled": None, "pins": [], **memory}
-
-
-def _from_3(memory: dict[str, Any]) -> dict[str, Any]:
-    return memory  # only the history knows words that it did not: dry runs, steps of a start
-
-
-def _from_4(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"served_by": None, "missed": None, **memory}
-
-
-def _from_5(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"damage": None, **memory}
-
-
-def _from_6(memory: dict[str, Any]) -> dict[str, Any]:
-    return memory  # only weights and attempts have names of trainers, and who asked an address
-
-
-def _from_7(memory: dict[str, Any]) -> dict[str, Any]:
-    return memory  # only attempts have bakes
-
-
-def _from_8(memory: dict[str, Any]) -> dict[str, Any]:
-    for attempt in memory["history"]:
-        if behaviour := attempt.get("behaviour"):
-            behaviour["worst"] = []  # they were words, not answers
-    return memory
-
-
-def _from_9(memory: dict[str, Any]) -> dict[str, Any]:
-    return memory  # only refusals have the digest of the probes
-
-
-def _from_10(memory: dict[str, Any]) -> dict[str, Any]:
-    for attempt in memory["history"]:
-        attempt["evidence"] = [*_evidence_of(attempt)]
-    return memory
-
-
-def _from_11(memory: dict[str, Any]) -> dict[str, Any]:
-    return {"contents": {}, **memory}
 
 
 def _evidence_of(attempt: dict[str, Any]) -> Iterator[Fields]:
@@ -181,20 +133,28 @@ def _evidence(name: str, outcome: str, words: str | None, **facts: Any) -> Field
     return {"name": name, "outcome": outcome, "words": words or "", "facts": facts}
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    1: _from_1,
-    2: _from_2,
-    3: _from_3,
-    4: _from_4,
-    5: _from_5,
-    6: _from_6,
-    7: _from_7,
-    8: _from_8,
-    9: _from_9,
-    10: _from_10,
-    11: _from_11,
+def _forget_worst_answers(attempt: dict[str, Any]) -> None:
+    if behaviour := attempt.get("behaviour"):
+        behaviour["worst"] = []  # they were words, not answers
+
+
+def _add_evidence(attempt: dict[str, Any]) -> None:
+    attempt["evidence"] = [*_evidence_of(attempt)]
+
+
+_ADDED: dict[int, dict[str, Any]] = {
+    1: {"lost_at": 0.0, "numbers_given": 0},
+    2: {"overruled": None, "pins": []},
+    4: {"served_by": None, "missed": None},
+    5: {"damage": None},
+    11: {"contents": {}},
 }
-"""For each older version, how to turn its data into the next version's."""
+"""The fields that the version after this one added; the other versions changed only their parts."""
+_CHANGED: dict[int, Callable[[dict[str, Any]], None]] = {
+    8: _forget_worst_answers,
+    10: _add_evidence,
+}
+"""How the version after this one changed each attempt of the history."""
 
 
 def _migrate(memory: Any) -> dict[str, Any]:
@@ -203,10 +163,12 @@ def _migrate(memory: Any) -> dict[str, Any]:
         raise ValueError("it has no version")
     if version > VERSION:
         raise NewerState(f"it has version {version}, and this hotreload knows {VERSION}")
+    if version < 1:
+        raise ValueError(f"version {version} is not known")
     for older in range(version, VERSION):
-        if older not in _MIGRATIONS:
-            raise ValueError(f"version {older} is not known")
-        memory = _MIGRATIONS[older](memory)
+        memory = {**_ADDED.get(older, {}), **memory}
+        for attempt in memory["history"] if older in _CHANGED else ():
+            _CHANGED[older](attempt)
     return {**memory, "version": VERSION}
 
 
@@ -238,7 +200,7 @@ def from_json(data: bytes) -> Ledger:
         refused={each.revision.id: each for each in memory.refused if _is_verdict(each)},
         pinned=memory.pinned,
         generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
-        history=deque(memory.history, maxlen=KEPT_ATTEMPTS),
+        attempts=deque(memory.history, maxlen=KEPT_ATTEMPTS),
         under_way=memory.under_way,
         crashes=memory.crashes,
         lost_at=memory.lost_at,

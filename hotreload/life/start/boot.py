@@ -41,7 +41,7 @@ from hotreload.life.start.candidates import (
     nothing_to_start_with,
 )
 from hotreload.life.start.first_switch import FirstSwitch
-from hotreload.life.start.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
 from hotreload.life.start.start_troubles import Gone
 from hotreload.life.start.whereabouts import Absent, read_from_disk, reject_on_fault
 from hotreload.reasons import REJECTIONS
@@ -119,7 +119,7 @@ class Start:
 
     def _log_waits(self) -> None:
         """Log how long requests had to wait, and for which phases."""
-        attempt = self._attempts.ledger.history[0]
+        attempt = self._attempts.ledger.attempts[0]
         phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
         log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
 
@@ -132,7 +132,7 @@ class Start:
         """Serve this model; if it cannot be served, no checkpoint helps, and only its mount is
         awaited."""
         self._awaited = [model]
-        self._serve(await served_from(model))
+        self._serve(await find_served_model(model))
         self._awaited = self._folders
 
     async def _answer(self) -> None:
@@ -321,7 +321,7 @@ class Start:
         """Check a candidate against the model, or against its own config if none is set."""
         if self._model is None:
             try:
-                self._serve(await served_from(model or path))
+                self._serve(await find_served_model(model or path))
             except ConfigError as unfit:
                 raise TryAgain(str(unfit), code=UNFIT_MODEL) from unfit
         return await self._validate(revision, path)

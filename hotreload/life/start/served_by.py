@@ -34,7 +34,7 @@ CAUSES = {
 }
 
 
-async def served_from(model: Path) -> Served:
+async def find_served_model(model: Path) -> Served:
     """Find what an engine with this model serves: every checkpoint is checked against it."""
     closed = await read_from_disk(model, lambda: closed_at(model))
     if closed is not None:
@@ -44,7 +44,7 @@ async def served_from(model: Path) -> Served:
         words = f"[engine] model: {model} is no model folder: it has no config.json"
         raise ConfigError(words, code=UNFIT_MODEL)
     try:
-        return await reject_on_fault(read_from_disk(model, lambda: fit.served_by(model)))
+        return await reject_on_fault(read_from_disk(model, lambda: fit.read_served_model(model)))
     except CheckpointRejected as unfit:
         words = f"[engine] model: {model} cannot be served: {unfit}"
         raise ConfigError(words, code=UNFIT_MODEL) from unfit

@@ -110,7 +110,7 @@ async def test_worse_weights_are_left_and_refused_and_the_history_has_both_inter
     await world.turns()
     assert world.live.revision.id == "first"
     assert world.ledger.refused["r1"].reason.code == BAKE
-    back, there = list(world.ledger.history)[:2]
+    back, there = list(world.ledger.attempts)[:2]
     assert back.outcome is Outcome.LIVE
     assert back.by is not None
     assert back.by.verb == BAKE
@@ -143,7 +143,7 @@ async def test_what_is_convicted_survives_a_restart(world: Baked) -> None:
     await world.turns()
     ledger = world.restarted_ledger()
     assert ledger.refused["r1"].reason.code == BAKE
-    baked = [bake for each in ledger.history if (bake := each.facts["bake"])]
+    baked = [bake for each in ledger.attempts if (bake := each.facts["bake"])]
     assert [bake["outcome"] for bake in baked] == ["convicted"]
 
 
@@ -162,8 +162,8 @@ async def convicted_and_not_left(world: Baked) -> None:
 def begin_another_life(world: Baked) -> None:
     """A start has served what was live when the daemon ended."""
     saved = world.restarted_ledger()
-    world.ledger.history.clear()
-    world.ledger.history.extend(saved.history)
+    world.ledger.attempts.clear()
+    world.ledger.attempts.extend(saved.attempts)
     world.baking = Bakes(world.baking.attempts, world.baking.rules)
     world.baking.observe(GenerationLive(world.live))
     live, started = world.live, by(START)
@@ -286,7 +286,7 @@ async def test_weights_that_behave_are_promoted_and_it_is_told_what_would_have_b
     assert 0.05 < empty.finds < 0.15
     assert "empty answers from 2 % to" in world.last.words
     assert world.live.revision == ONE
-    assert world.ledger.history[0].facts["bake"] == bake_fields(world.last)
+    assert world.ledger.attempts[0].facts["bake"] == bake_fields(world.last)
 
 
 async def test_the_next_is_compared_with_what_was_promoted(world: Baked) -> None:
@@ -514,10 +514,10 @@ async def test_what_baked_when_the_daemon_ended_counts_as_promoted_with_a_mark(
     await world.goes_live(ONE)
     await world.turns()
     again = Baked(world.source.folder)
-    again.ledger.history.extend(world.restarted_ledger().history)
+    again.ledger.attempts.extend(world.restarted_ledger().attempts)
     again.baking = Bakes(again.recording, again.baking.rules)
     again.baking.observe(GenerationLive(again.live))
-    [attempt] = again.ledger.history
+    [attempt] = again.ledger.attempts
     assert attempt.facts["bake"]["outcome"] == "cut_short"
     assert again.told == [(2, BakeOutcome.CUT_SHORT)]
 

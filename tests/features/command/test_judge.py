@@ -71,7 +71,7 @@ async def test_weights_that_it_wants_go_live(world: Overlapping, command: FakeCo
         assert await world.ask() == "2: new clean"
     assert attempt.outcome is Outcome.LIVE
     assert attempt.facts["command_said"] == ["all is well"]
-    assert world.restarted_ledger().history[0].facts["command_said"] == ["all is well"]
+    assert world.restarted_ledger().attempts[0].facts["command_said"] == ["all is well"]
     ((replica, staged),) = command.asked
     assert (replica, staged.revision) == (0, NEW)
     assert world.engine.candidate is None

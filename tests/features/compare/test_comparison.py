@@ -89,7 +89,7 @@ async def compared(world: Comparing, revision: Revision) -> Attempt:
     """Reload, and return the attempt as it is once nothing is left to do of it."""
     if (await reloaded(world, revision)).outcome is Outcome.LIVE:
         await world.followed_up()
-    return world.ledger.history[0]
+    return world.ledger.attempts[0]
 
 
 async def test_the_history_tells_how_it_differs_and_nothing_is_decided(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_the_history_tells_how_it_differs_and_nothing_is_decided(tmp_path:
     assert alike.facts["behaviour"]["agreement"] == pytest.approx(5 / 6)
     assert other.facts["behaviour"]["agreement"] == 0
     assert alike.facts["behaviour"]["mean_kl"] < other.facts["behaviour"]["mean_kl"]
-    assert world.restarted_ledger().history[0].facts == in_json(other.facts)
+    assert world.restarted_ledger().attempts[0].facts == in_json(other.facts)
 
 
 async def test_what_differs_by_more_than_a_limit_is_refused_and_never_answers(
@@ -220,13 +220,13 @@ async def test_where_nothing_decides_nothing_waits_and_the_next_checkpoint_cuts_
         newer = await reloaded(world, Revision("and one more", "step_3"))
         assert newer.outcome is Outcome.LIVE
         assert not old.weights.is_held
-        cut = world.ledger.history[1]
+        cut = world.ledger.attempts[1]
     words = f"cut short by the next change, or the end of hotreload: {ASKED[turn]}"
     assert cut.facts["not_compared"] == words
     found = cut.facts["behaviour"]
     assert (found and found["length_ratio"], found is None) == (None, turn < 3)
     assert attempt_fields(cut)["not_compared"] == words
-    assert world.restarted_ledger().history[1].facts == in_json(cut.facts)
+    assert world.restarted_ledger().attempts[1].facts == in_json(cut.facts)
 
 
 async def test_a_rollback_does_not_wait_for_it(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_the_end_of_the_daemon_ends_it_and_the_disk_says_so(tmp_path: Path
     async with world.running():
         await reloaded(world, OTHER)
         await asyncio.wait_for(world.is_stuck.wait(), PATIENCE)
-    assert "cut short" in world.restarted_ledger().history[0].facts["not_compared"]
+    assert "cut short" in world.restarted_ledger().attempts[0].facts["not_compared"]
 
 
 async def test_a_lost_engine_ends_it_and_is_lost(tmp_path: Path) -> None:
@@ -300,14 +300,14 @@ async def test_new_weights_within_limits_go_live_before_they_answer_what_decides
         assert await world.ask() == "2: firsts clean"
         world.goes_on.set()
         await world.followed_up()
-        late = world.ledger.history[0]
+        late = world.ledger.attempts[0]
     sooner, later = (each.facts["behaviour"] for each in (early, late))
     assert (sooner["agreement"], sooner["length_ratio"], sooner["empty"]) == (5 / 16, None, None)
     assert behaviour_text(sooner).startswith("answers agree 31% or more, mean KL")
     assert (later["agreement"], later["length_ratio"]) == (pytest.approx(5 / 6), 6 / 5)
     both = ("mean_kl", "noise_kl", "perplexity_ratio", "entropy", "same_top", "live_entropy")
     assert [later[name] for name in both] == [sooner[name] for name in both]
-    assert world.restarted_ledger().history[0].facts == in_json(late.facts)
+    assert world.restarted_ledger().attempts[0].facts == in_json(late.facts)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ async def test_where_a_limit_needs_the_new_weights_own_answers_these_come_first(
         await world.followed_up()
     assert attempt.outcome is Outcome.LIVE
     assert attempt.facts["behaviour"]["agreement"] > 0.5
-    assert world.ledger.history[0] == attempt
+    assert world.ledger.attempts[0] == attempt
 
 
 async def test_where_limits_decide_it_has_all_its_time(
@@ -475,7 +475,7 @@ async def test_the_operators_questions_are_asked_too_and_their_answers_judged(
     found = other.facts["behaviour"]["right_answers"]
     assert found is not None
     assert {**found, "lost": ()} == told_of(RIGHT)
-    assert world.restarted_ledger().history[0].facts == in_json(other.facts)
+    assert world.restarted_ledger().attempts[0].facts == in_json(other.facts)
 
 
 async def test_a_report_is_made_off_the_loop(
@@ -595,7 +595,7 @@ async def test_a_checkpoint_beside_silent_live_weights_is_told_of_in_json(tmp_pa
     world.engine.live.weights.says = ""
     async with world.running():
         attempt = await compared(world, OTHER)
-    kept = world.restarted_ledger().history[0]
+    kept = world.restarted_ledger().attempts[0]
     assert kept.facts == in_json(attempt.facts)
     fields = json.loads(json.dumps(attempt_fields(kept), allow_nan=False))
     assert fields["behaviour"]["length_ratio"] is None

@@ -71,7 +71,7 @@ async def test_the_history_the_events_and_the_disk_have_figures_alone(
         refused = await compared(world, OTHER)
     assert refused.outcome is Outcome.REJECTED
     events = [event_fields(each) for each in world.happened]
-    for told in (world.on_disk.decode(), repr(world.ledger.history), str(events), all_of(caplog)):
+    for told in (world.on_disk.decode(), repr(world.ledger.attempts), str(events), all_of(caplog)):
         assert str(SECRET) not in told
     assert '"heard": 20' in world.on_disk.decode()
 

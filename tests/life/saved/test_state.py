@@ -184,7 +184,7 @@ async def test_a_state_of_version_2_is_understood_and_its_pin_holds_though_nobod
     (tmp_path / "state.json").write_text(version_2)
     known = StateFile(tmp_path).read()
     assert (known.lost_at, known.numbers_given, known.pinned) == (7.5, 9, True)
-    assert (known.pinned_by, known.overruled, [each.by for each in known.history]) == (
+    assert (known.pinned_by, known.overruled, [each.by for each in known.attempts]) == (
         None,
         None,
         [None, None],
@@ -211,8 +211,8 @@ async def test_a_state_of_version_1_is_understood_and_written_anew(tmp_path: Pat
     assert place is not None
     assert (place.number, place.path) == (2, "/checkpoints/step_2")
     assert list(known.refused) == ["cccc"]
-    assert [attempt.outcome for attempt in known.history] == ["rejected", "live"]
-    assert known.history[1].phases[Phase.STAGING] == 1.5
+    assert [attempt.outcome for attempt in known.attempts] == ["rejected", "live"]
+    assert known.attempts[1].phases[Phase.STAGING] == 1.5
     assert known.pinned
     assert known.crashes == {"dddd": 1}
     await state.save(known)

@@ -36,7 +36,7 @@ def rich(generations: int = 10) -> Ledger:
         attempt = Attempt(
             revision, Outcome.LIVE, None, {Phase.STAGING: 0.5}, 0.0, 7.0, number, loading=loading
         )
-        ledger.history.appendleft(attempt)
+        ledger.attempts.appendleft(attempt)
     ledger.refuse(Revision("bad", "step_99"), Reason("shape", "words", ("one", "two")), 8.0)
     ledger.overrule(Revision("a"), By("rollback", 0, 1, 2.0))
     ledger.set_pinned(True, By("pin", 0, 1, 2.0, "why"))

@@ -47,7 +47,7 @@ FORGOTTEN = {
 
 
 def test_each_field_of_a_ledger_is_written_or_is_forgotten_on_purpose() -> None:
-    written = {field.name for field in fields(Memory)} - {"version"}
+    written = {field.name for field in fields(Memory)} - {"version", "history"} | {"attempts"}
     assert not written & FORGOTTEN
     assert written | FORGOTTEN == {field.name for field in fields(Ledger)}
 
@@ -62,8 +62,8 @@ def test_what_must_survive_a_restart_does() -> None:
     again = from_json(to_json(ledger))
     assert (again.pinned, again.pins) == (True, ledger.pins)
     assert again.refused == ledger.refused
-    assert list(again.history) == list(ledger.history)
-    assert again.history[0].revision.label == "step_2"
+    assert list(again.attempts) == list(ledger.attempts)
+    assert again.attempts[0].revision.label == "step_2"
     assert again.last_good == ledger.last_good
     assert again.live is None
 
@@ -72,16 +72,16 @@ def test_what_must_survive_a_restart_does() -> None:
 def test_how_an_attempt_was_loaded_survives_a_restart(change: float) -> None:
     loading = LoadFacts("own", leaves_staged=3, largest_change=change, most_changed="leaf")
     ledger = Ledger()
-    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, loading=loading))
-    assert from_json(to_json(ledger)).history[0].loading == loading
+    ledger.attempts.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1, loading=loading))
+    assert from_json(to_json(ledger)).attempts[0].loading == loading
 
 
 def test_an_attempt_from_before_loading_was_told_is_read() -> None:
     ledger = Ledger()
-    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
+    ledger.attempts.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
     memory = json.loads(to_json(ledger))
     del memory["history"][0]["loading"], memory["checksum"]
-    assert from_json(json.dumps(memory).encode()).history == ledger.history
+    assert from_json(json.dumps(memory).encode()).attempts == ledger.attempts
 
 
 NOON = 1_700_000_000.0
@@ -108,7 +108,7 @@ OF_JUDGES = {
 def written_by(version: int, **of_judges: Any) -> bytes:
     """A state file of an older version, with an attempt that has these fields of judges."""
     ledger = Ledger()
-    ledger.history.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
+    ledger.attempts.append(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
     memory = json.loads(to_json(ledger)) | {"version": version}
     (attempt,) = memory["history"]
     del memory["contents"], memory["checksum"]
@@ -120,7 +120,7 @@ def written_by(version: int, **of_judges: Any) -> bytes:
 
 def test_the_fields_that_judges_had_in_version_10_are_evidence() -> None:
     ledger = from_json(written_by(10, **OF_JUDGES))
-    (attempt,) = ledger.history
+    (attempt,) = ledger.attempts
     assert [(each.name, each.outcome) for each in attempt.evidence] == [
         ("probe", "unproven"),
         ("bake", "convicted"),
@@ -134,21 +134,21 @@ def test_the_fields_that_judges_had_in_version_10_are_evidence() -> None:
     facts = {**OF_JUDGES, "bake": told and bake_fields(told), "behaviour": found}
     assert in_json(attempt.facts) == in_json(facts)
     again = from_json(to_json(ledger))
-    assert again.history[0].evidence[:2] == attempt.evidence[:2]
-    assert again.history[0].facts == in_json(facts)
+    assert again.attempts[0].evidence[:2] == attempt.evidence[:2]
+    assert again.attempts[0].facts == in_json(facts)
 
 
 @pytest.mark.parametrize("version", range(1, 11))
 def test_where_no_judge_was_asked_an_attempt_of_any_version_has_blank_evidence(
     version: int,
 ) -> None:
-    (attempt,) = from_json(written_by(version)).history
+    (attempt,) = from_json(written_by(version)).attempts
     assert attempt.evidence == (NOT_PROBED, *BLANK)
 
 
 def test_answers_that_an_older_version_wrote_as_words_are_left_out() -> None:
     words = {**asdict(FOUND), "worst": ["'?': live 'yes', new 'no'"]}
-    (attempt,) = from_json(written_by(8, behaviour=words)).history
+    (attempt,) = from_json(written_by(8, behaviour=words)).attempts
     assert in_json(attempt.facts["behaviour"]) == in_json(behaviour_fields(FOUND))
 
 
@@ -156,10 +156,10 @@ def test_evidence_of_a_judge_that_is_gone_is_kept_and_shown() -> None:
     gone = Evidence("gone", "bad", "it forbids this", {"seen": {"by": [1, None]}})
     ledger = Ledger()
     attempt = judged(Attempt(A, Outcome.LIVE, None, {}, 0.0, 7.0, 1))
-    ledger.history.append(attempt.with_evidence(gone))
+    ledger.attempts.append(attempt.with_evidence(gone))
     again = from_json(to_json(from_json(to_json(ledger))))
     assert again == ledger
-    (shown,) = History(again.history).snapshot()["attempts"]
+    (shown,) = History(again.attempts).snapshot()["attempts"]
     assert shown["seen"] == {"by": [1, None]}
     assert shown["told"]["notes"] == ["it forbids this"]
     assert shown["told"]["notes"] == ["it forbids this"]

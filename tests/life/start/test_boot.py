@@ -40,7 +40,7 @@ from hotreload.life.start import boot, first_switch
 from hotreload.life.start.boot import Start
 from hotreload.life.start.first_switch import FirstSwitch
 from hotreload.life.start.model_files import keep_model
-from hotreload.life.start.served_by import UNFIT_MODEL, served_from
+from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.settings.load import Settings
 from hotreload.settings.tables import read_table
@@ -304,7 +304,7 @@ async def test_a_model_that_may_not_be_read_is_a_setting_and_names_what_is_close
     shut.chmod(0o000)
     try:
         with as_nobody(model.parent), pytest.raises(ConfigError) as caught:
-            await served_from(link)
+            await find_served_model(link)
     finally:
         shut.chmod(0o755)
     assert told.format(shut) in str(caught.value)
@@ -350,9 +350,9 @@ async def test_a_fault_of_ours_at_the_model_itself_names_it(
     def fail(folder: Path) -> Served:
         raise TypeError("'int' object is not iterable")
 
-    monkeypatch.setattr("hotreload.life.start.served_by.fit.served_by", fail)
+    monkeypatch.setattr("hotreload.life.start.served_by.fit.read_served_model", fail)
     with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
-        await served_from(machine.model)
+        await find_served_model(machine.model)
 
 
 async def test_a_setting_that_cannot_work_is_told_at_once(machine: Machine) -> None:
@@ -408,7 +408,7 @@ async def test_a_model_folder_that_hangs_leaves_the_loop_free(
 ) -> None:
     is_file, answers = Path.is_file, threading.Event()
     monkeypatch.setattr(Path, "is_file", lambda path: answers.wait(10) and is_file(path))
-    reading = asyncio.create_task(served_from(machine.model))
+    reading = asyncio.create_task(find_served_model(machine.model))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not reading.done()
@@ -570,7 +570,7 @@ async def test_what_a_start_tries_is_in_the_history_as_any_attempt(machine: Mach
         Phase.PROBING,
     ]
     assert all(each.by and each.by.verb == "start" for each in machine.attempts)
-    assert list(machine.ledger.history) == machine.attempts[::-1]
+    assert list(machine.ledger.attempts) == machine.attempts[::-1]
     assert machine.saved[-1] == to_json(machine.ledger)
 
 

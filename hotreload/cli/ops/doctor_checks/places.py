@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hotreload.checkpoint.fit import served_by
+from hotreload.checkpoint.fit import read_served_model
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.engine.model_folder import unservable, why_unshared
@@ -50,7 +50,7 @@ def check_model(facts: Facts) -> Advice:
     if not (model / "config.json").is_file():
         return Advice("fail", f"{model} is no model folder: it has no config.json", whole)
     try:
-        served = served_by(model)
+        served = read_served_model(model)
     except HotReloadError as unfit:
         return Advice("fail", f"{model} cannot be served: {unfit}", whole)
     engine = facts.settings.engine
