@@ -6,8 +6,8 @@ from types import ModuleType
 from hotreload import events
 from hotreload.events import Event
 from hotreload.events.event import LateEvidence
-from hotreload.features.bake import events as of_bakes
-from hotreload.features.command import events as of_commands
+from hotreload.features.bake import evidence as of_bakes
+from hotreload.features.command import evidence as of_commands
 from hotreload.features.pause import events as of_pauses
 
 BASES = (Event, LateEvidence)

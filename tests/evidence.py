@@ -42,7 +42,7 @@ def judged(
     if unproven:
         evidence = replace_evidence(evidence, unproven_evidence(unproven))
     if baked:
-        from hotreload.features.bake.events import BakeChanged
+        from hotreload.features.bake.evidence import BakeChanged
 
         evidence = replace_evidence(evidence, BakeChanged(0, attempt.revision, baked).evidence)
     if behaviour or not_compared:

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Literal
 
+from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.events import Event, GateChanged, Publish, ReplicaMoved, SettingsRead
-from hotreload.life.encoders import Encoders
 from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
 from hotreload.life.live_settings import LiveSettings
 from hotreload.life.running_engine import RunningEngine
@@ -30,7 +30,6 @@ from hotreload.types import GateState, Generation
 
 Adopt = Callable[[socket.socket, bytes], Awaitable[None]]
 
-
 FEW_PROCESSORS = 4
 """With so few processors a worker would take as much from the engine as it gives."""
 PROCESSORS_A_WORKER = 8
@@ -45,6 +44,37 @@ def counted_workers(wanted: int | Literal["auto"]) -> int:
     if processors <= FEW_PROCESSORS:
         return 0
     return min(MOST_BY_ITSELF, max(1, processors // PROCESSORS_A_WORKER))
+
+
+class Encoders:
+    """Copies the encoder of the first engine, at first and whenever an engine came or went."""
+
+    def __init__(self, engines: Callable[[], Sequence[RunningEngine]]) -> None:
+        """`engines` lists the engines that serve."""
+        self._engines = engines
+        self._engines_changed = asyncio.Event()
+        self.copy: EncoderCopy | None = None
+        """The first engine's encoder as of the last look; None if it has none."""
+
+    async def look(self) -> bool:
+        """Have each engine copy its encoder, and know prompts encoded by it; return True if it
+        changed."""
+        before = self.copy
+        copies = [await engine.encoder_copy() for engine in self._engines()]
+        self.copy = copies[0] if copies else None
+        return self.copy != before
+
+    def look_again(self) -> None:
+        """Look soon: an engine came or went."""
+        self._engines_changed.set()
+
+    async def follow(self, send: Callable[[], None]) -> None:
+        """Call `send` each time the encoder has changed, for ever."""
+        while True:
+            await self._engines_changed.wait()
+            self._engines_changed.clear()
+            if await self.look():
+                send()
 
 
 class Workers:

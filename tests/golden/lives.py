@@ -35,10 +35,9 @@ from hotreload.events import (
     Warmup,
     WorkerMoved,
 )
-from hotreload.features.bake.events import BakeChanged
-from hotreload.features.bake.evidence import BAKE
-from hotreload.features.bake.judgement import BakeOutcome
-from hotreload.features.command.events import CommandBegan
+from hotreload.features.bake.evidence import BakeChanged
+from hotreload.features.bake.judgement import BAKE, BakeOutcome
+from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
 from hotreload.types import (

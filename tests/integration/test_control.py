@@ -19,7 +19,7 @@ from hotreload.cli.client.status_text import status_text
 from hotreload.events import PhaseEntered, SettingsRead, Warmup
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.command.settings import CommandSettings
-from hotreload.features.compare.events import LiveCompared
+from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.life.acceptance import with_files
 from hotreload.setting import NamedFile

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from hotreload.engine.answering.encoder_copy import EncoderCopy
-from hotreload.life.encoders import Encoders
+from hotreload.life.workers import Encoders
 from hotreload.types import Revision
 from tests.fakes import FakeEngine, Steps
 from tests.waiting import turn_until

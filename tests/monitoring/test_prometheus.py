@@ -27,7 +27,7 @@ from hotreload.events import (
     TroubleNews,
     WorkerMoved,
 )
-from hotreload.features.bake.events import BakeChanged
+from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.pause.events import PauseBegan

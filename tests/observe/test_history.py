@@ -38,9 +38,9 @@ from hotreload.events import (
     WorkerMoved,
     event_fields,
 )
-from hotreload.features.bake.events import BakeChanged
+from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
-from hotreload.features.command.events import CommandBegan
+from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History

@@ -25,7 +25,7 @@ from hotreload.events import (
     StateSaved,
     Wait,
 )
-from hotreload.features.bake.events import BakeChanged
+from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers

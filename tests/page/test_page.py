@@ -31,7 +31,7 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.features.command.events import CommandBegan
+from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.status_page import FOLDER

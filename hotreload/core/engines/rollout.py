@@ -5,20 +5,26 @@ copy its weights. If the first engine fails with them, no other one gets them.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.drain import DrainingSwitch
 from hotreload.core.engines.replica import GenerationOnTrial, Replicas
-from hotreload.core.engines.undo import put_back
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
-from hotreload.errors import CheckpointRejected, EngineLost, Misbehaved, Superseded, TryAgain
+from hotreload.errors import (
+    CheckpointRejected,
+    DrainTimedOut,
+    EngineLost,
+    Misbehaved,
+    Superseded,
+    TryAgain,
+)
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode, Reason, Staged
 
@@ -216,3 +222,54 @@ class Rollout:
         if self._attempts.ledger.in_a_row(self._progress.revision, LOST_CODE):
             return Misbehaved(f"{words}, for the second time", code="crashed")
         return TryAgain(words, code=LOST_CODE)
+
+
+async def put_back(
+    changed: Sequence[Switch],
+    unchanged: Sequence[Switch],
+    live: Generation,
+    progress: AttemptProgress,
+) -> None:
+    """Flip the changed engines back to the live generation, the last one first; or lose them."""
+    tried_on = progress.replica
+    for switch in reversed(changed):
+        progress.replica = switch.replica.index
+        switch.drain_as_long_as_requests_may_run()
+        failed = switch.live
+        try:
+            await _put_back_in_the_end(switch, live, unchanged)
+            switch.replica.gate.turn_out(failed)
+        except Exception as fault:
+            why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
+            switch.replica.lose(EngineLost(why))
+    progress.replica = tried_on
+
+
+async def _put_back_in_the_end(
+    switch: Switch, live: Generation, unchanged: Sequence[Switch]
+) -> None:
+    """Put an engine back, and wait again for long requests: they are no reason to lose it."""
+    while switch.serves:
+        try:
+            return await _put_one_back(switch, live, unchanged)
+        except DrainTimedOut as late:
+            log.warning("rollout.not_put_back_yet", extra={"cause": str(late)})
+
+
+async def _put_one_back(switch: Switch, live: Generation, unchanged: Sequence[Switch]) -> None:
+    place = PastGeneration(live.number, live.revision, live.fingerprint, "", live.since)
+    async with switch.keep_earlier(place) as kept:
+        if kept is not None:
+            await _answer_by(switch, kept, live)
+            return
+    original = next((each for each in unchanged if each.serves), None)
+    if original is None:
+        raise TryAgain("no engine that serves has it any more")
+    staged = original.live
+    async with switch.keep_staged(lambda engine: engine.twin(staged)) as copy, switch.lock_engine():
+        await _answer_by(switch, copy, live)
+
+
+async def _answer_by(switch: Switch, staged: Staged, live: Generation) -> None:
+    old = await switch.flip(staged, probe=False)
+    await switch.answer_as(live, staged, old)

@@ -4,7 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.bake.evidence import BAKE, BLANK, words_of_bake
+from hotreload.features.bake.evidence import BLANK, words_of_bake
+from hotreload.features.bake.judgement import BAKE
 from hotreload.features.bake.settings import BakeSettings
 
 if TYPE_CHECKING:

@@ -14,16 +14,17 @@ from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.background import Leave
 from hotreload.errors import EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, OperatorAsked
-from hotreload.features.bake.bake_words import (
+from hotreload.features.bake.conduct import Conduct, Conducts
+from hotreload.features.bake.evidence import BakeChanged, bake_of
+from hotreload.features.bake.judgement import (
+    BAKE,
+    Bake,
+    BakeOutcome,
     convicted_words,
     promoted_words,
     refusal_of,
     too_few_words,
 )
-from hotreload.features.bake.conduct import Conduct, Conducts
-from hotreload.features.bake.events import BakeChanged
-from hotreload.features.bake.evidence import BAKE, bake_of
-from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.one_bake import OneBake
 from hotreload.features.bake.rule import (
     MIN_ANSWERS,

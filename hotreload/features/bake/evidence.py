@@ -1,16 +1,17 @@
-"""The evidence of a bake: its fields in JSON, and words for them."""
+"""The evidence of a bake, and its event: their fields in JSON, and words for them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from logging import INFO, WARNING
 from typing import Any
 
-from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
-from hotreload.json_fields import Fields, iso
+from hotreload.events.event import LateEvidence
+from hotreload.features.bake.judgement import BAKE, Bake, BakeOutcome, SignalCount
+from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.picture.words import AttemptWords, plain
-from hotreload.types import Evidence
+from hotreload.types import Evidence, Revision
 
-BAKE = "bake"
-"""The name of its evidence, the verb of what it does, and the code of its refusals."""
 CONVICTED_ANSWERS = "convicted_answers"
 """The trouble that convicted weights cannot be left."""
 BLANK = Evidence(BAKE, facts={"bake": None})
@@ -79,3 +80,42 @@ def _count_of(fields: Mapping[str, Any]) -> SignalCount:
 
 def _seconds_of(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
+
+
+NOT_PROMOTED = {
+    BakeOutcome.CONVICTED: "nothing at once: where it was live, hotreload goes back by itself and "
+    "refuses it; look at the training run, and at `signals` for what its answers did",
+    BakeOutcome.INCONCLUSIVE: "raise [bake] time, or [bake] max_time: it had too few answers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BakeChanged(LateEvidence):
+    """A bake began, goes on beyond its time, or is over."""
+
+    generation: int
+    revision: Revision
+    bake: Bake
+
+    @property
+    def name(self) -> str:
+        begins = self.bake.outcome is BakeOutcome.BAKING
+        return "bake.began" if begins else f"bake.{self.bake.outcome}"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.bake.outcome in NOT_PROMOTED else INFO
+
+    @property
+    def todo(self) -> str:
+        return NOT_PROMOTED.get(self.bake.outcome, "")
+
+    @property
+    def evidence(self) -> Evidence:
+        outcome, why = self.bake.outcome.value, self.bake.words
+        words = f"bake {outcome}: {why}" if why else ""
+        return Evidence(BAKE, outcome, words, {"bake": bake_fields(self.bake)})
+
+    def fields(self) -> Fields:
+        added = revision_fields(self.revision) | bake_fields(self.bake)
+        return {"generation": self.generation, **added}

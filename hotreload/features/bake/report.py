@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from hotreload.events import Event
-from hotreload.features.bake.events import BakeChanged
-from hotreload.features.bake.evidence import CONVICTED_ANSWERS, bake_fields
+from hotreload.features.bake.evidence import CONVICTED_ANSWERS, BakeChanged, bake_fields
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from hotreload.core.engines.background import Leave
 from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
 from hotreload.events import Publish
-from hotreload.features.bake.bake_words import refusal_of
 from hotreload.features.bake.evidence import CONVICTED_ANSWERS
-from hotreload.features.bake.judgement import Bake
+from hotreload.features.bake.judgement import Bake, refusal_of
 from hotreload.troubles import Trouble
 from hotreload.types import Generation, Reason
 

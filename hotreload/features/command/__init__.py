@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.command.judge import CommandRunner
     from hotreload.features.command.report import CommandReport
-    from hotreload.features.command.runner import CommandRunner
     from hotreload.features.command.shapes import COMMAND_SHAPES
     from hotreload.parts import FeatureParts
 

@@ -1,9 +1,23 @@
-"""The end of a command, and its evidence."""
+"""The beginning and the end of a command, and its evidence."""
 
 from dataclasses import dataclass
 
+from hotreload.events import Event
 from hotreload.picture.words import AttemptWords, Fields, plain
-from hotreload.types import Evidence
+from hotreload.types import Evidence, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBegan(Event):
+    """The operator's command begins to judge these weights, within so many seconds."""
+
+    revision: Revision
+    command: str
+    """The name of its program."""
+    within: float
+
+    name = "reload.command"
+
 
 COMMAND = "command"
 """The name of its evidence, and the code of its refusals."""

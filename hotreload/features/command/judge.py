@@ -1,17 +1,33 @@
 """Has an operator's command decide about new weights, before they answer any request.
 
-How the command is run is not known here: only how it ended.
+The command runs beside the engine that holds them, and asks them at an address of its own.
 """
 
-from collections.abc import Awaitable, Callable
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
-from hotreload.core.judge import Case, check_can_ask
+from hotreload.core.judge import Case, Judge, check_can_ask
 from hotreload.core.ports import Engine
-from hotreload.errors import Misbehaved, NotJudged
-from hotreload.features.command.evidence import COMMAND, COULD_NOT_JUDGE, CommandEnd, evidence_of
-from hotreload.types import Phase, Staged
+from hotreload.errors import ConfigError, Misbehaved, NotJudged
+from hotreload.features.command.evidence import (
+    COMMAND,
+    COULD_NOT_JUDGE,
+    CommandBegan,
+    CommandEnd,
+    evidence_of,
+)
+from hotreload.features.command.process import Rights, rights_of, run_command
+from hotreload.features.command.settings import CommandSettings
+from hotreload.parts import Given
+from hotreload.server.candidate_app import create_candidate_app, serve_at_loopback
+from hotreload.types import Generation, Lease, Phase, Staged
 
+NO_NUMBER = 0
+"""The number of weights that are not live, and may never be."""
 RunCommand = Callable[[int, Staged], Awaitable[CommandEnd]]
 """Run the command while weights answer as a candidate in the engine of this index.
 
@@ -62,3 +78,61 @@ def check_end(end: CommandEnd) -> None:
         raise CommandRefused(
             f"{words}: {end.lines[-1]}" if end.lines else words, findings=end.lines
         )
+
+
+class CommandRunner:
+    """Runs it, and gives it an address where it asks the new weights and the live ones."""
+
+    def __init__(self, given: Given) -> None:
+        """ConfigError if the command cannot run as the user of the setting."""
+        self._given = given
+        self._rights = rights_of(given.settings().of(CommandSettings).user)
+
+    def judges(self) -> Sequence[Judge]:
+        """Make the judge of one attempt; none where no command is configured."""
+        return [CommandJudge(self.run)] if self._given.settings().of(CommandSettings).run else []
+
+    async def run(self, replica: int, staged: Staged) -> CommandEnd:
+        """Run it while these weights answer as a candidate in the engine of this index."""
+        command, limits = self._given.settings().of(CommandSettings), self._given.limits
+        entrance = self._given.entrance
+        lease = entrance.gates[replica].lease
+        assert lease is not None, "weights are staged beside live ones"
+        candidate = Lease(_not_live(staged), lease.engine, staged)
+        token = secrets.token_urlsafe(32)
+        app = create_candidate_app(candidate, entrance, limits=limits, token=token)
+        name, within = Path(next(iter(command.run), "")).name, command.timeout
+        try:
+            async with serve_at_loopback(app, limits) as url:
+                self._given.attempts.publish(CommandBegan(staged.revision, name, within))
+                return await run_command(
+                    command.run,
+                    env=self._environment(url, token, staged),
+                    rights=self._rights,
+                    within=within,
+                )
+        except ConfigError as fault:
+            return CommandEnd(None, why=f"has no address where it could ask: {fault}")
+
+    def _environment(self, url: str, token: str, staged: Staged) -> Mapping[str, str]:
+        """Return all that it gets: nothing of ours is anybody's business."""
+        return {
+            **_usual(self._rights),
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": token,
+            "HOTRELOAD_CANDIDATE_URL": f"{url}/v1",
+            "HOTRELOAD_SOCKET": str(self._given.settings().server.socket.absolute()),
+            "HOTRELOAD_REVISION": staged.revision.id,
+            "HOTRELOAD_LABEL": staged.revision.label,
+        }
+
+
+def _usual(rights: Rights | None) -> Mapping[str, str]:
+    home = rights.home if rights else os.environ.get("HOME", "/")
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "LANG": "C.UTF-8"}
+
+
+def _not_live(staged: Staged) -> Generation:
+    return Generation(
+        NO_NUMBER, staged.revision, staged.fingerprint, time.time(), staged.leaves, staged.bytes
+    )

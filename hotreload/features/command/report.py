@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hotreload.core.ledger import Ledger
 from hotreload.errors import NotJudged
 from hotreload.events import AttemptFinished, Event, PhaseEntered
-from hotreload.features.command.events import CommandBegan
+from hotreload.features.command.evidence import CommandBegan
 from hotreload.figures import duration
 from hotreload.json_fields import Fields
 from hotreload.picture.report import FeatureReport

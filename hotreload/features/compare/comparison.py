@@ -15,8 +15,7 @@ from math import inf
 from hotreload.behaviour import Answered, Led, Question, questions, texts
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, Misbehaved
-from hotreload.features.compare.accuracy import right_answers
-from hotreload.features.compare.answer_marks import checked_answers
+from hotreload.features.compare.accuracy import checked_answers, right_answers
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.differences import BothRead, Pair, report_of, with_answers
 from hotreload.features.compare.evidence import BEHAVIOUR

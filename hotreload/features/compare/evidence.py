@@ -1,12 +1,13 @@
-"""The evidence of a comparison: its fields in JSON, and words for them."""
+"""The evidence of a comparison, and its event: their fields in JSON, and words for them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
+from hotreload.events.event import LateEvidence
 from hotreload.features.compare.behaviour import Behaviour
-from hotreload.json_fields import Fields, round_numbers
+from hotreload.json_fields import Fields, revision_fields, round_numbers
 from hotreload.picture.words import AttemptWords, count_of, plain
-from hotreload.types import Evidence
+from hotreload.types import Evidence, Revision
 
 ALL_PAIRS = 3
 """The most answers that differ which the words show at length; in short they show one."""
@@ -85,3 +86,23 @@ def _right_answers(right: Fields) -> str:
     drop = right["smallest_drop"]
     seen = "no loss could be seen" if drop is None else f"a loss of {drop:.1%} could be seen"
     return f"{counts}; {changed}; {seen})"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCompared(LateEvidence):
+    """New weights were compared with those before them, or that was cut short."""
+
+    generation: int
+    revision: Revision
+    found: Evidence
+
+    @property
+    def name(self) -> str:
+        return "behaviour.cut_short" if self.found.facts["not_compared"] else "behaviour.compared"
+
+    @property
+    def evidence(self) -> Evidence:
+        return self.found
+
+    def fields(self) -> Fields:
+        return {"generation": self.generation, **revision_fields(self.revision), **self.found.facts}

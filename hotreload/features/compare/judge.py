@@ -32,8 +32,7 @@ from hotreload.features.compare.comparison import (
     breaches,
     check_limits,
 )
-from hotreload.features.compare.events import LiveCompared
-from hotreload.features.compare.evidence import evidence_of
+from hotreload.features.compare.evidence import LiveCompared, evidence_of
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.replay import also_by_heard
 from hotreload.features.compare.request_recorder import RequestRecorder

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event
-from hotreload.features.compare.events import LiveCompared
+from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.request_recorder import HearingNow
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport

@@ -1,13 +1,27 @@
 """Has each conversation answered by the weights that answered it first."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.sessions.settings import SessionsSettings
+from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
     from hotreload.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsSettings:
+    """Conversations that go on by the weights they began with."""
+
+    keep: Seconds = setting(
+        0.0,
+        "How long old weights are kept for the next request of a conversation, unless a "
+        "checkpoint needs their room (train.md). 0: off.",
+        live=True,
+        was="reload.sessions",
+    )
 
 
 def _begin(given: "Given") -> "FeatureParts":

@@ -154,7 +154,7 @@ _CHANGED: dict[int, Callable[[dict[str, Any]], None]] = {
     8: _forget_worst_answers,
     10: _add_evidence,
 }
-"""How the version after this one changed each attempt of the history."""
+"""The change that the version after this one made to each attempt of the history."""
 
 
 def _migrate(memory: Any) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from hotreload.errors import AnswerNonfinite, Busy, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.bakes import Bakes
-from hotreload.features.bake.events import BakeChanged
-from hotreload.features.bake.evidence import BAKE, BLANK, bake_fields, bake_of
-from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.bake.evidence import BLANK, BakeChanged, bake_fields, bake_of
+from hotreload.features.bake.judgement import BAKE, Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.rule import MIN_ANSWERS
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision

@@ -17,11 +17,11 @@ from hotreload.features.bake.rule import (
     convicted_of,
     counts_of,
     finds,
+    is_above,
     is_decidable,
     long_from,
     tally_of,
 )
-from hotreload.features.bake.sequences import is_above
 from hotreload.features.bake.signals import SeenAnswer, Signal
 
 USUAL = {Signal.ERROR: 0.0005, Signal.EMPTY: 0.02, Signal.LENGTH: 0.1, Signal.REPETITION: 0.01}

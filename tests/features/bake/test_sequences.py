@@ -5,7 +5,7 @@ from math import comb, log
 import numpy as np
 import pytest
 
-from hotreload.features.bake.sequences import Interval, interval, is_above
+from hotreload.features.bake.rule import Interval, interval, is_above
 
 
 def test_nothing_seen_leaves_everything_possible() -> None:

@@ -13,9 +13,9 @@ from hotreload.daemon import Daemon
 from hotreload.errors import ConfigError
 from hotreload.events import Events
 from hotreload.features import FEATURES
-from hotreload.features.command import runner
+from hotreload.features.command import judge
 from hotreload.features.command.evidence import CommandEnd
-from hotreload.features.command.runner import CommandRunner
+from hotreload.features.command.judge import CommandRunner
 from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
@@ -81,7 +81,7 @@ async def test_without_an_address_it_has_not_judged(
     def none_free(*parts: object) -> None:
         raise ConfigError("[server] tcp: cannot listen")
 
-    monkeypatch.setattr(runner, "serve_at_loopback", none_free)
+    monkeypatch.setattr(judge, "serve_at_loopback", none_free)
     async with deciding_by(tmp_path, "true", says="new") as (run, staged):
         end = await run(0, staged)
     assert (end.code, "has no address where it could ask" in end.why) == (None, True)

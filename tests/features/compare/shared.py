@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hotreload.features.compare.events import LiveCompared
+from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.judge import AllComparisons
 from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.request_recorder import RequestRecorder

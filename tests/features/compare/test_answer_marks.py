@@ -9,8 +9,8 @@ import pytest
 
 from hotreload.behaviour import AnswerCheck, Answered, Question
 from hotreload.errors import NotJudged
+from hotreload.features.compare.accuracy import NAMED_QUESTIONS, checked_answers
 from hotreload.features.compare.answer_checks import ALL_SECONDS, EACH_SECONDS
-from hotreload.features.compare.answer_marks import NAMED_QUESTIONS, checked_answers
 
 FOR_EVER = r"^(\d+,?)+$"
 """Takes seconds to find out that what is below does not match, and years with twice the digits."""
