@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 IN_MEMORY = "the mapping"
 """The name of tensors in memory in the place of a file's name; no file has it."""
@@ -166,7 +166,7 @@ class Served:
 class LoadFacts:
     """The way a set of weights was made of a checkpoint, and how it differs from the live one."""
 
-    loader: str
+    loader: Literal["own", "upstream"]
     """`own`, or `upstream` for what our own does not understand."""
     why: str = ""
     """The reason why it was not our own."""
@@ -239,6 +239,15 @@ class Staged:
     """None for what was not made of a checkpoint: what an engine started with, and noise."""
 
 
+class StampFields(TypedDict):
+    """The generation that made an answer."""
+
+    generation: int
+    revision: str
+    fingerprint: str
+    weight_version: str
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """The n-th set of weights that went live in this server's history: it answers requests."""
@@ -259,7 +268,7 @@ class Generation:
         return self.version or str(self.number)
 
     @property
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self) -> StampFields:
         """The fields of an answer that say which generation made it."""
         return {
             "generation": self.number,

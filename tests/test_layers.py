@@ -186,8 +186,8 @@ ONLY_IN = {
     "fastapi": {"server", "features"},
     "watchdog": {"sources"},
     "huggingface_hub": {"sources"},
-    "pydantic": {"settings", "life"},
-    "pydantic_core": {"settings", "life"},
+    "pydantic": {"settings", "life", "server"},
+    "pydantic_core": {"settings", "life", "server"},
     "xxhash": {"checkpoint", "engine"},
 }
 

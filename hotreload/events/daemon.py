@@ -260,4 +260,4 @@ class FoldersPassedOver(Event):
     level = WARNING
 
     def fields(self) -> Fields:
-        return passed_over_fields(self.folders, self.counts)
+        return {**passed_over_fields(self.folders, self.counts)}

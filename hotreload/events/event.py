@@ -53,11 +53,11 @@ class LateEvidence(Event):
 def _spell(name: str, value: Any) -> Fields:
     match value:
         case Revision():
-            return revision_fields(value)
+            return {**revision_fields(value)}
         case Generation():
-            return generation_fields(value)
+            return {**generation_fields(value)}
         case By():
-            return by_fields(value)
+            return {**by_fields(value)}
         case Enum():
             return {name: value.value}
         case tuple():

@@ -209,7 +209,7 @@ class NewlyPassedOver:
         for folder in event.folders:
             key = (folder.label, folder.reason.code)
             if key not in self._told:
-                yield folder_fields(folder)
+                yield {**folder_fields(folder)}
             self._told[key] = None
             self._told.move_to_end(key)
             if len(self._told) > MOST_REMEMBERED:

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypedDict
 
 from hotreload.core.decision import Sleep, decide
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.errors import cut
 from hotreload.facts.listed import Listed, ListedState
-from hotreload.json_fields import Fields, iso
+from hotreload.json_fields import iso
 from hotreload.picture.picture import Picture
 from hotreload.threads import in_thread
 from hotreload.types import Outcome, Revision
@@ -40,6 +41,33 @@ OF_NOTE = (Situation.LIVE, Situation.PREVIOUS, Situation.TRYING)
 """Shown however many others there are."""
 
 
+class ListedFields(TypedDict):
+    """Something that the source lists, and why it is not live."""
+
+    name: str
+    state: Situation
+    why: str | None
+    code: str | None
+    since: str | None
+    generation: int | None
+    step: int | None
+    epoch: int | None
+    bytes: int | None
+    written_at: str | None
+    revision: str | None
+    path: str | None
+
+
+class ListingFields(TypedDict):
+    """The checkpoints that the source lists: all counted, some shown."""
+
+    checkpoints: list[ListedFields]
+    total: int
+    states: dict[str, int]
+    looked_at: str | None
+    error: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """Something that the source lists, and why it is not live."""
@@ -53,13 +81,13 @@ class Explained:
     generation: int | None = None
     """The last one that was made of it."""
 
-    def fields(self) -> Fields:
+    def fields(self) -> ListedFields:
         """Return it as /checkpoints shows it."""
         listed, revision = self.listed, self.listed.revision
         epoch, step = listed.step or (None, None)
         return {
             "name": listed.name,
-            "state": self.situation.value,
+            "state": self.situation,
             "why": cut(self.why, LONGEST_WHY) or None,
             "code": self.code or None,
             "since": _iso(self.since),
@@ -89,7 +117,7 @@ class Checkpoints:
         self._picture, self._listed, self._clock = picture, listed, clock
         self._asked = asyncio.Lock()
 
-    async def snapshot(self, most: int) -> Fields:
+    async def snapshot(self, most: int) -> ListingFields:
         """Return the /checkpoints document: all are counted, about so many shown, newest first.
 
         Thousands of folders take a moment, so they are listed in a thread, for one client

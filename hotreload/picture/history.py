@@ -2,12 +2,34 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypedDict
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
 from hotreload.events.event import LateEvidence
-from hotreload.json_fields import Fields, attempt_fields, by_fields, revision_fields
+from hotreload.json_fields import (
+    ByFields,
+    Fields,
+    OwnAttemptFields,
+    attempt_fields,
+    by_fields,
+    revision_fields,
+)
 from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
 from hotreload.types import PROBE, ROLLBACK, Attempt, By, Evidence, Outcome
+
+
+class AttemptFields(OwnAttemptFields):
+    """An attempt that ended, and the generation whose place it took."""
+
+    unproven: str | None
+    replaced: Fields | None
+
+
+class HistoryFields(TypedDict):
+    """Attempts, and pins and unpins, newest first."""
+
+    attempts: list[AttemptFields]
+    pins: list[ByFields]
 
 
 class History:

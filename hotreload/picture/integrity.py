@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from hotreload.events import (
     Event,
@@ -16,6 +17,26 @@ from hotreload.json_fields import Fields, drift_fields, iso
 from hotreload.types import ReplicaState
 
 
+class TrustFields(TypedDict):
+    """Trust in live weights."""
+
+    drifted: Fields | None
+    verified_at: str | None
+
+
+class LoaderFields(TypedDict):
+    """Trust in our own loader."""
+
+    trusted: bool
+    reason: str | None
+
+
+class IntegrityFields(TrustFields):
+    """Trust in our own loader, and in the live weights of all engines."""
+
+    loader: LoaderFields
+
+
 @dataclass(slots=True)
 class Trust:
     """The findings about one engine."""
@@ -25,7 +46,7 @@ class Trust:
     drifted_since: float = 0.0
     verified_at: float = 0.0
 
-    def fields(self) -> Fields:
+    def fields(self) -> TrustFields:
         """Return it as /status shows it of an engine."""
         drift, since = self.drift, iso(self.drifted_since)
         return {
@@ -58,7 +79,7 @@ class Integrity:
             case ReplicaMoved(replica, ReplicaState.LOST):  # the next one has other memory
                 self.all[replica] = Trust()
 
-    def fields(self) -> Fields:
+    def fields(self) -> IntegrityFields:
         """Return the part of the status about it: the faults of any of the engines."""
         distrust = next((each.distrust for each in self.all if each.distrust), None)
         told = next((each for each in self.all if each.drift), None)

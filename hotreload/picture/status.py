@@ -8,6 +8,7 @@ from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     Fields,
+    GenerationFields,
     by_fields,
     generation_fields,
     iso,
@@ -16,6 +17,7 @@ from hotreload.json_fields import (
     revision_fields,
 )
 from hotreload.picture.checkpoints import Checkpoints
+from hotreload.picture.documents import AnsweringFields, GateFields, LeavesFields
 from hotreload.picture.history import History
 from hotreload.picture.picture import Picture, ReplicaReading, State
 from hotreload.picture.rows import rows_of
@@ -33,14 +35,7 @@ from hotreload.types import (
     Refusal,
 )
 
-NO_GENERATION: Fields = {
-    "generation": None,
-    "revision": None,
-    "label": None,
-    "weight_version": None,
-    "fingerprint": None,
-    "live_since": None,
-}
+NO_GENERATION: Fields = dict.fromkeys(GenerationFields.__annotations__)
 SHOWN_SECONDS = 24 * 3600.0
 """A refusal of a checkpoint that the source no longer has is shown for so long."""
 
@@ -117,11 +112,11 @@ class Status:
         """Return requests: the engines and generations that answer, and how a swap treats them."""
         picture = self._picture
         replicas = self._replicas()
-        counts = {name: sum(each["gate"][name] for each in replicas) for name in ("inside", "held")}
+        inside, held = (sum(each["gate"][name] for each in replicas) for name in ("inside", "held"))
         return {
             **self._mode(),
             "answering": answering_fields(picture.readings.answering()),
-            "gate": {"state": picture.replicas.gate.value, **counts},
+            "gate": GateFields(state=picture.replicas.gate, inside=inside, held=held),
             **{name: told for each in picture.reports for name, told in each.fields().items()},
             "replicas": replicas,
             "workers": picture.workers.fields(),
@@ -197,7 +192,7 @@ class Status:
         pace = self._picture.pace.pace() if isinstance(event, Progress) else {}
         return {"at": iso(self._picture.wall()), **event_fields(event), **pace}
 
-    def leaves(self) -> Fields:
+    def leaves(self) -> LeavesFields:
         """Return the /leaves document: checksums as they went live, and which of them moved."""
         live, before = self._picture.live, self._picture.replicas.before
         old = before.leaves if before else None
@@ -220,7 +215,7 @@ class Status:
         """Return one of the engines: its weights, the generations in it, and the gate before it."""
         picture, tp = self._picture, self._picture.setup.tp
         now = picture.replicas.all[index]
-        gate = {"state": now.gate.value, "inside": reading.inside, "held": reading.held}
+        gate = GateFields(state=now.gate, inside=reading.inside, held=reading.held)
         return {
             "index": index,
             "devices": list(range(index * tp, (index + 1) * tp)),
@@ -258,7 +253,7 @@ def loading_of(live: Generation, history: Iterable[Attempt]) -> LoadFacts | None
     return next((each.loading for each in made), None)
 
 
-def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[Fields]:
+def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[AnsweringFields]:
     """Return how many requests each generation answers."""
     return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
 

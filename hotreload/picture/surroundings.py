@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import TypedDict
 
 from hotreload.events import (
     Event,
@@ -15,7 +16,7 @@ from hotreload.events import (
     Wait,
     WorkerMoved,
 )
-from hotreload.json_fields import Fields, iso, passed_over_fields
+from hotreload.json_fields import Fields, PassedOverFields, iso, passed_over_fields
 from hotreload.picture.words import NOT_SEEN
 from hotreload.types import PassedOver, Revision
 
@@ -82,12 +83,20 @@ class SourceNow:
         return {**stale, "error": error, "last_seen": self.looked_at}
 
 
+class StateFileFields(TypedDict):
+    """True if all that must survive a restart is on the disk; else why not, and since when."""
+
+    saved: bool
+    error: str | None
+    since: str | None
+
+
 class StateFileNow:
     """Knows if all that must survive a restart is on the disk."""
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
-        self._fields: Fields = {"saved": True, "error": None, "since": None}
+        self._fields = StateFileFields(saved=True, error=None, since=None)
 
     def observe(self, event: Event) -> None:
         """Take in that it was written, or why not."""
@@ -95,9 +104,9 @@ class StateFileNow:
             since = iso(self._wall()) if event.error else None
             self._fields = {"saved": event.error is None, "error": event.error, "since": since}
 
-    def fields(self) -> Fields:
+    def fields(self) -> StateFileFields:
         """Return it as /status shows it."""
-        return dict(self._fields)
+        return {**self._fields}
 
 
 class LastLifeNow:
@@ -148,12 +157,20 @@ class WorkersNow:
         return {"wanted": self.wanted, "serving": self.serving, "lost": self.lost}
 
 
+class SettingsFields(TypedDict):
+    """Settings that were read again: those that wait for a restart, or the fault in them."""
+
+    read_at: str | None
+    waiting: list[str]
+    error: str | None
+
+
 class SettingsNow:
     """Knows what became of settings that were read again."""
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
-        self._fields: Fields = {"read_at": None, "waiting": [], "error": None}
+        self._fields = SettingsFields(read_at=None, waiting=[], error=None)
 
     def observe(self, event: Event) -> None:
         """Take in that they were read."""
@@ -161,9 +178,9 @@ class SettingsNow:
             at, waiting = iso(self._wall()), list(event.waiting)
             self._fields = {"read_at": at, "waiting": waiting, "error": event.error}
 
-    def fields(self) -> Fields:
+    def fields(self) -> SettingsFields:
         """Return them as /status shows them."""
-        return dict(self._fields)
+        return {**self._fields}
 
 
 class PassedOverNow:
@@ -187,7 +204,7 @@ class PassedOverNow:
         """The newest of them, by the code of its reason: they come newest first."""
         return {folder.reason.code: folder for folder in reversed(self._last.folders)}
 
-    def fields(self) -> Fields:
+    def fields(self) -> PassedOverFields:
         """Return them as /status shows them."""
         return passed_over_fields(self._last.folders, self._last.counts)
 

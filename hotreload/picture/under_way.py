@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TypedDict
 
 from hotreload.events import (
     AttemptFinished,
@@ -117,6 +118,22 @@ class UnderWay:
         return [phase.value for phase in usual if phase not in self._spent]
 
 
+class BootFields(TypedDict):
+    """The step of a start that runs, since when, how far it is, and how long it took last time."""
+
+    step: str
+    doing: str
+    revision: str | None
+    label: str | None
+    since: str
+    step_since: str
+    step_seconds: float
+    usual_seconds: float | None
+    done: int | None
+    total: int | None
+    unit: str | None
+
+
 class BootProgress:
     """Knows which step of the start runs, since when, how far, and how long it took last time.
 
@@ -155,17 +172,15 @@ class BootProgress:
                 self._enter(None, None)
                 self._waits_for = waiting_for
 
-    def fields(self) -> Fields:
+    def fields(self) -> BootFields:
         """Return the step as /status shows it."""
-        done, total = self._done or (None, None)
+        (done, total), revision = self._done or (None, None), self._revision
         unit = "batches" if self._phase is Phase.WARMING else "bytes"
-        of = (
-            revision_fields(self._revision) if self._revision else {"revision": None, "label": None}
-        )
         return {
             "step": self._step,
             "doing": self.words(),
-            **of,
+            "revision": revision.id if revision else None,
+            "label": revision.label if revision else None,
             "since": iso(self._began),
             "step_since": iso(self._since_wall),
             "step_seconds": round(self._clock() - self._since, 3),

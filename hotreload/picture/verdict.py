@@ -4,13 +4,28 @@ Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 """
 
 from dataclasses import dataclass
+from typing import TypedDict
 
-from hotreload.json_fields import Fields, generation_fields
+from hotreload.json_fields import Fields, GenerationFields, generation_fields
+from hotreload.picture.history import AttemptFields
 from hotreload.picture.picture import Picture
 from hotreload.picture.words import goes_back
 from hotreload.types import Attempt, By, Outcome, Refusal, Revision
 
 PASS = "pass"
+VerdictFields = TypedDict(
+    "VerdictFields",
+    {
+        "pass": bool,
+        "verdict": str,
+        "why": str,
+        "wanted": str | None,
+        "wanted_label": str | None,
+        "live": GenerationFields | None,
+        "attempt": AttemptFields | None,
+    },
+)
+"""The /gate document; features add theirs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,13 +221,13 @@ def _progress(progress: Mapping[str, Any]) -> Iterator[str]:
         yield f"{duration(left)} left"
 
 
-def loader_text(loading: Fields) -> str:
+def loader_text(loading: Mapping[str, Any]) -> str:
     """Say which loader made the weights, and why it was not our own."""
     words, why = LOADER_WORDS[loading["loader"]], loading["loader_reason"]
     return f"{words} ({plain(why)})" if why else words
 
 
-def drift_text(loading: Fields) -> str:
+def drift_text(loading: Mapping[str, Any]) -> str:
     """Say how many leaves changed, and which of them most."""
     all_leaves = loading["leaves_staged"] + loading["leaves_shared"]
     words = f"{loading['leaves_changed']} of {all_leaves} leaves changed"

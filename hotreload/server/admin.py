@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
+from hotreload.picture.documents import ReloadStatusFields
 from hotreload.picture.status import Status
 from hotreload.server.http.browsers import is_from_a_page
 from hotreload.server.http.keys import KeyCheck
@@ -105,16 +106,6 @@ PERTURB_FIELDS: Mapping[str, Kind] = {
 ORDER_ACCEPT_SECONDS = 10.0
 """The longest time until a client with `wait=false` is answered whether the order is accepted."""
 
-RELOAD_STATUS = (
-    "state",
-    "generation",
-    "mode",
-    "answering",
-    "wanted",
-    "waiting_for",
-    "phase",
-    "last_attempt",
-)
 _STATUS = {
     Outcome.LIVE: 200,
     Outcome.PASSED: 200,
@@ -123,6 +114,33 @@ _STATUS = {
     Outcome.SUPERSEDED: 409,
     Outcome.LOST: 503,
 }
+
+
+class ChangeFields(TypedDict):
+    """The outcome of an order; null while it is not known."""
+
+    ok: bool
+    outcome: str | None
+
+
+class PinnedFields(TypedDict):
+    """The generation that is pinned, or no longer."""
+
+    ok: bool
+    pinned: bool
+    generation: int
+    label: str
+    revision: str
+    daemon: Fields
+
+
+class ChecksumFields(TypedDict):
+    """The fingerprint of the live weights; null if leaves have changed since they went live."""
+
+    fingerprint: str | None
+    generation: int
+    changed: list[str]
+    leaves: NotRequired[Mapping[str, int]]
 
 
 Admit = Callable[[Request], Awaitable[None]]
@@ -223,7 +241,7 @@ def admin_routes[P](
     @router.get("/reload_status")
     async def reload_status() -> Response:
         document = status.snapshot()
-        return Json({name: document.get(name) for name in RELOAD_STATUS})
+        return Json({name: document.get(name) for name in ReloadStatusFields.__annotations__})
 
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
@@ -237,8 +255,7 @@ def admin_routes[P](
     return router
 
 
-def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> Fields:
-    """Return the fingerprint, None if leaves have changed since the generation went live."""
+def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> ChecksumFields:
     known = generation.leaves
     names = sorted(known.keys() | leaves.keys())
     changed = [name for name in names if leaves.get(name) != known.get(name)] if known else []
@@ -251,7 +268,7 @@ def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> Fie
 
 def _daemon() -> Fields:
     """Return the pid of this daemon: with several on a host, their sockets are easily confused."""
-    return {"daemon": {"pid": os.getpid()}}
+    return {"pid": os.getpid()}
 
 
 def _wanted_name(fields: Fields) -> str | None:
@@ -285,7 +302,7 @@ async def _answer_attempt(
         raise Refused(504, "timed_out", words)
     attempt = result_of(outcome) if outcome.done() else None
     if attempt is None:
-        return Json({"ok": True, "outcome": None, "accepted": True, **_daemon()}, 202)
+        return Json({"ok": True, "outcome": None, "accepted": True, "daemon": _daemon()}, 202)
     return _attempt_response(
         attempt, status, {} if others is None else {"can_be_had": await others()}
     )
@@ -302,20 +319,22 @@ async def _answer_pin(
         words = f"after {within:g} s an earlier order is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; this order goes on: see pinned in /status")
     live = result_of(settled)
-    content = {
+    content: PinnedFields = {
         "ok": True,
         "pinned": is_pinned,
         "generation": live.number,
         "label": live.revision.label,
+        "revision": live.revision.id,
+        "daemon": _daemon(),
     }
-    return Json({**content, "revision": live.revision.id, **_daemon()})
+    return Json(content)
 
 
 def _attempt_response(attempt: Attempt, status: Status, more: Fields) -> Response:
     content: dict[str, Any] = {"ok": _STATUS[attempt.outcome] == 200, **attempt_fields(attempt)}
     now = status.snapshot()
     kept = now["state_file"]
-    content |= {"saved": kept["saved"], "not_saved": kept["error"], **_daemon()}
+    content |= {"saved": kept["saved"], "not_saved": kept["error"], "daemon": _daemon()}
     content |= {"pinned": now["pinned"], **more}
     if attempt.fingerprints is not None:
         content["checksum_before"], content["checksum_after"] = attempt.fingerprints

@@ -8,7 +8,6 @@ from fastapi import APIRouter
 
 from hotreload.server.admin import Admit
 from hotreload.server.api_schema.operation import Operations
-from hotreload.server.api_schema.schema_parts import Schema
 from hotreload.server.ports import Entrance
 
 
@@ -24,17 +23,10 @@ class FeatureRoutes:
     make: Callable[[Entrance[Any], Admit], APIRouter] = make_no_routes
     """Builds the router; routes that change something depend on the check of administrators."""
     operations: Operations = field(default_factory=dict)
-    shapes: Mapping[str, Schema] = field(default_factory=dict)
-    """Schemas of answers, by the names that the operations use."""
-    adds: Mapping[str, Mapping[str, Schema]] = field(default_factory=dict)
-    """Fields that the feature adds to the kernel's answers, by the names of their schemas."""
+    adds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The types of fields that the feature adds, by the names of the kernel's documents."""
 
     @property
     def paths(self) -> frozenset[str]:
         """The paths by which requests are counted."""
         return frozenset(path for _, path in self.operations)
-
-
-def add_to_attempts(**fields: Schema) -> Mapping[str, Mapping[str, Schema]]:
-    """Return `adds` that put these fields into every attempt."""
-    return {"Attempt": fields, "PastAttempt": fields}

@@ -1,6 +1,6 @@
 """POST /generate: requests and answers in the engine's own schema, with the generation."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.requests import Request
 
@@ -13,7 +13,14 @@ from hotreload.server.http.request_body import read_object
 from hotreload.server.model import EngineAnswer, count_prompts
 from hotreload.server.model_name import check_model
 from hotreload.server_limits import Limits
-from hotreload.types import Generation
+from hotreload.types import Generation, StampFields
+
+
+class AnswerFields(TypedDict):
+    """An answer in the engine's schema, and the generation that made it."""
+
+    text: str
+    meta_info: StampFields
 
 
 async def read_generate(request: Request, limits: Limits, model: str) -> ParsedRequest:

@@ -1,5 +1,7 @@
 """vLLM's names for trainers' orders; the orders are the same as SGLang's."""
 
+from typing import Literal, TypedDict
+
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +16,27 @@ from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
+from hotreload.server.sglang.not_served import FaultFields
 from hotreload.server.sglang.update_routes import answer_update
+
+
+class WorldSizeFields(TypedDict):
+    """The number of devices."""
+
+    world_size: int
+
+
+class FlushedFields(TypedDict):
+    """Cached prefixes were dropped."""
+
+    success: Literal[True]
+
+
+class NotCheckedFields(TypedDict):
+    """The reason why no checksum was computed."""
+
+    detail: str
+    error: FaultFields
 
 
 def vllm_routes[P](
@@ -28,7 +50,8 @@ def vllm_routes[P](
     async def get_world_size(include_dp: bool = True) -> Response:
         with entrance.lend_preparer() as engine:
             devices = engine.facts().get("tp_size", 1)
-        return Json({"world_size": devices * (len(entrance.engines()) if include_dp else 1)})
+        engines = len(entrance.engines()) if include_dp else 1
+        return Json(WorldSizeFields(world_size=devices * engines))
 
     @guarded.post("/update_weights")
     async def update_weights(request: Request) -> Response:
@@ -37,7 +60,7 @@ def vllm_routes[P](
     @guarded.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
         await flush_all(entrance)
-        return Json({"success": True})
+        return Json(FlushedFields(success=True))
 
     @guarded.post("/weight_checker")
     async def weight_checker(request: Request) -> Response:
@@ -45,7 +68,8 @@ def vllm_routes[P](
         try:
             return Json(await _check_weights(entrance, given))
         except BadRequest as fault:
-            return Json({"detail": str(fault), "error": {"message": str(fault)}}, 400)
+            words = str(fault)
+            return Json(NotCheckedFields(detail=words, error={"message": words}), 400)
 
     router.include_router(guarded)
     return router

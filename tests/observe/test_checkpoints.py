@@ -51,7 +51,7 @@ NEWEST = seen(THREE, ListedState.NEWEST)
 
 async def told(
     known: Ledger, *listed: Listed, events: Sequence[Event] = (), most: int = 100
-) -> dict[str, Any]:
+) -> Any:
     picture = Picture(known, wall=lambda: NOON)
     checkpoints = Checkpoints(picture, lambda: listed, clock=lambda: 100.0)
     for event in events:

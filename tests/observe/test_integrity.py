@@ -64,6 +64,7 @@ def test_leaves_that_drifted_are_named_with_since_when() -> None:
 def test_of_many_leaves_the_first_are_named_and_all_are_counted() -> None:
     many = tuple(f"leaf {number:03}" for number in range(900))
     told = after(LiveDrifted(LIVE, many)).fields()["drifted"]
+    assert told is not None
     assert (told["leaves"], told["leaves_total"]) == (list(many[:10]), 900)
 
 

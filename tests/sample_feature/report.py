@@ -1,6 +1,7 @@
 """Tells which fields are frozen, and how many checkpoints were refused for one."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypedDict
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -9,14 +10,20 @@ from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
-from hotreload.server.api_schema import schema_parts as shape
-from hotreload.server.api_schema.operation import JSON_TYPE, Operation
+from hotreload.server.api_schema.operation import Operation
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
 from tests.sample_feature import REASON
 
-ROUTES = {("GET", "/frozen"): Operation("Frozen fields.", {JSON_TYPE: shape.ref_to("Frozen")})}
-FROZEN = shape.an_object(fields=shape.a_list(shape.PLAIN_TEXT), refused=shape.AN_INTEGER)
+
+class FrozenFields(TypedDict):
+    """Frozen fields, and how many checkpoints were refused for one."""
+
+    fields: list[str]
+    refused: int
+
+
+ROUTES = {("GET", "/frozen"): Operation("Frozen fields.", FrozenFields)}
 
 
 class FrozenReport(FeatureReport):
@@ -32,7 +39,7 @@ class FrozenReport(FeatureReport):
 
     def fields(self) -> Fields:
         """Return the field of `/status`."""
-        return {"frozen": {"fields": [*self._frozen()], "refused": self._refused}}
+        return {"frozen": FrozenFields(fields=[*self._frozen()], refused=self._refused)}
 
     def rows(self, status: Fields) -> Iterator[Fields]:
         """Return its row, made of the field alone."""
@@ -53,4 +60,4 @@ def frozen_routes(report: FrozenReport) -> FeatureRoutes:
     async def frozen() -> Response:
         return Json(report.fields()["frozen"])
 
-    return FeatureRoutes(lambda gate, admission: router, ROUTES, {"Frozen": FROZEN})
+    return FeatureRoutes(lambda gate, admission: router, ROUTES)

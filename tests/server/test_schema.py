@@ -9,15 +9,12 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from hotreload.features.bake.shapes import BAKE_SHAPES
-from hotreload.features.command.shapes import COMMAND_SHAPES
-from hotreload.features.compare.shapes import COMPARE_SHAPES
-from hotreload.features.pause.pause import Pause
-from hotreload.features.pause.routes import pause_routes
-from hotreload.server.api_schema.answer_schemas import SHAPES
+from hotreload.features import FEATURES
+from hotreload.server.api_schema.openapi import describe
 from hotreload.server.http.keys import OPEN_PATHS, ApiKeys
 from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import Limits
+from tests.features.given import parts_of
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS
 from tests.server.world import DESCRIBED, FIRST, World, attempt, serve
@@ -134,10 +131,13 @@ async def test_schemathesis_finds_the_webhook_as_it_is_described(
     assert seen == {"POST /webhook/huggingface": statuses}
 
 
-def test_without_features_no_schema_names_what_they_add() -> None:
-    pauses = pause_routes(Pause(print, look_again=print))
-    known = json.dumps(SHAPES)
-    for each in (pauses, BAKE_SHAPES, COMPARE_SHAPES, COMMAND_SHAPES):
+def test_without_features_no_schema_names_what_they_add(world: World) -> None:
+    known = json.dumps(describe(world.app.routes, [])["components"]["schemas"])
+    of_features = [routes for each in FEATURES if (routes := parts_of(each).routes)]
+    assert len(of_features) > 1
+    for each in of_features:
         fields = {name for added in each.adds.values() for name in added}
         assert fields, "a feature adds a field"
-        assert [name for name in {*each.shapes, *fields} if f'"{name}"' in known] == []
+        assert [name for name in fields if f'"{name}"' in known] == []
+    named = describe(world.app.routes, of_features)["components"]["schemas"].keys()
+    assert {"Bake", "Behaviour", "Pause"} <= named

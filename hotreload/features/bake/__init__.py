@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.bake.evidence import BLANK, words_of_bake
+from hotreload.features.bake.evidence import BLANK, BakeFields, words_of_bake
 from hotreload.features.bake.judgement import BAKE
 from hotreload.features.bake.settings import BakeSettings
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.bake.bakes import Bakes
     from hotreload.features.bake.report import BakeReport
-    from hotreload.features.bake.shapes import BAKE_SHAPES
     from hotreload.parts import FeatureParts
+    from hotreload.server.feature_routes import FeatureRoutes
 
+    bake = {"bake": BakeFields | None}
     baking = Bakes(given.attempts, given.settings().of(BakeSettings))
 
     async def prepare(settings: "Settings") -> "Apply":
@@ -29,7 +30,7 @@ def _begin(given: "Given") -> "FeatureParts":
         tasks={"bake": partial(baking.run, given.leave)},
         observe=baking.observe,
         report=BakeReport(baking),
-        routes=BAKE_SHAPES,
+        routes=FeatureRoutes(adds={"Attempt": bake, "Verdict": bake}),
         prepare=prepare,
     )
 

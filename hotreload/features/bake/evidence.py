@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, TypedDict
 
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake.judgement import BAKE, Bake, BakeOutcome, SignalCount
@@ -18,8 +18,21 @@ BLANK = Evidence(BAKE, facts={"bake": None})
 """The evidence where none was begun."""
 
 
-def bake_fields(bake: Bake) -> Fields:
-    """Return the judgement on a generation by its clients' answers; shares are 0 to 1."""
+class BakeFields(TypedDict):
+    """The judgement on a generation by its clients' answers; shares are 0 to 1."""
+
+    outcome: str
+    since: str
+    until: str
+    answers: int
+    against: int | None
+    old_answers: int
+    reason: str | None
+    signals: list[Fields]
+
+
+def bake_fields(bake: Bake) -> BakeFields:
+    """Return the fields of a bake."""
     return {
         "outcome": bake.outcome.value,
         "since": iso(bake.since),
@@ -117,5 +130,5 @@ class BakeChanged(LateEvidence):
         return Evidence(BAKE, outcome, words, {"bake": bake_fields(self.bake)})
 
     def fields(self) -> Fields:
-        added = revision_fields(self.revision) | bake_fields(self.bake)
+        added = {**revision_fields(self.revision), **bake_fields(self.bake)}
         return {"generation": self.generation, **added}

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.command.judge import CommandRunner
     from hotreload.features.command.report import CommandReport
-    from hotreload.features.command.shapes import COMMAND_SHAPES
     from hotreload.parts import FeatureParts
+    from hotreload.server.feature_routes import FeatureRoutes
 
     report = CommandReport(given.attempts.ledger)
-    return FeatureParts(judges=CommandRunner(given).judges, report=report, routes=COMMAND_SHAPES)
+    adds = FeatureRoutes(adds={"Attempt": {"command_said": list[str]}})
+    return FeatureParts(judges=CommandRunner(given).judges, report=report, routes=adds)
 
 
 COMMAND_FEATURE = Feature(

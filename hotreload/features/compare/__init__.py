@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
+    from hotreload.features.compare.behaviour import Behaviour
     from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
     from hotreload.features.compare.known import KnownAnswers
     from hotreload.features.compare.report import CompareReport
-    from hotreload.features.compare.request_recorder import RequestRecorder
-    from hotreload.features.compare.shapes import COMPARE_SHAPES
+    from hotreload.features.compare.request_recorder import HearingNow, RequestRecorder
     from hotreload.parts import FeatureParts, nothing_to_apply
+    from hotreload.server.feature_routes import FeatureRoutes
 
     hearing, way_out = (
         RequestRecorder(given.settings().of(CompareSettings)),
@@ -39,7 +40,12 @@ def _begin(given: "Given") -> "FeatureParts":
         listeners=(hearing,),
         tasks={"leave what makes no numbers": way_out.run},
         report=CompareReport(hearing, given.attempts.ledger.attempts),
-        routes=COMPARE_SHAPES,
+        routes=FeatureRoutes(
+            adds={
+                "Attempt": {"behaviour": Behaviour | None, "not_compared": str | None},
+                "Status": {"heard": HearingNow | None},
+            }
+        ),
         prepare=prepare,
     )
 

@@ -41,5 +41,5 @@ class PauseOver(Event):
         return WARNING if self.by is None else INFO
 
     def fields(self) -> Fields:
-        asked = by_fields(self.by) if self.by else {}
-        return {"held": self.held, "ended": "limit" if self.by is None else "asked", **asked}
+        fields: Fields = {"held": self.held, "ended": "limit" if self.by is None else "asked"}
+        return {**fields, **by_fields(self.by)} if self.by else fields

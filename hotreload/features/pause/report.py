@@ -2,14 +2,27 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypedDict
 
 from hotreload.events import Event
 from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
 from hotreload.figures import duration
-from hotreload.json_fields import Fields, by_fields, iso
+from hotreload.json_fields import ByFields, Fields, by_fields, iso
 from hotreload.picture.report import Family, FeatureReport
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, who
+
+
+class PauseFields(TypedDict):
+    """A pause: its caller, its times, and the requests that wait for its end."""
+
+    since: str
+    until: str
+    limit: float
+    mode: str
+    running: str
+    held: int
+    by: ByFields
 
 
 class PauseReport(FeatureReport):
@@ -42,7 +55,7 @@ class PauseReport(FeatureReport):
         """Return the pause that stands; None where none does."""
         if (began := self._began) is None:
             return {"pause": None}
-        pause = {
+        pause: PauseFields = {
             "since": iso(self._since),
             "until": iso(self._renewed + began.limit),
             "limit": began.limit,

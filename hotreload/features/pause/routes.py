@@ -7,7 +7,7 @@ hotreload needs none, and mixes no two generations in an answer: with `retract`,
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -15,24 +15,14 @@ from starlette.responses import Response
 
 from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, RunningRequests
+from hotreload.features.pause.report import PauseFields
 from hotreload.json_fields import Fields
 from hotreload.server.admin import Admit
 from hotreload.server.api_schema.operation import (
-    JSON_TYPE,
     Operation,
     Operations,
     Parameter,
     for_administrators,
-)
-from hotreload.server.api_schema.schema_parts import (
-    A_BOOLEAN,
-    A_NUMBER,
-    AN_INTEGER,
-    PLAIN_TEXT,
-    Schema,
-    an_object,
-    either,
-    ref_to,
 )
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
@@ -56,56 +46,63 @@ def _one_of(*words: str) -> Kind:
 PAUSE: Mapping[str, Kind] = {**SGLANG_FIELDS, "mode": _one_of("abort", "retract", "in_place")}
 VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
 CONTINUE: Mapping[str, Kind] = {**SGLANG_FIELDS, "torch_empty_cache": BOOLEAN}
-_SHAPES: Mapping[str, Schema] = {
-    "Pause": an_object(
-        since=PLAIN_TEXT,
-        until=PLAIN_TEXT,
-        limit=A_NUMBER,
-        mode=PLAIN_TEXT,
-        running=PLAIN_TEXT,
-        held=AN_INTEGER,
-        by=ref_to("By"),
-    ),
-    "Paused": an_object(
-        status=PLAIN_TEXT, success=A_BOOLEAN, mode=PLAIN_TEXT, mode_applied=PLAIN_TEXT
-    ),
-    "Continued": an_object(status=PLAIN_TEXT, success=A_BOOLEAN, was_paused=A_BOOLEAN),
-    "IsPaused": an_object(is_paused=A_BOOLEAN),
-}
-_ADDS = {"Status": {"pause": either(ref_to("Pause"), {"type": "null"})}}
+
+
+class PausedFields(TypedDict):
+    """A pause that stands: the mode asked for, and the one applied."""
+
+    status: str
+    success: bool
+    mode: str
+    mode_applied: str
+
+
+class ContinuedFields(TypedDict):
+    """Requests go on."""
+
+    status: str
+    success: bool
+    was_paused: bool
+
+
+class IsPausedFields(TypedDict):
+    """True while a pause stands."""
+
+    is_paused: bool
+
+
 _MODE_PARAMETER = Parameter(
     "mode", "query", VLLM_PAUSE_MODE, "What becomes of those that run; abort."
 )
 _CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes nothing.")
 
 
-def _operation(words: str, shape: str, **more: Any) -> Operation:
-    operation = Operation(words, {JSON_TYPE: ref_to(shape)}, **more)
-    return for_administrators(operation, 403, 408, 503)
-
-
 OF_PAUSES: Operations = {
-    ("POST", "/pause_generation"): _operation(
-        "SGLang's: new requests wait, until it is over.", "Paused", body=PAUSE, may_be_empty=True
+    ("POST", "/pause_generation"): for_administrators(
+        "SGLang's: new requests wait, until it is over.",
+        PausedFields,
+        body=PAUSE,
+        may_be_empty=True,
     ),
-    ("POST", "/continue_generation"): _operation(
-        "SGLang's: end a pause.", "Continued", body=CONTINUE, may_be_empty=True
+    ("POST", "/continue_generation"): for_administrators(
+        "SGLang's: end a pause.", ContinuedFields, body=CONTINUE, may_be_empty=True
     ),
-    ("POST", "/pause"): _operation(
+    ("POST", "/pause"): for_administrators(
         "vLLM's: the same as /pause_generation.",
-        "Paused",
+        PausedFields,
         parameters=(_MODE_PARAMETER, _CLEAR_CACHE_PARAMETER),
     ),
-    ("POST", "/resume"): _operation("vLLM's: the same as /continue_generation.", "Continued"),
-    ("GET", "/is_paused"): Operation(
-        "vLLM's: does a pause stand?", {JSON_TYPE: ref_to("IsPaused")}, (503,)
+    ("POST", "/resume"): for_administrators(
+        "vLLM's: the same as /continue_generation.", ContinuedFields
     ),
+    ("GET", "/is_paused"): Operation("vLLM's: does a pause stand?", IsPausedFields, (503,)),
 }
 
 
 def pause_routes(pause: Pause) -> FeatureRoutes:
     """Return the routes by which this pause is asked for, and ended."""
-    return FeatureRoutes(partial(_make_routes, pause), OF_PAUSES, _SHAPES, _ADDS)
+    adds = {"Status": {"pause": PauseFields | None}}
+    return FeatureRoutes(partial(_make_routes, pause), OF_PAUSES, adds)
 
 
 def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> APIRouter:
@@ -128,8 +125,8 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
     async def continue_generation(request: Request) -> Response:
         await read_fields(request, CONTINUE, may_be_empty=True)
         stood = here().end(requester("continue", request))
-        body = {"message": "Generation continued successfully.", "status": "ok", "success": True}
-        return Json({**body, "was_paused": stood})
+        done = ContinuedFields(status="ok", success=True, was_paused=stood)
+        return Json({"message": "Generation continued successfully.", **done})
 
     @guarded.post("/pause")
     async def pause_by_mode(
@@ -142,11 +139,11 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
     @guarded.post("/resume")
     async def resume(request: Request) -> Response:
         stood = here().end(requester("continue", request))
-        return Json({"status": "resumed", "success": True, "was_paused": stood})
+        return Json(ContinuedFields(status="resumed", success=True, was_paused=stood))
 
     @router.get("/is_paused")
     async def is_paused() -> Response:
-        return Json({"is_paused": here().stands})
+        return Json(IsPausedFields(is_paused=here().stands))
 
     router.include_router(guarded)
     return router

@@ -1,17 +1,11 @@
 """The description of a route: its fields, its answers and the permission it needs."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from hotreload.server.api_schema.schema_parts import Schema
 from hotreload.server.http.request_body import Kind
 
-JSON_TYPE = "application/json"
-EVENT_STREAM_TYPE = "text/event-stream"
-TEXT_TYPE = "text/plain"
-HTML_TYPE = "text/html"
-
-Media = Mapping[str, Schema]
 Security = tuple[Mapping[str, tuple[str, ...]], ...]
 """Alternative ways to get access, any of which is enough; `{}` means none is needed."""
 
@@ -62,16 +56,19 @@ class Operation:
     """One method of one path."""
 
     words: str
-    answer: Media
+    answer: Any = None
+    """The type of the answer in JSON; None if it is not in JSON, or empty."""
     refusals: tuple[int, ...] = ()
     """Statuses beside 200 and those that any request may get."""
+    media: Sequence[str] = ()
+    """Other media types of the answer."""
     body: Mapping[str, Kind] | None = None
     required: tuple[str, ...] = ()
     one_of: tuple[str, ...] = ()
     """Fields of which a body has exactly one."""
     parameters: tuple[Parameter, ...] = ()
-    others: Mapping[int, Media] = field(default_factory=dict)
-    """Answers with another status than 200 that are no problem."""
+    others: Mapping[int, Any] = field(default_factory=dict)
+    """The types of answers in JSON with another status than 200 that are no problem."""
     may_be_empty: bool = False
     success: int = 200
     security: Security = KEY_OVER_TCP
@@ -82,9 +79,10 @@ class Operation:
 Operations = Mapping[tuple[str, str], Operation]
 
 
-def for_administrators(operation: Operation, *refusals: int) -> Operation:
-    """Return the operation for administrators alone, with these refusals if any are given."""
-    statuses = refusals or operation.refusals
-    return replace(
-        operation, refusals=statuses, security=ADMIN_KEY_OVER_TCP, permission=ADMINISTRATORS
+def for_administrators(
+    words: str, answer: Any = None, refusals: tuple[int, ...] = (403, 408, 503), **more: Any
+) -> Operation:
+    """Return an operation for administrators alone."""
+    return Operation(
+        words, answer, refusals, security=ADMIN_KEY_OVER_TCP, permission=ADMINISTRATORS, **more
     )

@@ -5,42 +5,53 @@ Requests are described by the same kinds that check them.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from hotreload.json_fields import Fields, GenerationFields
+from hotreload.picture.checkpoints import ListingFields
+from hotreload.picture.documents import LeavesFields, ReloadStatusFields, StatusFields
+from hotreload.picture.history import HistoryFields
+from hotreload.picture.verdict import VerdictFields
 from hotreload.server import admin
+from hotreload.server.admin import ChangeFields, ChecksumFields, PinnedFields
 from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
 from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import KnownFields
 from hotreload.server.api_schema.operation import (
     BY_SECRET,
-    EVENT_STREAM_TYPE,
-    HTML_TYPE,
-    JSON_TYPE,
-    TEXT_TYPE,
     TO_ALL,
-    Media,
     Operation,
     Operations,
     Parameter,
     for_administrators,
 )
-from hotreload.server.api_schema.order_operations import ORDER_OPERATIONS
-from hotreload.server.api_schema.schema_parts import PLAIN_TEXT, Schema, a_list, either, ref_to
+from hotreload.server.generate import AnswerFields
+from hotreload.server.http.problems import OpenAIErrorFields
 from hotreload.server.http.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
+from hotreload.server.hugging_face.text_generation import TextGenerationFields
 from hotreload.server.hugging_face.text_generation_fields import TEXT_GENERATION
+from hotreload.server.openai.answers import ChatCompletionFields, CompletionFields
+from hotreload.server.openai.response_answers import ResponseFields
 from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.openai.routes import ModelFields, ModelListFields
 from hotreload.server.request_headers import (
     NO_REPLAY_HEADER,
     SESSION_HEADERS,
     WEIGHT_VERSION_HEADER,
 )
 from hotreload.server.sglang import bodies
+from hotreload.server.sglang.answers import (
+    LoadsFields,
+    ModelInfoFields,
+    ServerInfoFields,
+    ShortLoadFields,
+)
+from hotreload.server.sglang.not_served import NotDoneFields
+from hotreload.server.sglang.routes import CheckedFields, DetokenizedFields, TokensFields
+from hotreload.server.sglang.update_routes import UpdatedFields
 from hotreload.server.view_routes import MOST_LISTED
-
-
-def _json(name: str) -> Media:
-    return {JSON_TYPE: ref_to(name)}
-
+from hotreload.server.vllm import FlushedFields, NotCheckedFields, WorldSizeFields
 
 MIN_GENERATION_PARAMETER = Parameter(
     MIN_GENERATION_HEADER,
@@ -75,21 +86,23 @@ FILE_PARAMETER = Parameter("name", "path", STRING, "A file of the status page.")
 INCLUDE_PARAMETER = Parameter(
     "include", "query", STRING, "Sections, separated by commas: core, memory, queues, all; all."
 )
+INCLUDE_DP_PARAMETER = Parameter("include_dp", "query", BOOLEAN, "Count all engines; true.")
 RANK_PARAMETER = Parameter(
     "dp_rank", "query", whole_number(0, 2**31 - 1), "The engine of this number alone."
 )
 
-ANSWER_OR_LIST = either(ref_to("Answer"), a_list(ref_to("Answer")))
+
 MODEL_REFUSALS = (404, 408, 409, 503, 504)
 CHANGE_REFUSALS = (403, 404, 408, 409, 503, 504)
-CHANGE_ANSWERS = dict.fromkeys((202, 409, 422, 503), _json("Change"))
+HTML, TEXT, EVENTS = "text/html", "text/plain", "text/event-stream"
 
 
-def _ask_model(words: str, whole: Schema, known: KnownFields, *required: str) -> Operation:
+def _ask_model(words: str, answer: Any, known: KnownFields, *required: str) -> Operation:
     return Operation(
         words,
-        {JSON_TYPE: whole, EVENT_STREAM_TYPE: PLAIN_TEXT},
+        answer,
         MODEL_REFUSALS,
+        media=[EVENTS],
         body=known.accepted_kinds,
         required=required,
         parameters=(
@@ -102,182 +115,197 @@ def _ask_model(words: str, whole: Schema, known: KnownFields, *required: str) ->
 
 
 def _change(words: str, body: Mapping[str, Kind]) -> Operation:
-    refusals = (*CHANGE_REFUSALS, 422)  # 422 also for a name without a checkpoint
-    operation = Operation(
-        words, _json("Change"), refusals, body=body, others=CHANGE_ANSWERS, may_be_empty=True
+    return for_administrators(
+        words,
+        ChangeFields,
+        (*CHANGE_REFUSALS, 422),  # 422 also for a name without a checkpoint
+        body=body,
+        others=dict.fromkeys((202, 409, 422, 503), ChangeFields),
+        may_be_empty=True,
     )
-    return for_administrators(operation)
 
 
 def _pin(words: str) -> Operation:
-    operation = Operation(
-        words, _json("Pinned"), CHANGE_REFUSALS, body=admin.PIN_FIELDS, may_be_empty=True
+    return for_administrators(
+        words, PinnedFields, CHANGE_REFUSALS, body=admin.PIN_FIELDS, may_be_empty=True
     )
-    return for_administrators(operation)
 
 
-def _for_administrators(operation: Operation) -> Operation:
-    return for_administrators(operation, 403, 408, 503)
+def _spread(operations: Operations) -> Operations:
+    """Return the operations of several methods or paths one by one."""
+    return {
+        (method, path): operation
+        for (methods, paths), operation in operations.items()
+        for method in methods.split()
+        for path in paths.split()
+    }
 
 
-def _same(methods: tuple[str, ...], paths: tuple[str, ...], operation: Operation) -> Operations:
-    return {(method, path): operation for method in methods for path in paths}
-
-
-EITHER = ("GET", "POST")
-SGLANG_OPERATIONS: Operations = {
-    **_same(
-        ("GET",),
-        ("/model_info", "/get_model_info"),
-        Operation("SGLang's: the model and its weights.", _json("ModelInfo"), (503,)),
-    ),
-    **_same(
-        ("GET",),
-        ("/server_info", "/get_server_info"),
-        Operation("SGLang's: the server's settings.", _json("ServerInfo"), (503,)),
-    ),
-    ("GET", "/get_load"): Operation(
-        "SGLang's: the load of each engine.", _json("LoadArray"), (503,)
-    ),
-    ("GET", "/v1/loads"): Operation(
-        "SGLang's: the full load report.",
-        _json("Loads"),
-        (503,),
-        parameters=(INCLUDE_PARAMETER, RANK_PARAMETER),
-    ),
-    ("GET", "/health_generate"): Operation("SGLang's: make one token.", {}, (503,)),
-    **_same(
-        EITHER,
-        ("/flush_cache",),
-        _for_administrators(
-            Operation(
-                "SGLang's: drop cached prefixes that are not in use.", {TEXT_TYPE: PLAIN_TEXT}
-            )
+_OTHER_SERVERS_OPERATIONS = _spread(
+    {
+        ("GET", "/model_info /get_model_info"): Operation(
+            "SGLang's: the model and its weights.", ModelInfoFields, (503,)
         ),
-    ),
-    ("POST", "/abort_request"): _for_administrators(
-        Operation(
-            "SGLang's: abort a request, or all.", {}, body=bodies.ABORT_FIELDS, may_be_empty=True
-        )
-    ),
-    **_same(
-        EITHER,
-        ("/get_weights_by_name",),
-        _for_administrators(
-            Operation(
-                "SGLang's: the first numbers of a leaf or a tensor.",
-                _json("FirstValues"),
-                body=bodies.WEIGHTS_BY_NAME_FIELDS,
-                required=("name",),
-                others={400: _json("OpenAIError")},
-            )
+        ("GET", "/server_info /get_server_info"): Operation(
+            "SGLang's: the server's settings.", ServerInfoFields, (503,)
         ),
-    ),
-    **_same(
-        EITHER,
-        ("/weights_checker",),
-        _for_administrators(
-            Operation(
-                "SGLang's: compute checksums, or compare them with a snapshot.",
-                _json("Checked"),
-                body=bodies.CHECK_FIELDS,
-                others={400: _json("Checked")},
-                may_be_empty=True,
-            )
+        ("GET", "/get_load"): Operation(
+            "SGLang's: the load of each engine.", list[ShortLoadFields], (503,)
         ),
-    ),
-    **_same(
-        ("POST",),
-        ("/tokenize", "/v1/tokenize"),
-        Operation(
+        ("GET", "/v1/loads"): Operation(
+            "SGLang's: the full load report.",
+            LoadsFields,
+            (503,),
+            parameters=(INCLUDE_PARAMETER, RANK_PARAMETER),
+        ),
+        ("GET", "/health_generate"): Operation("SGLang's: make one token.", None, (503,)),
+        ("GET POST", "/flush_cache"): for_administrators(
+            "SGLang's: drop cached prefixes that are not in use.", media=[TEXT]
+        ),
+        ("POST", "/abort_request"): for_administrators(
+            "SGLang's: abort a request, or all.", body=bodies.ABORT_FIELDS, may_be_empty=True
+        ),
+        ("GET POST", "/get_weights_by_name"): for_administrators(
+            "SGLang's: the first numbers of a leaf or a tensor.",
+            list[float | list[Any] | None],
+            body=bodies.WEIGHTS_BY_NAME_FIELDS,
+            required=("name",),
+            others={400: OpenAIErrorFields},
+        ),
+        ("GET POST", "/weights_checker"): for_administrators(
+            "SGLang's: compute checksums, or compare them with a snapshot.",
+            CheckedFields,
+            body=bodies.CHECK_FIELDS,
+            others={400: CheckedFields},
+            may_be_empty=True,
+        ),
+        ("POST", "/tokenize /v1/tokenize"): Operation(
             "SGLang's and vLLM's: the tokens of texts or of a chat.",
-            _json("Tokens"),
+            TokensFields,
             (408, 503),
             body=bodies.TOKENIZE_FIELDS,
             one_of=("prompt", "messages"),
         ),
-    ),
-    **_same(
-        ("POST",),
-        ("/detokenize", "/v1/detokenize"),
-        Operation(
+        ("POST", "/detokenize /v1/detokenize"): Operation(
             "SGLang's and vLLM's: the texts of tokens.",
-            _json("Detokenized"),
+            DetokenizedFields,
             (408, 503),
             body=bodies.DETOKENIZE_FIELDS,
             required=("tokens",),
         ),
-    ),
-}
-
-_OTHER_SERVERS_OPERATIONS: Operations = {
-    **SGLANG_OPERATIONS,
-    **ORDER_OPERATIONS,
-    ("POST", "/v1/responses"): _ask_model(
-        "OpenAI's responses, of text and without state.", ref_to("Response"), RESPONSES, "input"
-    ),
-}
+        ("GET", "/get_weight_version /weight_version /weight_info"): Operation(
+            "SGLang's and vLLM's: the version of the weights that answer.",
+            GenerationFields,
+            (503,),
+        ),
+        ("POST", "/update_weights_from_disk"): for_administrators(
+            "SGLang's: make a checkpoint live; answer once it is live, or with the reason.",
+            UpdatedFields,
+            (403,),
+            body=bodies.UPDATE_FIELDS,
+            required=("model_path",),
+            others={400: UpdatedFields},
+        ),
+        ("POST", "/update_weights"): for_administrators(
+            "vLLM's: the same as /update_weights_from_disk.",
+            UpdatedFields,
+            (403,),
+            body=bodies.VLLM_UPDATE_FIELDS,
+            required=("weight_dir",),
+            others={400: UpdatedFields},
+        ),
+        ("POST", "/update_weight_version"): for_administrators(
+            "SGLang's and vLLM's: name the weights that answer.",
+            GenerationFields,
+            (403,),
+            body=bodies.NAME_FIELDS,
+            required=("new_version",),
+            others={400: NotDoneFields},
+        ),
+        ("GET", "/get_world_size"): Operation(
+            "vLLM's: the number of devices.",
+            WorldSizeFields,
+            (503,),
+            parameters=(INCLUDE_DP_PARAMETER,),
+        ),
+        ("POST", "/reset_prefix_cache"): for_administrators(
+            "vLLM's: drop cached prefixes that are not in use.", FlushedFields, (403, 503)
+        ),
+        ("POST", "/weight_checker"): for_administrators(
+            "vLLM's: compute checksums, or compare them with a baseline.",
+            Fields,
+            (403, 503),
+            body=bodies.VLLM_CHECK_FIELDS,
+            others={400: NotCheckedFields},
+            may_be_empty=True,
+        ),
+        ("POST", "/v1/responses"): _ask_model(
+            "OpenAI's responses, of text and without state.", ResponseFields, RESPONSES, "input"
+        ),
+    }
+)
 """Operations of other servers' clients; most daemons never see a request for one."""
 OPERATIONS: Operations = {
     **_OTHER_SERVERS_OPERATIONS,
     ("POST", "/generate"): replace(
-        _ask_model("Ask in the engine's own schema.", ANSWER_OR_LIST, known_fields.GENERATE),
+        _ask_model(
+            "Ask in the engine's own schema.",
+            AnswerFields | list[AnswerFields],
+            known_fields.GENERATE,
+        ),
         one_of=known_fields.PROMPTS,
     ),
     ("POST", "/"): _ask_model(
         "Ask in the schema of huggingface_hub's client.",
-        a_list(ref_to("TextGeneration")),
+        list[TextGenerationFields],
         TEXT_GENERATION,
         "inputs",
     ),
     ("POST", "/v1/completions"): _ask_model(
-        "OpenAI's completions.", ref_to("Completion"), known_fields.COMPLETION, "prompt"
+        "OpenAI's completions.", CompletionFields, known_fields.COMPLETION, "prompt"
     ),
     ("POST", "/v1/chat/completions"): _ask_model(
-        "OpenAI's chat completions.", ref_to("ChatCompletion"), known_fields.CHAT, "messages"
+        "OpenAI's chat completions.", ChatCompletionFields, known_fields.CHAT, "messages"
     ),
-    ("GET", "/v1/models"): Operation("The one model there is.", _json("ModelList"), (503,)),
+    ("GET", "/v1/models"): Operation("The one model there is.", ModelListFields, (503,)),
     ("GET", "/v1/models/{name}"): Operation(
-        "The model, by its name.", _json("Model"), (404, 503), parameters=(MODEL_PARAMETER,)
+        "The model, by its name.", ModelFields, (404, 503), parameters=(MODEL_PARAMETER,)
     ),
-    ("GET", "/livez"): Operation(
-        "Whether the process runs.", {JSON_TYPE: {"type": "object"}}, security=TO_ALL
-    ),
+    ("GET", "/livez"): Operation("Whether the process runs.", Fields, security=TO_ALL),
     ("GET", "/readyz"): Operation(
-        "Whether requests are answered.", {JSON_TYPE: {"type": "object"}}, (503,), security=TO_ALL
+        "Whether requests are answered.", Fields, (503,), security=TO_ALL
     ),
-    ("GET", "/health"): Operation("/readyz under sglang's name.", {}, (503,), security=TO_ALL),
+    ("GET", "/health"): Operation("/readyz under sglang's name.", None, (503,), security=TO_ALL),
     ("GET", "/gate"): Operation(
         "Whether the last wanted revision is live and its bake is over.",
-        _json("Verdict"),
+        VerdictFields,
         parameters=(REVISION_PARAMETER,),
-        others={409: _json("Verdict")},
+        others={409: VerdictFields},
     ),
-    ("GET", "/status"): Operation("What is live, wanted and under way.", _json("Status")),
+    ("GET", "/status"): Operation("What is live, wanted and under way.", StatusFields),
     ("GET", "/history"): Operation(
-        "Attempts, newest first.", _json("History"), parameters=(MOST_ATTEMPTS_PARAMETER,)
+        "Attempts, newest first.", HistoryFields, parameters=(MOST_ATTEMPTS_PARAMETER,)
     ),
     ("GET", "/checkpoints"): Operation(
         "The checkpoints of the source, and why each is not live.",
-        _json("Listing"),
+        ListingFields,
         parameters=(MOST_PARAMETER,),
     ),
-    ("GET", "/leaves"): Operation("Checksums of the live leaves.", _json("Leaves")),
-    ("GET", "/events"): Operation(
-        "A stream of all events.", {EVENT_STREAM_TYPE: PLAIN_TEXT}, (403, 503)
-    ),
-    ("GET", "/metrics"): Operation("Prometheus metrics.", {TEXT_TYPE: PLAIN_TEXT}),
-    ("GET", "/openapi.json"): Operation("This document.", {JSON_TYPE: {"type": "object"}}),
-    ("GET", "/"): Operation("The status page.", {HTML_TYPE: PLAIN_TEXT}),
+    ("GET", "/leaves"): Operation("Checksums of the live leaves.", LeavesFields),
+    ("GET", "/events"): Operation("A stream of all events.", None, (403, 503), media=[EVENTS]),
+    ("GET", "/metrics"): Operation("Prometheus metrics.", media=[TEXT]),
+    ("GET", "/openapi.json"): Operation("This document.", Fields),
+    ("GET", "/"): Operation("The status page.", media=[HTML]),
     ("GET", "/page/{name}"): Operation(
         "A file of the status page.",
-        dict.fromkeys((HTML_TYPE, "text/css", "text/javascript", "image/svg+xml"), PLAIN_TEXT),
+        None,
         (404,),
+        media=[HTML, "text/css", "text/javascript", "image/svg+xml"],
         parameters=(FILE_PARAMETER,),
     ),
     ("POST", "/webhook/huggingface"): Operation(
         "Look for a new checkpoint now, because the hub has one.",
-        {JSON_TYPE: {"type": "object"}},
+        Fields,
         (401, 403, 404),
         success=202,
         security=BY_SECRET,
@@ -288,12 +316,10 @@ OPERATIONS: Operations = {
     ("POST", "/admin/pin"): _pin("Pin the live weights."),
     ("POST", "/admin/unpin"): _pin("Follow the source again."),
     ("GET", "/admin/reload_status"): for_administrators(
-        Operation("The status of reloads.", _json("ReloadStatus"), (403, 503))
+        "The status of reloads.", ReloadStatusFields, (403, 503)
     ),
     ("GET", "/admin/weights_checksum"): for_administrators(
-        Operation(
-            "Compute checksums now.", _json("Checksum"), (403, 503), parameters=(LEAVES_PARAMETER,)
-        )
+        "Compute checksums now.", ChecksumFields, (403, 503), parameters=(LEAVES_PARAMETER,)
     ),
 }
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypedDict
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -52,6 +52,32 @@ _STATUS: tuple[tuple[type[HotReloadError], int], ...] = (
     (NotSaved, 503),
     (EngineLost, 503),
 )
+
+
+class ProblemFields(TypedDict):
+    """Problem details: `code` for machines, `detail` and `reasons` for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    reasons: list[str]
+
+
+class OpenAIFaultFields(TypedDict):
+    """A fault, as OpenAI's clients read it."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAIErrorFields(TypedDict):
+    """An error in OpenAI's form."""
+
+    error: OpenAIFaultFields
 
 
 MOST_REASONS = 16
@@ -102,13 +128,13 @@ def problem_of(error: HotReloadError, path: str = "") -> Json:
     """Return the response for an error, in the form that clients of this path expect."""
     if path.startswith(OPENAI_PATHS):
         return Json({"error": openai_fields(error)}, status_of(error), _headers(error))
-    fields = problem_fields(error)
+    fields = {**problem_fields(error)}
     if path == TEXT_GENERATION_PATH:
         fields |= text_generation_fields(error)
     return Problem(fields, status_of(error), _headers(error))
 
 
-def openai_fields(error: HotReloadError) -> dict[str, Any]:
+def openai_fields(error: HotReloadError) -> OpenAIFaultFields:
     """Return an error's fields in OpenAI's form; its client goes by the status."""
     return {
         "message": cut(str(error), MOST_WORDS),
@@ -126,8 +152,8 @@ def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
     return {"error": cut(str(error), MOST_WORDS), "error_type": kind}
 
 
-def problem_fields(error: HotReloadError) -> dict[str, Any]:
-    """Return an error's problem details: `code` for machines, `detail` and `reasons` for people."""
+def problem_fields(error: HotReloadError) -> ProblemFields:
+    """Return an error's problem details."""
     status = status_of(error)
     return {
         "type": "about:blank",

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from typing import TypedDict
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -18,7 +19,7 @@ from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.requests import completion_request, rename_field
 from hotreload.server_limits import Limits
-from hotreload.types import Generation
+from hotreload.types import Generation, StampFields
 
 NEW_TOKENS = 100
 """The client's documented default of max_new_tokens."""
@@ -33,6 +34,13 @@ _ENGINE_NAMES = {
     "return_logprob": "parameters.details",
     "text": "inputs",
 }
+
+
+class TextGenerationFields(TypedDict):
+    """An answer, and the generation that made it."""
+
+    generated_text: str
+    hotreload: StampFields
 
 
 class TextGenerationRoute(ModelRoute):

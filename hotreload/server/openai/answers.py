@@ -5,14 +5,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import openai_fields
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.echo import Echo
-from hotreload.types import Generation
+from hotreload.types import Generation, StampFields
 
 
 class NewTokens(NamedTuple):
@@ -21,6 +21,84 @@ class NewTokens(NamedTuple):
     tokens: list[Any]
     tops: list[Any]
     offset: int
+
+
+class UsageFields(TypedDict):
+    """The tokens of a request and its answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: Fields
+
+
+class AnsweredFields(TypedDict):
+    """The beginning of an answer, and its usage."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    hotreload: StampFields
+    usage: UsageFields
+
+
+class ChoiceFields(TypedDict):
+    """One answer of several, without its text."""
+
+    index: int
+    finish_reason: str | None
+    logprobs: Fields | None
+
+
+class TextChoiceFields(ChoiceFields):
+    """One text."""
+
+    text: str
+
+
+class CompletionFields(AnsweredFields):
+    """An answer of /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[TextChoiceFields]
+
+
+class CallFields(TypedDict):
+    """The call of a function: its arguments are JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallFields(TypedDict):
+    """A tool call that waits for its result."""
+
+    id: str
+    type: Literal["function"]
+    function: CallFields
+
+
+class MessageFields(TypedDict):
+    """The message that the model wrote."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    tool_calls: NotRequired[list[ToolCallFields]]
+
+
+class MessageChoiceFields(ChoiceFields):
+    """One message."""
+
+    message: MessageFields
+
+
+class ChatCompletionFields(AnsweredFields):
+    """An answer of /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[MessageChoiceFields]
 
 
 class Choice:
@@ -144,11 +222,14 @@ COMPLETION_SHAPE = AnswerShape(
 
 
 def _message(text: str, calls: list[Fields]) -> Fields:
-    fields: Fields = {"role": "assistant", "content": text, "refusal": None}
+    message = MessageFields(role="assistant", content=text, refusal=None)
     if calls:
-        bare = [{name: call[name] for name in call.keys() - {"index"}} for call in calls]
-        fields |= {"content": text or None, "tool_calls": bare}
-    return {"message": fields}
+        bare = [
+            ToolCallFields(id=each["id"], type="function", function=each["function"])
+            for each in calls
+        ]
+        message |= {"content": text or None, "tool_calls": bare}
+    return {"message": message}
 
 
 def _delta(text: str, calls: list[Fields], is_first: bool) -> Fields:
@@ -240,7 +321,7 @@ class OpenAIAnswer:
             "hotreload": generation.stamp,
         }
 
-    def _usage(self) -> Fields:
+    def _usage(self) -> UsageFields:
         """Return the usage; a prompt counts once, however many answers it has."""
         used = {index: choice.usage for index, choice in self._choices.items()}
         prompts = [one for index, one in used.items() if index % self._copies == 0]

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from typing import Literal, TypedDict
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
@@ -9,13 +10,46 @@ from hotreload.server.http.problems import openai_fields
 from hotreload.server.http.sse import NamedEvent
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice
-from hotreload.types import Generation
+from hotreload.types import Generation, StampFields
 
 _ENDS: dict[str, tuple[str, Fields]] = {
     "length": ("incomplete", {"incomplete_details": {"reason": "max_output_tokens"}}),
     "abort": ("failed", {}),
 }
 """The status of an answer that did not end by itself, and its further fields."""
+
+
+class ResponseItemFields(TypedDict):
+    """A message, or the call of a function."""
+
+    id: str
+    type: Literal["message", "function_call"]
+
+
+class ResponseUsageFields(TypedDict):
+    """The tokens of a request and its answer."""
+
+    input_tokens: int
+    input_tokens_details: Fields
+    output_tokens: int
+    output_tokens_details: Fields
+    total_tokens: int
+
+
+class ResponseFields(TypedDict):
+    """An answer of /v1/responses."""
+
+    object: Literal["response"]
+    id: str
+    model: str
+    created_at: int
+    status: Literal["completed", "incomplete", "failed"]
+    error: Fields | None
+    incomplete_details: Fields | None
+    metadata: Fields
+    output: list[ResponseItemFields]
+    usage: ResponseUsageFields
+    hotreload: StampFields
 
 
 class ResponseAnswer:
@@ -63,8 +97,14 @@ class ResponseAnswer:
     def format_error(self, error: HotReloadError) -> Fields:
         """Return the error that OpenAI's client raises in place of the next event."""
         fields = openai_fields(error)
-        more = {name: fields[name] for name in ("code", "message", "param")} | {"error": fields}
-        return NamedEvent(type="error", sequence_number=self._count, **more)
+        return NamedEvent(
+            type="error",
+            sequence_number=self._count,
+            code=fields["code"],
+            message=fields["message"],
+            param=fields["param"],
+            error=fields,
+        )
 
     def _take(self, answer: Fields) -> None:
         text, ended = self._choice.take_new_text(answer)
@@ -171,7 +211,7 @@ class ResponseAnswer:
             return None
         return {"code": "server_error", "message": str(self._ended.get("message"))}
 
-    def _usage(self) -> Fields:
+    def _usage(self) -> ResponseUsageFields:
         prompt, cached, made = self._choice.usage
         return {
             "input_tokens": prompt,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal, TypedDict
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -35,7 +36,7 @@ from hotreload.server.openai.response_answers import ResponseAnswer
 from hotreload.server.openai.response_fields import RESPONSES
 from hotreload.server.openai.response_requests import response_request
 from hotreload.server_limits import Limits
-from hotreload.types import Generation
+from hotreload.types import Generation, StampFields
 
 LiveNow = Callable[[], Generation | None]
 
@@ -83,7 +84,7 @@ def models_routes(model: str, live: LiveNow) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        return Json({"object": "list", "data": [model_fields(model, live())]})
+        return Json(ModelListFields(object="list", data=[model_fields(model, live())]))
 
     @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
@@ -129,7 +130,24 @@ def _prompts(prompt: str | Sequence[object] | None) -> int:
     return 1
 
 
-def model_fields(name: str, live: Generation | None) -> Fields:
+class ModelFields(TypedDict):
+    """A model, and the generation that answers."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    hotreload: StampFields
+
+
+class ModelListFields(TypedDict):
+    """All models."""
+
+    object: Literal["list"]
+    data: list[ModelFields]
+
+
+def model_fields(name: str, live: Generation | None) -> ModelFields:
     """Return the description of a model; NotServing while the engine starts."""
     if live is None:
         raise NotServing("the engine is starting", code="booting", retry_after=2)

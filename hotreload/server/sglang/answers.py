@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from hotreload import __version__
-from hotreload.json_fields import Fields, generation_fields
+from hotreload.json_fields import Fields, GenerationFields, generation_fields
 from hotreload.picture.picture import ReplicaReading
 from hotreload.types import Generation
 
@@ -37,6 +37,68 @@ _NOT_MEASURED = {
 }
 
 
+class ServedFields(TypedDict):
+    """The names of the model."""
+
+    model_path: str
+    served_model_name: str
+    tokenizer_path: str
+
+
+class ModelInfoFields(ServedFields, GenerationFields):
+    """The model and its weights."""
+
+    disaggregation_mode: Literal["null"]
+    is_generation: Literal[True]
+    model_type: str | None
+    architectures: list[str] | None
+
+
+class ServerInfoFields(ServedFields, GenerationFields):
+    """The server's settings."""
+
+    disaggregation_mode: Literal["null"]
+    tp_size: int
+    pp_size: int
+    dp_size: int
+    ep_size: int
+    num_gpus: int
+    version: str | None
+    internal_states: list[Fields]
+
+
+class BusyFields(TypedDict):
+    """The requests of one engine."""
+
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+
+
+class ShortLoadFields(BusyFields):
+    """The load of one engine, in short."""
+
+    num_reqs: int
+    num_tokens: int
+    num_pending_tokens: int
+    ts_tic: float
+
+
+class LoadFields(BusyFields):
+    """The load of one engine."""
+
+    max_total_num_tokens: int
+    token_usage: float
+
+
+class LoadsFields(TypedDict):
+    """The full load report."""
+
+    timestamp: str
+    version: str | None
+    loads: list[LoadFields]
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """The names by which clients know the model."""
@@ -46,7 +108,7 @@ class ServedModel:
     """The path of the first weights, which never changes: routers read it once."""
 
     @property
-    def fields(self) -> Fields:
+    def fields(self) -> ServedFields:
         """The names, with which every document begins."""
         return {
             "model_path": self.path,
@@ -108,7 +170,7 @@ def server_info(
     }
 
 
-def load_array(engines: Sequence[ReplicaReading]) -> list[Fields]:
+def load_array(engines: Sequence[ReplicaReading]) -> list[ShortLoadFields]:
     """Return the load of each engine as a bare array, as SGLang's routers and TorchRL read it."""
     return [_short_load(rank, reading) for rank, reading in enumerate(engines)]
 
@@ -171,7 +233,7 @@ def _count_requests(reading: ReplicaReading) -> tuple[int, int, int]:
     return running, load.waiting + reading.held, load.kv_requests
 
 
-def _short_load(rank: int, reading: ReplicaReading) -> Fields:
+def _short_load(rank: int, reading: ReplicaReading) -> ShortLoadFields:
     running, waiting, tokens = _count_requests(reading)
     return {
         "dp_rank": rank,

@@ -1,12 +1,12 @@
 """Routes of other servers that do not exist here, and what to use instead."""
 
 from collections.abc import Mapping
+from typing import Literal, TypedDict
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.json_fields import Fields
 from hotreload.server.http.problems import Json, no_such_route
 
 USE_A_FOLDER = (
@@ -41,6 +41,20 @@ NOT_SERVED: Mapping[str, str] = {
 """Routes of SGLang, vLLM and trainers' images that are not served, and what to use instead."""
 
 
+class FaultFields(TypedDict):
+    """A fault in vLLM's form."""
+
+    message: str
+
+
+class NotDoneFields(TypedDict):
+    """A failure in SGLang's form, and in vLLM's under `error`."""
+
+    success: Literal[False]
+    message: str
+    error: FaultFields
+
+
 async def no_route(request: Request, error: Exception) -> Response:
     """Answer 400 for a route of another server, else 404 or 405."""
     path = request.url.path
@@ -50,6 +64,6 @@ async def no_route(request: Request, error: Exception) -> Response:
     return await no_such_route(request, error)
 
 
-def failure_fields(message: str) -> Fields:
-    """Return a failure in SGLang's form, and in vLLM's under `error`."""
+def failure_fields(message: str) -> NotDoneFields:
+    """Return the fields of a failure."""
     return {"success": False, "message": message, "error": {"message": message}}

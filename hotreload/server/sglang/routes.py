@@ -1,7 +1,7 @@
 """SGLang's routes that do not change the weights: information, load, caches, tokenizer, aborts."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
@@ -100,6 +100,29 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
     return router
 
 
+class TokensFields(TypedDict):
+    """The tokens of a text, or of each of several."""
+
+    tokens: list[Any]
+    count: int | list[int]
+    max_model_len: int | None
+    token_strs: None
+
+
+class DetokenizedFields(TypedDict):
+    """The text of tokens, or the texts, under SGLang's name and vLLM's."""
+
+    text: str | list[str]
+    prompt: str | list[str]
+
+
+class CheckedFields(TypedDict):
+    """Checksums, or the fault that was found."""
+
+    success: bool
+    message: str
+
+
 def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
     router = APIRouter()
 
@@ -114,14 +137,13 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
         counts = [len(each) for each in tokens]
-        return Json(
-            {
-                "tokens": tokens if is_batch else tokens[0],
-                "count": counts if is_batch else counts[0],
-                "max_model_len": most,
-                "token_strs": None,
-            }
-        )
+        found: TokensFields = {
+            "tokens": tokens if is_batch else tokens[0],
+            "count": counts if is_batch else counts[0],
+            "max_model_len": most,
+            "token_strs": None,
+        }
+        return Json(found)
 
     @router.post("/detokenize")
     @router.post("/v1/detokenize")
@@ -134,7 +156,7 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         with entrance.lend_preparer() as engine:
             texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)
         text = texts if is_batch else texts[0]
-        return Json({"text": text, "prompt": text})
+        return Json(DetokenizedFields(text=text, prompt=text))
 
     return router
 
@@ -173,8 +195,8 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         try:
             found = await checker.run(action, skip)
         except BadRequest as fault:
-            return Json({"success": False, "message": str(fault)}, 400)
-        return Json({"success": True, "message": "Success.", **found})
+            return Json(CheckedFields(success=False, message=str(fault)), 400)
+        return Json({**CheckedFields(success=True, message="Success."), **found})
 
     return router
 

@@ -4,13 +4,14 @@ An update is an order like one of /admin/reload_weights: with the same checks, p
 """
 
 from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import BadRequest, HotReloadError, NotServing
-from hotreload.json_fields import Fields, attempt_fields, generation_fields, reason_fields
+from hotreload.json_fields import attempt_fields, generation_fields, reason_fields
 from hotreload.picture.status import Status
 from hotreload.server.admin import Admit
 from hotreload.server.http.problems import Json
@@ -20,6 +21,15 @@ from hotreload.server.sglang import bodies
 from hotreload.server.sglang.not_served import failure_fields
 from hotreload.server.sglang.routes import required_field
 from hotreload.types import Outcome
+
+
+class UpdatedFields(TypedDict):
+    """The end of an update, and the reason if its weights are not live."""
+
+    success: bool
+    message: str
+    num_paused_requests: int
+    reason: str | None
 
 
 def sglang_update_routes[P](
@@ -83,6 +93,6 @@ async def answer_update[P](
     return Json({**said, "num_paused_requests": 0, "status": "ok", **attempt_fields(attempt)})
 
 
-def _not_updated(why: str, fields: Fields) -> Json:
+def _not_updated(why: str, fields: Mapping[str, Any]) -> Json:
     said = failure_fields(f"Failed to update weights: {why}")
     return Json({**said, "num_paused_requests": 0, **fields}, 400)
