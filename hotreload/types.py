@@ -194,19 +194,15 @@ class EngineLoad:
     kv_free: int = 0
 
 
-PROVE_WITHIN = 5.0
-"""Seconds that a proof takes beside clients, if shares can do it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shares:
     """In which part of their turns weights compute that are not the live ones, beside others."""
 
-    shadow: float = 0.25
+    shadow: float
     """For those that are being proven, while clients are answered."""
-    fading: float = 0.5
+    fading: float
     """The least for older ones that still answer; more as they answer as many as others do."""
-    prove_within: float | None = PROVE_WITHIN
+    prove_within: float | None
     """Seconds that a proof is to take, for which its share grows, up to 1; None: it does not."""
 
     def times_as_long(self, seconds: float) -> float:

@@ -36,7 +36,16 @@ SETTING = {"setting"}
 """How a part says what its settings are: it imports no pydantic, as client verbs know it."""
 FEATURES = {"feature", "parts", "features"}
 """Capabilities beside the kernel, which knows none of them; and the doors that they use."""
-CORE = {"core", "core.rules", "threads", "quiet", *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY}
+CORE = {
+    "core",
+    "core.rules",
+    *SETTING,
+    "threads",
+    "quiet",
+    *RULES_OF_ANSWERS,
+    *RECORDS,
+    *VOCABULARY,
+}
 WORDS = {"picture.words", "picture.rows", "picture.summary"}
 """How a status is said: the client verbs make it of an older daemon's, so they are light."""
 PICTURE = {"picture", *WORDS}
@@ -88,7 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "behaviour": {"errors"},
     "threads": {"errors"},
     "quiet": set(),
-    "core.rules": {"types", *RULES_OF_ANSWERS},
+    "core.rules": {"types", *SETTING},
     "server_limits": {"core.rules"},
     "core": CORE,
     "setting": {"figures"},

@@ -121,7 +121,7 @@ class AttemptUnderWay:
         self._is_forced = True
         self._check_judges()
         checkpoint = await self._prepare()
-        self._rules = replace(self._rules, abort_on_drain_timeout=False)
+        self._rules = replace(self._rules, on_drain_timeout="postpone")
         with watch_with(self._judges):
             await self._rehearse_on_one(checkpoint)
 

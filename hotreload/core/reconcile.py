@@ -40,7 +40,6 @@ class Reconciler:
         validate: Validate,
         rules: Rules,
         judges: MakeJudges = no_judges,
-        min_interval: float = 0.0,
     ) -> None:
         """`judges` judge new weights before they go live."""
         self.ledger = attempts.ledger
@@ -51,7 +50,6 @@ class Reconciler:
         self._judges = judges
         self.rules = rules
         """Rules that an attempt takes when it begins; they may be replaced at any time."""
-        self.min_interval = min_interval
         self._publish = attempts.publish
         self._clock = attempts.clock
         self._wall = attempts.wall
@@ -178,7 +176,7 @@ class Reconciler:
         match decide(self.ledger, self._clock()):
             case Try(revision):
                 is_wanted = self._make_is_wanted(revision)
-                policy = AttemptPolicy(rest=self.min_interval)
+                policy = AttemptPolicy(rest=self.rules.min_interval)
                 with suppress(Recognized):
                     await self._attempt(revision, lambda attempt: attempt.reload(is_wanted), policy)
                 return None
@@ -208,7 +206,7 @@ class Reconciler:
             return self.answer_unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
         if order.is_fulfilled(self._replicas.live):
             return await self.answer_decided(order)
-        policy = AttemptPolicy(by=order.by, rest=self.min_interval, dry_run=order.is_dry_run)
+        policy = AttemptPolicy(by=order.by, rest=self.rules.min_interval, dry_run=order.is_dry_run)
         with suppress(Recognized):
             return await self._attempt(order.revision, order.run, policy)
         order.revision = learn(self.ledger, order.revision)

@@ -67,7 +67,7 @@ class Switch(ABC):
     def drain_as_long_as_requests_may_run(self) -> None:
         """Wait from now on as long as any request may run, and abort those that run longer."""
         patience = max(self._rules.drain_timeout, self._rules.longest_drain)
-        self._rules = replace(self._rules, drain_timeout=patience, abort_on_drain_timeout=True)
+        self._rules = replace(self._rules, drain_timeout=patience, on_drain_timeout="abort")
 
     # --- the steps -------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ async def start(
                 load_format="auto" if checkpoint else "dummy",
                 args=args or {},
                 first_device=first_device,
-                shares=terms.shares,
+                shares=terms.rules.shares,
                 unseen=UnseenOptions(compares=compares, corpus=corpus),
             ),
             terms=terms.staging_options(Path(spool.name)),

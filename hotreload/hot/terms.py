@@ -1,21 +1,19 @@
 """Terms for an engine in your own program; each field is named as the daemon's setting."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
-from hotreload.core.rules import BY_MEMORY, KeepPrevious, Rules
+from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.engine.weights.memory.spare_processors import Threads, count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
-from hotreload.types import PROVE_WITHIN, Shares
 
 DAEMONS_RULES = Rules()
-DAEMONS_SHARES = Shares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class HotTerms:
     max_drift: float | None = None
     """The factor by which a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: int | Literal["auto"] = DAEMONS_RULES.sets
+    sets: Literal[2, 3, "auto"] = DAEMONS_RULES.sets
     """The most sets of weights on the device; `auto`: as many as memory holds, at most 6."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """The place where the previous weights wait for a rollback."""
@@ -41,11 +39,11 @@ class HotTerms:
     stage_timeout: float = DAEMONS_RULES.stage_timeout
     """The longest time of a load."""
     probe_timeout: float = DAEMONS_RULES.probe_timeout
-    shadow_share: float = DAEMONS_SHARES.shadow
+    shadow_share: float = DAEMONS_RULES.shadow_share
     """The engine's steps for the probes, for each step that answers requests meanwhile."""
-    prove_within: float = PROVE_WITHIN
+    prove_within: float = DAEMONS_RULES.prove_within
     """The time a proof should take: `shadow_share` grows for it, up to 1."""
-    fading_share: float = DAEMONS_SHARES.fading
+    fading_share: float = DAEMONS_RULES.fading_share
     """The least share of steps in which older weights compute."""
     drain_timeout: float = DAEMONS_RULES.drain_timeout
     finish_timeout: float = DAEMONS_RULES.finish_timeout
@@ -71,13 +69,10 @@ class HotTerms:
             finish_timeout=self.finish_timeout,
             probe_timeout=self.probe_timeout,
             keep_previous=KeepPrevious(self.keep_previous),
-            times_beside_clients=self.shares.times_as_long(self.probe_timeout),
+            shadow_share=self.shadow_share,
+            prove_within=self.prove_within,
+            fading_share=self.fading_share,
         )
-
-    @property
-    def shares(self) -> Shares:
-        """The shares of steps in which weights compute that are not live."""
-        return Shares(self.shadow_share, self.fading_share, self.prove_within)
 
     def staging_options(self, spool: Path) -> StagingOptions:
         """Return the options of a load, at normal priority: the caller waits for it."""
@@ -96,8 +91,12 @@ def _find_faults(terms: HotTerms) -> Iterator[str]:
 def _find_rule(term: Field[Any]) -> "_Rule":
     if get_origin(term.type) is Literal:
         known = get_args(term.type)
-        return " or ".join(map(repr, known)), known.__contains__
+        return " or ".join(map(repr, known)), lambda value: _is_one_of(known, value)
     return _RULES.get(term.name, _ABOVE_ZERO)
+
+
+def _is_one_of(known: Sequence[Any], value: Any) -> bool:
+    return any(type(each) is type(value) and each == value for each in known)
 
 
 def _is_above_zero(value: Any) -> bool:
@@ -122,10 +121,6 @@ _RULES: dict[str, _Rule] = {
     ),
     "shadow_share": _SHARE,
     "fading_share": _SHARE,
-    "sets": (
-        "2 or 3 or 'auto'",
-        lambda value: value == BY_MEMORY or (type(value) is int and value in (2, 3)),
-    ),
     "staging_threads": (
         "a whole number, at least 1, or 'auto'",
         lambda value: value == "auto" or (type(value) is int and value >= 1),

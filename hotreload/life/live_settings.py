@@ -27,7 +27,6 @@ from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.live_changes import reread
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import rules_of
 from hotreload.settings.tables import values_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
@@ -120,9 +119,8 @@ class LiveSettings:
     ) -> None:
         """Apply these settings to all parts; ConfigError, and no change, if one part cannot."""
         self._judge_by(settings, [replica.engine for replica in replicas])
-        reconciler.rules = rules_of(settings)
+        reconciler.rules = settings.rules
         reconciler.judge_by(digest_of_probes(settings))
-        reconciler.min_interval = settings.reload.min_interval
         self._entrance.allow(settings.reload.max_held)
         for name, value in values_of(settings.server.limits):
             setattr(self.limits, name, value)

@@ -21,7 +21,6 @@ from hotreload.core.engines.replica import Replica, Replicas, choose_mode
 from hotreload.core.operator import Operator
 from hotreload.core.ports import Source
 from hotreload.core.reconcile import Reconciler
-from hotreload.core.rules import KeepPrevious
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.facts.heap import STARTING, keep_what_is_there
@@ -37,10 +36,9 @@ from hotreload.life.start.start_engine import Engines, MakeEngine, import_in_bac
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.life.start.warmup import compile_behind
 from hotreload.parts import AllFeatures
-from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
-from hotreload.types import ROLLBACK, Generation, Mode
+from hotreload.types import ROLLBACK, Generation
 
 
 class OtherHosts(Protocol):
@@ -144,7 +142,7 @@ class ServingLife:
         engine.count_anew()  # no request waited while the first answer compiled
         self._started()  # again: XLA may install its handler with the probe's programs
         settings = self._live_settings.settings
-        chosen = choose_mode(Mode(settings.reload.mode), engine)
+        chosen = choose_mode(settings.reload.mode, engine)
         replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
         self._by_index[replica.index] = replica
         replicas = Replicas(self._by_index)
@@ -153,9 +151,8 @@ class ServingLife:
             replicas=replicas,
             attempts=self._attempts,
             validate=self._checking,
-            rules=rules_of(settings),
+            rules=settings.rules,
             judges=self._features.judges,
-            min_interval=settings.reload.min_interval,
         )
         operator = Operator(
             reconciler, source=self._source, replicas=replicas, publish=self._publish
@@ -223,7 +220,7 @@ def tasks_of(
     publish: Publish,
 ) -> Mapping[str, Run]:
     """List the tasks that run as long as this engine serves; EngineLost ends them."""
-    keep = KeepPrevious(settings.reload.keep_previous)
+    keep = settings.reload.keep_previous
     is_to_leave = settings.checks.on_nonfinite_answers == "rollback"
     return {
         "heed answers": partial(

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -167,8 +167,8 @@ def _show(section: str, table: type[Any]) -> list[str]:
 
 def _about(field: TableField) -> str:
     words = field.setting.words
-    if get_origin(field.kind) is Literal and len(get_args(field.kind)) > 1:
-        words += f" One of {', '.join(map(str, get_args(field.kind)))}."
+    if len(field.choices) > 1:
+        words += f" One of {', '.join(map(str, field.choices))}."
     if field.setting.example is not None and not field.is_required:
         words += "\n\nNot set by default."
     return words

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from hotreload.core.rules import ReloadSettings, Rules
 from hotreload.server_limits import Limits
 from hotreload.setting import (
     REQUIRED,
@@ -31,7 +32,6 @@ from hotreload.setting import (
     setting,
 )
 from hotreload.settings.engine import EngineSettings
-from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.source import SourceSettings
 from hotreload.settings.tables import FORBID_UNKNOWN, HasSettings, fields_of, values_of
 
@@ -288,6 +288,11 @@ class LogSettings:
     )
 
 
+NAMING_SECONDS = 5.0
+"""Seconds by which an attempt's own time limit is later than that of other ranks, so that the error
+names the late rank."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything an operator can decide; `class_with` adds the tables of features."""
@@ -313,6 +318,27 @@ class Settings:
     def of_features(self) -> Iterator[tuple[str, SettingsOfFeature]]:
         """Yield the tables of features that the start asks for more than values."""
         yield from (each for each in values_of(self) if isinstance(each[1], SettingsOfFeature))
+
+    @property
+    def stage_seconds(self) -> float:
+        """Seconds that staging may take; on other hosts they include the fetch and the checks."""
+        reload = self.reload
+        if self.engine.nnodes == 1:
+            return reload.stage_timeout
+        return reload.fetch_timeout + reload.validate_timeout + reload.stage_timeout
+
+    @property
+    def rules(self) -> Rules:
+        """The rules that these settings make for each attempt."""
+        later = NAMING_SECONDS if self.engine.nnodes > 1 else 0.0
+        longest = self.server.limits.request_seconds
+        given = {
+            **dict(values_of(self.reload)),
+            "stage_timeout": self.stage_seconds + later,
+            "probe_timeout": self.reload.probe_timeout + later,
+            "finish_timeout": self.reload.finish_timeout or longest,
+        }
+        return Rules(**given, longest_drain=longest, hosts=self.engine.nnodes)
 
     @property
     def hub_cache(self) -> Path:

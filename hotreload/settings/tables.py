@@ -1,10 +1,11 @@
 """The tables of settings, which are plain frozen dataclasses: pydantic reads and writes them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
 from functools import cache
-from typing import Any, Protocol, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 
@@ -35,6 +36,13 @@ class TableField:
     """Its type, without what says how it is read."""
     default: Any
     setting: Setting
+
+    @property
+    def choices(self) -> Sequence[Any]:
+        """Its values, where only some are allowed."""
+        is_enum = isinstance(self.kind, type) and issubclass(self.kind, Enum)
+        found = [*self.kind] if is_enum else get_args(self.kind)
+        return found if is_enum or get_origin(self.kind) is Literal else ()
 
     @property
     def is_required(self) -> bool:

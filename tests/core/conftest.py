@@ -46,7 +46,6 @@ class World(Witness):
         folder: Path,
         rules: Rules,
         *,
-        min_interval: float = 0.0,
         replica: int = 0,
         mode: Mode = Mode.DRAIN,
         engines: int = 1,
@@ -98,7 +97,6 @@ class World(Witness):
             validate=self._validate,
             rules=rules,
             judges=judges,
-            min_interval=min_interval,
         )
 
         self.operator = Terminal(
@@ -166,4 +164,4 @@ class World(Witness):
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, Rules(drain_timeout=0.1, probe_timeout=0.25))
+    return World(tmp_path, Rules(drain_timeout=0.1, probe_timeout=0.25, prove_within=0.05))

@@ -18,7 +18,7 @@ from tests.core.conftest import World
 from tests.fake_answers import FOR_EVER
 from tests.waiting import PATIENCE, turn_until
 
-RULES = Rules(probe_timeout=0.25, finish_timeout=5.0)
+RULES = Rules(probe_timeout=0.25, prove_within=0.05, finish_timeout=5.0)
 
 
 class Overlapping(World):

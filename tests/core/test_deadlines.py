@@ -23,7 +23,7 @@ LIMITS = {"fetch": "fetch_timeout", "validate": "validate_timeout", "stage": "st
 async def test_a_phase_that_takes_too_long_is_postponed_and_names_its_setting(
     tmp_path: Path, step: str, setting: str
 ) -> None:
-    rules = replace(Rules(), **{setting: 0.02})  # type: ignore[arg-type]
+    rules = replace(Rules(prove_within=0.01), **{setting: 0.02})  # type: ignore[arg-type]
     world = World(tmp_path, rules)
     world.steps.faults[step] = HANG
     async with world.running():

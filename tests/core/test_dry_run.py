@@ -15,7 +15,7 @@ from tests.fakes import HANG
 GOOD = Revision("good", "step_1")
 BAD = Revision("rotten", "step_1_bad")
 NO_LANES = "it decodes speculatively"
-RULES = Rules(drain_timeout=0.05, probe_timeout=0.25, sets=3)
+RULES = Rules(drain_timeout=0.05, probe_timeout=0.25, prove_within=0.05, sets=3)
 
 
 @pytest.fixture(params=list(Mode))
@@ -170,7 +170,7 @@ async def test_while_one_waits_its_turn_a_pin_holds(world: World) -> None:
 
 
 async def test_one_that_waits_for_room_cuts_nobody_off(tmp_path: Path) -> None:
-    world = Overlapping(tmp_path, Rules(finish_timeout=0.05, abort_on_drain_timeout=True))
+    world = Overlapping(tmp_path, Rules(finish_timeout=0.05, on_drain_timeout="abort"))
     async with world.running(), world.client():
         world.source.publish(GOOD)
         await world.attempted()

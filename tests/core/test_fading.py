@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -139,7 +139,7 @@ async def test_an_engine_lost_while_one_fades_ends_everybody(world: Overlapping)
 @pytest.mark.parametrize("sets", [2, 3])
 @pytest.mark.parametrize("keep", KeepPrevious)
 async def test_never_more_sets_are_on_the_device_than_there_may_be(
-    tmp_path: Path, sets: int, keep: KeepPrevious
+    tmp_path: Path, sets: Literal[2, 3], keep: KeepPrevious
 ) -> None:
     world = Overlapping(tmp_path, Rules(keep_previous=keep, sets=sets))
     most = 0
@@ -384,7 +384,7 @@ async def test_old_answers_that_take_too_long_put_a_checkpoint_off(tmp_path: Pat
 
 
 async def test_old_answers_that_take_too_long_are_aborted_if_so_decided(tmp_path: Path) -> None:
-    world = Overlapping(tmp_path, Rules(finish_timeout=0.01, abort_on_drain_timeout=True))
+    world = Overlapping(tmp_path, Rules(finish_timeout=0.01, on_drain_timeout="abort"))
     async with world.running(), AsyncExitStack() as stack:
         old = await stack.enter_async_context(world.client())
         await goes_live(world, 1)
@@ -402,7 +402,7 @@ async def test_who_does_not_leave_when_aborted_puts_a_checkpoint_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overlap, "ABORT_GRACE", 0.01)
-    world = Overlapping(tmp_path, Rules(finish_timeout=0.01, abort_on_drain_timeout=True))
+    world = Overlapping(tmp_path, Rules(finish_timeout=0.01, on_drain_timeout="abort"))
     async with world.running(), world.client():
         await goes_live(world, 1)
         world.source.publish(step(2))

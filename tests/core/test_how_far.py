@@ -25,7 +25,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     if request.param is Mode.OVERLAP:
         return Overlapping(tmp_path)
-    return World(tmp_path, Rules(drain_timeout=0.05, probe_timeout=0.05))
+    return World(tmp_path, Rules(drain_timeout=0.05, probe_timeout=0.05, prove_within=0.01))
 
 
 def told(world: World) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from tests.fakes import HANG
 
 @pytest.fixture(params=list(Mode))
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    rules = Rules(drain_timeout=0.1, probe_timeout=5.0, sets=4)
+    rules = Rules(drain_timeout=0.1, probe_timeout=5.0, sets="auto")
     return World(tmp_path, rules, mode=request.param, engines=3)
 
 

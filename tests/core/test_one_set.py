@@ -22,7 +22,10 @@ class OneSet(World):
     """The world of such an engine, and how many sets were ever on its device."""
 
     def __init__(self, folder: Path, keep: KeepPrevious) -> None:
-        super().__init__(folder, Rules(keep_previous=keep, drain_timeout=0.05, probe_timeout=0.05))
+        super().__init__(
+            folder,
+            Rules(keep_previous=keep, drain_timeout=0.05, probe_timeout=0.05, prove_within=0.01),
+        )
         self.engine.spares_wait_on_host = True
         self.engine.cannot_overlap = "one set at a time"
         self.most_on_device = self.most_held = 0

@@ -1,6 +1,7 @@
 """After a pin nothing changes: neither what the source wished before, nor at the next start."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -190,7 +191,7 @@ async def test_after_unpin_the_newest_that_was_not_tried_goes_live(
     """Whether it came before the rollback, which overrules it, or later."""
     async with world.running():
         await live(world, ONE)
-        world.reconciler.min_interval = 60.0
+        world.reconciler.rules = replace(world.reconciler.rules, min_interval=60.0)
         world.ledger.rest_until = world.now + 60.0  # a newer one is not tried at once
         if not later:
             world.source.publish(TWO)

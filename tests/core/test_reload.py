@@ -211,7 +211,7 @@ async def test_a_drain_that_does_not_end_is_postponed(world: World) -> None:
 
 
 async def test_a_drain_that_does_not_end_aborts_when_told_to(tmp_path: Path) -> None:
-    world = World(tmp_path, Rules(drain_timeout=0.01, abort_on_drain_timeout=True))
+    world = World(tmp_path, Rules(drain_timeout=0.01, on_drain_timeout="abort"))
     leave = asyncio.Event()
     world.engine.on_abort.append(leave)
 

@@ -1,6 +1,7 @@
 """A reload of several engines: one after the other or together, and back on all if one says no."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -14,13 +15,14 @@ from tests.fakes import HANG
 GOOD = Revision("good", "step_1")
 BETTER = Revision("better", "step_2")
 ROTTEN = Revision("rotten", "step_3_bad")
-WAYS = [(mode, together) for mode in Mode for together in (False, True)]
+ROLLOUTS: tuple[Literal["rolling", "together"], ...] = ("rolling", "together")
+WAYS = [(mode, rollout) for mode in Mode for rollout in ROLLOUTS]
 
 
-@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'together' if way[1] else 'rolling'}")
+@pytest.fixture(params=WAYS, ids="-".join)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    mode, together = request.param
-    rules = Rules(drain_timeout=0.1, probe_timeout=0.25, together=together, sets=3)
+    mode, rollout = request.param
+    rules = Rules(drain_timeout=0.1, probe_timeout=0.25, prove_within=0.05, rollout=rollout, sets=3)
     world = World(tmp_path, rules, mode=mode, engines=3)
     world.source.known |= {each.label: each for each in (GOOD, BETTER, ROTTEN)}
     return world
@@ -74,7 +76,7 @@ async def test_one_after_the_other_the_first_goes_live_before_the_next_begins(
 
 
 async def test_together_nobody_goes_live_before_all_are_ready(tmp_path: Path) -> None:
-    world = World(tmp_path, Rules(together=True), mode=Mode.OVERLAP, engines=3)
+    world = World(tmp_path, Rules(rollout="together"), mode=Mode.OVERLAP, engines=3)
     world.engines[2].steps.faults["prove"] = HANG
     async with world.running():
         world.source.publish(GOOD)
@@ -107,9 +109,8 @@ FAULTS = [
 async def test_what_one_says_no_to_is_put_back_on_all(
     world: World, at: int, fault: Exception, outcome: Outcome, kept: KeepPrevious
 ) -> None:
-    world.reconciler.rules = Rules(
-        together=world.reconciler.rules.together, sets=3, keep_previous=kept
-    )
+    rollout = world.reconciler.rules.rollout
+    world.reconciler.rules = Rules(rollout=rollout, sets=3, keep_previous=kept)
     is_room = isinstance(fault, NotEnoughMemory)
     world.engines[at].steps.faults["twin" if is_room else proving(world)] = fault
     async with world.running():

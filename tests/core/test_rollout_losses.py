@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -179,12 +180,12 @@ async def test_a_copy_that_breaks_because_its_original_is_gone_is_such_a_loss_to
     assert (code(world), answers(world)) == ("replica_lost", ["1: first clean"])
 
 
-@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rollout", ["rolling", "together"])
 @pytest.mark.parametrize("at", [0, 1])
 async def test_whatever_breaks_in_an_engine_that_is_lost_refuses_no_checkpoint(
-    tmp_path: Path, at: int, together: bool
+    tmp_path: Path, at: int, rollout: Literal["rolling", "together"]
 ) -> None:
-    world = World(tmp_path, Rules(sets=3, together=together), mode=Mode.OVERLAP, engines=2)
+    world = World(tmp_path, Rules(sets=3, rollout=rollout), mode=Mode.OVERLAP, engines=2)
     proof = Breaks(world.engines[at], "prove", ProbeFailed("a closed engine answers nothing"))
     async with world.running():
         world.source.publish(GOOD)
@@ -235,7 +236,7 @@ async def test_a_stop_after_one_engine_died_of_it_refuses_no_checkpoint(tmp_path
 async def test_together_one_that_is_lost_as_it_goes_live_undoes_no_other(
     tmp_path: Path, mode: Mode, at: int, kept: KeepPrevious
 ) -> None:
-    rules = Rules(together=True, sets=3, keep_previous=kept)
+    rules = Rules(rollout="together", sets=3, keep_previous=kept)
     world = World(tmp_path, rules, mode=mode, engines=3)
     dying = world.engines[at]
     swap = Breaks(dying, "flip" if mode is Mode.OVERLAP else "exchange", EngineLost("it died"))
@@ -254,7 +255,7 @@ async def test_together_one_that_is_lost_as_it_goes_live_undoes_no_other(
 
 
 async def test_together_one_that_is_lost_at_the_very_end_undoes_no_other(tmp_path: Path) -> None:
-    rules = Rules(together=True, keep_previous=KeepPrevious.NONE)
+    rules = Rules(rollout="together", keep_previous=KeepPrevious.NONE)
     world = World(tmp_path, rules, mode=Mode.DRAIN, engines=2)
     world.engines[1].steps.faults["release"] = EngineLost("it died")
     async with world.running():
@@ -267,7 +268,7 @@ async def test_together_one_that_is_lost_at_the_very_end_undoes_no_other(tmp_pat
 async def test_together_what_fails_when_all_that_serve_are_live_undoes_nothing(
     tmp_path: Path,
 ) -> None:
-    rules = Rules(together=True, keep_previous=KeepPrevious.NONE)
+    rules = Rules(rollout="together", keep_previous=KeepPrevious.NONE)
     world = World(tmp_path, rules, mode=Mode.DRAIN, engines=2)
     swap = Breaks(world.engines[1], "exchange", EngineLost("it died"))
     world.engine.steps.faults["release"] = [RuntimeError("a fault of ours")]
@@ -284,7 +285,7 @@ async def test_together_what_fails_when_all_that_serve_are_live_undoes_nothing(
 async def test_together_one_that_dies_after_the_first_is_ready_is_left_out(
     tmp_path: Path, step: str
 ) -> None:
-    world = World(tmp_path, Rules(together=True, sets=3), mode=Mode.OVERLAP, engines=3)
+    world = World(tmp_path, Rules(rollout="together", sets=3), mode=Mode.OVERLAP, engines=3)
     world.engines[1].steps.faults[step] = EngineLost("it died")
     async with world.running():
         world.source.publish(GOOD)
@@ -295,7 +296,7 @@ async def test_together_one_that_dies_after_the_first_is_ready_is_left_out(
 async def test_together_the_first_that_dies_while_another_copies_it_puts_it_off(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path, Rules(together=True, sets=3), mode=Mode.OVERLAP, engines=3)
+    world = World(tmp_path, Rules(rollout="together", sets=3), mode=Mode.OVERLAP, engines=3)
     copy = Breaks(world.engines[1], "twin", TryAgain("it has no leaves", code="original_gone"))
     async with world.running():
         world.source.publish(GOOD)

@@ -29,7 +29,9 @@ def known(world: World) -> None:
 @pytest.mark.parametrize("engines", [1, 2])
 @pytest.mark.parametrize("mode", Mode)
 async def test_an_order_names_what_it_makes_live(tmp_path: Path, mode: Mode, engines: int) -> None:
-    world = World(tmp_path, Rules(probe_timeout=0.25), mode=mode, engines=engines)
+    world = World(
+        tmp_path, Rules(probe_timeout=0.25, prove_within=0.05), mode=mode, engines=engines
+    )
     known(world)
     async with world.running():
         assert versions(world) == {"1"}

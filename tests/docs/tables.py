@@ -6,7 +6,7 @@ After a change of settings, alerts, metrics or engines: `python -m tests.docs.ta
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_origin
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -65,8 +65,8 @@ def default_of(field: TableField, default: Any) -> str:
 
 def about(field: TableField) -> str:
     words = field.setting.words
-    if get_origin(field.kind) is Literal and len(get_args(field.kind)) > 1:
-        words += f" One of {', '.join(f'`{choice}`' for choice in get_args(field.kind))}."
+    if len(field.choices) > 1:
+        words += f" One of {', '.join(f'`{choice}`' for choice in field.choices)}."
     return words
 
 

@@ -100,7 +100,7 @@ async def test_of_two_engines_each_is_proven_and_the_first_alone_is_compared_and
 
 
 async def test_together_all_are_proven_before_any_flips(tmp_path: Path) -> None:
-    world = Judged(tmp_path, replace(RULES, together=True), engines=2)
+    world = Judged(tmp_path, replace(RULES, rollout="together"), engines=2)
     world.engines[1].steps.faults["prove"] = HANG
     async with world.running():
         world.source.publish(NEW)

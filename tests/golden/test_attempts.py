@@ -204,7 +204,7 @@ WAYS = {
     "overlap, nothing kept": (Mode.OVERLAP, 1, Rules(sets=3, keep_previous=KeepPrevious.NONE)),
     "drain": (Mode.DRAIN, 1, Rules()),
     "two engines, rolling": (Mode.OVERLAP, 2, Rules()),
-    "two engines, together": (Mode.OVERLAP, 2, Rules(together=True)),
+    "two engines, together": (Mode.OVERLAP, 2, Rules(rollout="together")),
     "two engines that drain": (Mode.DRAIN, 2, Rules()),
 }
 

@@ -20,7 +20,7 @@ from hotreload.types import Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import turn_until
 
-RULES = Rules(drain_timeout=0.05, probe_timeout=0.25)
+RULES = Rules(drain_timeout=0.05, probe_timeout=0.25, prove_within=0.05)
 
 
 class Program:

@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from hotreload import HotTerms
+from hotreload.core.rules import ReloadSettings
 from hotreload.errors import ConfigError
 from hotreload.settings.engine import EngineSettings
-from hotreload.settings.reload import ReloadSettings
 from hotreload.settings.sections import CheckSettings
 from hotreload.settings.tables import fields_of, read_table
 

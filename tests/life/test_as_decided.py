@@ -22,12 +22,7 @@ from hotreload.life.serving_slot import _weights_held
 from hotreload.quiet import LOUD, Quiet
 from hotreload.server.from_settings import admin_group
 from hotreload.settings.load import load
-from hotreload.settings.rules import (
-    NAMING_SECONDS,
-    rules_of,
-    stage_seconds,
-)
-from hotreload.settings.sections import Settings
+from hotreload.settings.sections import NAMING_SECONDS, Settings
 from hotreload.types import GateState, Generation, Lease, Mode, Revision
 from tests.fakes import FakeEngine, Steps, unread
 from tests.waiting import PATIENCE, turn_until
@@ -53,35 +48,34 @@ def client_of(daemon: Daemon) -> httpx.AsyncClient:
 
 
 def test_every_rule_is_what_its_setting_says(tmp_path: Path) -> None:
-    rules = rules_of(
-        settings(
-            tmp_path,
-            "reload.fetch_timeout=11",
-            "reload.validate_timeout=12",
-            "reload.stage_timeout=13",
-            "reload.drain_timeout=14",
-            "server.limits.request_seconds=15",
-            "reload.on_drain_timeout=abort",
-            "reload.probe_timeout=16",
-            "reload.keep_previous=host",
-            "reload.sets=3",
-            "reload.finish_timeout=17",
-            "reload.shadow_share=0.2",
-            "reload.prove_within=6",
-        )
-    )
+    rules = settings(
+        tmp_path,
+        "reload.fetch_timeout=11",
+        "reload.validate_timeout=12",
+        "reload.stage_timeout=13",
+        "reload.drain_timeout=14",
+        "server.limits.request_seconds=15",
+        "reload.on_drain_timeout=abort",
+        "reload.probe_timeout=16",
+        "reload.keep_previous=host",
+        "reload.sets=3",
+        "reload.finish_timeout=17",
+        "reload.shadow_share=0.2",
+        "reload.prove_within=6",
+    ).rules
     assert rules == Rules(
         fetch_timeout=11,
         validate_timeout=12,
         stage_timeout=13,
         drain_timeout=14,
         longest_drain=15,
-        abort_on_drain_timeout=True,
+        on_drain_timeout="abort",
         probe_timeout=16,
         keep_previous=KeepPrevious.HOST,
         sets=3,
         finish_timeout=17,
-        times_beside_clients=2 + 6 / 16,
+        shadow_share=0.2,
+        prove_within=6,
     )
     assert rules.proving_timeout == 6 + 2 * 16
 
@@ -91,8 +85,8 @@ def test_an_attempt_over_several_hosts_waits_until_it_can_name_who_is_late(tmp_p
     several = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=localhost:7000")
     timeouts = ("fetch_timeout=1", "validate_timeout=2", "stage_timeout=4", "probe_timeout=8")
     decided = settings(tmp_path, *several, *(f"reload.{each}" for each in timeouts))
-    assert (stage_seconds(decided), rules_of(decided).stage_timeout) == (7, 7 + NAMING_SECONDS)
-    rules = rules_of(decided)
+    assert (decided.stage_seconds, decided.rules.stage_timeout) == (7, 7 + NAMING_SECONDS)
+    rules = decided.rules
     assert rules.probe_timeout == 8 + NAMING_SECONDS
     assert rules.proving_timeout == rules.probe_timeout / 0.25  # a proof has its share alone there
 
@@ -104,7 +98,7 @@ def test_what_a_drain_ends_is_aborted_as_decided(
     tmp_path: Path, decision: str, aborts: bool
 ) -> None:
     decided = settings(tmp_path, f"reload.on_drain_timeout={decision}")
-    assert rules_of(decided).abort_on_drain_timeout == aborts
+    assert decided.rules.abort_on_drain_timeout == aborts
 
 
 KEY = "a-key-of-24-characters-1"
@@ -174,7 +168,7 @@ async def test_the_reconciler_goes_by_the_operators_rules(tmp_path: Path) -> Non
     daemon = Daemon(decided)
     decider(daemon).begin(engine, LIVE)
     reconciler = daemon.slot.operator()._reconciler
-    assert (reconciler.min_interval, reconciler.rules) == (17.0, rules_of(decided))
+    assert (reconciler.rules.min_interval, reconciler.rules) == (17.0, decided.rules)
 
 
 @pytest.mark.parametrize(

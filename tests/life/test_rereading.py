@@ -144,7 +144,7 @@ CHANGES: dict[str, tuple[str, Callable[[Life], object], object]] = {
     ),
     "reload.min_interval": (
         "[reload]\nmin_interval = 3",
-        lambda life: life.reconciler.min_interval,
+        lambda life: life.rules.min_interval,
         3,
     ),
     **{

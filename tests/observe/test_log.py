@@ -68,7 +68,7 @@ class TalkativeWorld(World):
     """Its checks write a line of log from a thread, and so does its staging, as a library would."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25))
+        super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25, prove_within=0.05))
         self.publish(Wait("a checkpoint", "source"))
         self._quiet_stage, self.engine.stage = self.engine.stage, self._stage  # type: ignore[method-assign]
 

@@ -21,7 +21,6 @@ from hotreload.features.compare.settings import CompareSettings
 from hotreload.settings import load as config
 from hotreload.settings.faults import mask
 from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
-from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings, class_with
 from hotreload.settings.source import OF_KIND
 from hotreload.settings.tables import fields_of, table_of
@@ -389,11 +388,9 @@ def test_the_file_of_defaults_is_made_from_the_settings() -> None:
 
 @pytest.mark.parametrize("sets", [1, 4, "many"])
 def test_a_number_of_sets_is_one_of_two_or_left_to_memory(tmp_path: Path, sets: object) -> None:
-    most = [
-        rules_of(read(tmp_path, "", f"reload.sets={each}").settings).most_sets for each in (2, 3)
-    ]
+    most = [read(tmp_path, "", f"reload.sets={each}").settings.rules.most_sets for each in (2, 3)]
     assert most == [2, 3]
-    rules = rules_of(read(tmp_path, "", "reload.sets=auto").settings)
+    rules = read(tmp_path, "", "reload.sets=auto").settings.rules
     assert (rules.sets, rules.most_sets) == ("auto", 6)
     with pytest.raises(ConfigError, match=r"reload.sets: should be 2, 3 or 'auto', not "):
         read(tmp_path, "", f"reload.sets={sets}")

@@ -37,7 +37,6 @@ from hotreload.life.start.candidates import revision_of_model
 from hotreload.life.start.model_files import keep_model
 from hotreload.life.start.served_by import find_served_model
 from hotreload.life.start.start_engine import to_start_from
-from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
 from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
@@ -68,8 +67,8 @@ class FollowerLife(StepFollower[RankEngine]):
         self._source = source
         self._checking = checking
         self._attempts = attempts
-        self._rules = rules_of(settings)
-        self._status = FollowerStatus(slot, Mode(settings.reload.mode), attempts.publish)
+        self._rules = settings.rules
+        self._status = FollowerStatus(slot, settings.reload.mode, attempts.publish)
         self._lose = lose
         self._started = started
         self._copies = AsyncExitStack()

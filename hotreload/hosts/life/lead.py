@@ -25,7 +25,6 @@ from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Ballot, Chair
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import stage_seconds
 from hotreload.threads import run_to_end
 from hotreload.types import Revision
 
@@ -66,7 +65,7 @@ class Lead:
         """The live generation, as every other rank has recorded it last."""
         self._seconds = StepSeconds(
             meet=settings.engine.join_timeout,
-            stage=stage_seconds(settings),
+            stage=settings.stage_seconds,
             prove=settings.reload.probe_timeout / settings.reload.shadow_share,
         )
 

@@ -45,7 +45,6 @@ from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
 from hotreload.life.start.start_troubles import Gone
 from hotreload.life.start.whereabouts import Absent, read_from_disk, reject_on_fault
 from hotreload.reasons import REJECTIONS
-from hotreload.settings.rules import rules_of
 from hotreload.settings.sections import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
 
@@ -82,7 +81,7 @@ class Start:
         self._validate = validate
         self._serve = serve
         self._switch = switch
-        self._rules = rules_of(settings)
+        self._rules = settings.rules
         self._gone = gone
         self._model = settings.engine.model
         self._folders = [path for path in (self._model, settings.source.path) if path is not None]

@@ -28,7 +28,6 @@ from hotreload.life.start.warmup import LONGEST, warm
 from hotreload.quiet import Quiet
 from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
-from hotreload.settings.rules import shares_of
 from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Checkpoint, Phase
 
@@ -205,7 +204,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         tool_call_parser=settings.server.tool_call_parser,
         engines=engine.replicas,
         compile_cache=compile_cache_of(settings),
-        shares=shares_of(settings),
+        shares=settings.rules.shares,
         at_once=engine.warm_batches or 1,
         unseen=_unseen_options(settings),
     )

@@ -3,14 +3,15 @@
 import random
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hotreload.core.rules import Rules
 from hotreload.engine.lanes.lane import Bound, Lane, Rotation
 from hotreload.engine.lanes.turn_shares import TurnShares
-from hotreload.types import Shares
 
 SHADOW = "s"
 FIELDS = ("last_batch", "result_queue")
@@ -36,7 +37,7 @@ class Loop:
         first = self._lane(lanes[0])
         self.resting = TurnShares(
             first,
-            Shares(**shares),
+            replace(Rules().shares, **shares),
             has_work=lambda lane: self._running(lane) > 0,
             running=self._running,
         )

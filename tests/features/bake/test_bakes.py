@@ -30,7 +30,9 @@ class Baked(World):
     """The core with bakes of 300 s, and clients whose answers are as good as a test says."""
 
     def __init__(self, folder: Path, **rules: Any) -> None:
-        super().__init__(folder, Rules(drain_timeout=0.1, probe_timeout=0.25), blank=(BLANK,))
+        super().__init__(
+            folder, Rules(drain_timeout=0.1, probe_timeout=0.25, prove_within=0.05), blank=(BLANK,)
+        )
         self.baking = Bakes(self.recording, BakeSettings(time=300.0, **rules))
         self.subscribe(self._observe)
         self.baking.observe(GenerationLive(self.live))

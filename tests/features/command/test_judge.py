@@ -17,7 +17,7 @@ from tests.core.overlapping import Overlapping
 
 NEW = Revision("new", "step_1")
 NEWER = Revision("newer", "step_2")
-RULES = Rules(probe_timeout=0.25, finish_timeout=5.0)
+RULES = Rules(probe_timeout=0.25, prove_within=0.05, finish_timeout=5.0)
 
 
 @dataclass
