@@ -4,24 +4,46 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hotreload.core.rules import LONGEST_REQUEST
+from hotreload.setting import AtLeastOne, Deadline, setting
 
 
 @dataclass(slots=True)
-class Limits:
+class LimitSettings:
+    """The most that one client may ask of the server."""
+
+    body_bytes: AtLeastOne = setting(
+        8 * 2**20, "The longest body; a longer one gets 413.", live=True
+    )
+    bodies_bytes: AtLeastOne = setting(
+        256 * 2**20,
+        "Memory for the bodies of all requests under way, beyond 64 KiB of each; a request that "
+        "needs more gets 503.",
+        live=True,
+    )
+    header_bytes: AtLeastOne = setting(64 * 2**10, "The longest headers; longer ones get 431.")
+    concurrent: AtLeastOne = setting(
+        2048,
+        "How many requests may be under way; one more gets 503.",
+        live=True,
+    )
+    request_seconds: Deadline = setting(
+        LONGEST_REQUEST, "How long a request may take before it is ended.", live=True
+    )
+    generation_seconds: Deadline = setting(
+        30.0,
+        "How long a request waits for the generation of X-Hotreload-Min-Generation; then it gets "
+        "409.",
+        live=True,
+    )
+    batch: AtLeastOne = setting(256, "How many prompts one request may hold.", live=True)
+
+
+@dataclass(slots=True)
+class Limits(LimitSettings):
     """The server's limits, in seconds and bytes. An operator may change some at any time."""
 
-    body_bytes: int = 8 * 2**20
-    bodies_bytes: int = 256 * 2**20
-    """All request bodies together and their parsed values, from first byte to the answer's last."""
-    header_bytes: int = 64 * 2**10
-    concurrent: int = 2048
-    """Requests to the model at a time, including those that wait at the gate."""
     connections: int = 4096
     """Connections on the unix socket, and as many over TCP; fewer if descriptors are scarce."""
-    request_seconds: float = LONGEST_REQUEST
-    generation_seconds: float = 30.0
-    """The longest wait of a request for the oldest generation it accepts."""
-    batch: int = 256
     nesting: int = 32
     arrival_seconds: float = 30.0
     """Seconds in which the headers of a request must arrive, and then again its body."""

@@ -6,7 +6,8 @@ dicts (pydantic's core schema) how it is read.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import copy
 from dataclasses import MISSING, dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -40,9 +41,9 @@ def setting[T](
 ) -> T:
     """Make a field of a table; the rest is said by the fields of `Setting`."""
     said = {"setting": Setting(words, live, example, was)}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: default, metadata=said)
-    return field(default=default, metadata=said)
+    if isinstance(default, Hashable):
+        return field(default=default, metadata=said)
+    return field(default_factory=lambda: copy(default), metadata=said)
 
 
 class SettingsOfFeature:

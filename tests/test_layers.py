@@ -98,7 +98,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"errors"},
     "quiet": set(),
     "core.rules": {"types", *SETTING},
-    "server_limits": {"core.rules"},
+    "server_limits": {"core.rules", *SETTING},
     "core": CORE,
     "setting": {"figures"},
     "feature": {"parts", "picture.words", "reasons", "types"},

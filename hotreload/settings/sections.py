@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hotreload.core.rules import ReloadSettings, Rules
-from hotreload.server_limits import Limits
+from hotreload.server_limits import Limits, LimitSettings
 from hotreload.setting import (
     REQUIRED,
     After,
@@ -131,44 +131,6 @@ class ProbeSettings:
             raise ValueError(f"no answer can equal {whole!r} and match {self.regex!r}")
 
 
-DEFAULT_LIMITS = Limits()
-
-
-@dataclass(frozen=True, slots=True)
-class LimitSettings:
-    """The most that one client may ask of the server."""
-
-    body_bytes: AtLeastOne = setting(
-        DEFAULT_LIMITS.body_bytes, "The longest body; a longer one gets 413.", live=True
-    )
-    bodies_bytes: AtLeastOne = setting(
-        DEFAULT_LIMITS.bodies_bytes,
-        "Memory for the bodies of all requests under way, beyond 64 KiB of each; a request that "
-        "needs more gets 503.",
-        live=True,
-    )
-    header_bytes: AtLeastOne = setting(
-        DEFAULT_LIMITS.header_bytes, "The longest headers; longer ones get 431."
-    )
-    concurrent: AtLeastOne = setting(
-        DEFAULT_LIMITS.concurrent,
-        "How many requests may be under way; one more gets 503.",
-        live=True,
-    )
-    request_seconds: Deadline = setting(
-        DEFAULT_LIMITS.request_seconds, "How long a request may take before it is ended.", live=True
-    )
-    generation_seconds: Deadline = setting(
-        DEFAULT_LIMITS.generation_seconds,
-        "How long a request waits for the generation of X-Hotreload-Min-Generation; then it gets "
-        "409.",
-        live=True,
-    )
-    batch: AtLeastOne = setting(
-        DEFAULT_LIMITS.batch, "How many prompts one request may hold.", live=True
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The HTTP API."""
@@ -228,7 +190,7 @@ class ServerSettings:
         example=["/mnt/trainer"],
     )
     unknown_fields: Literal["refuse", "ignore"] = setting(
-        DEFAULT_LIMITS.unknown_fields,
+        Limits().unknown_fields,
         "What to do with an unknown field in a request to the model. A known one that asks for "
         "what is not served is refused either way.",
         live=True,
