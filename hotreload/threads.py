@@ -63,7 +63,7 @@ async def run_checked[T](
             await _wait_for_end_or_news(task, news)
         return task.result()
     except BaseException:
-        await run_to_end(_give_up(task, discard))
+        await run_to_end(give_up(task, discard))
         raise
     finally:
         # As in `in_thread`: the task's error holds this frame, and this frame holds the task.
@@ -78,14 +78,24 @@ async def _wait_for_end_or_news(task: asyncio.Future[Any], news: asyncio.Event) 
         told.cancel()
 
 
-async def _give_up[T](
-    task: asyncio.Future[T], discard: Callable[[T], Awaitable[None]] | None
+async def give_up[T](
+    task: asyncio.Future[T],
+    discard: Callable[[T], Awaitable[None]] | None,
+    *others: asyncio.Future[Any],
 ) -> None:
-    """Cancel the task, wait for its end, and free the result it may have made at that moment."""
-    task.cancel()
-    await asyncio.wait({task})
+    """Cancel the tasks, wait for their ends, and free the result that the first may have made."""
+    for each in (task, *others):
+        each.cancel()
+    await asyncio.wait({task, *others})
     if not task.cancelled() and task.exception() is None and discard is not None:
         await discard(task.result())
+
+
+async def cancel_all(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel these tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
 from hotreload.hosts.steps import DROP, AfterFailure, OwnPart, StepKind, StepSeconds, in_step
 from hotreload.hosts.vote import Ballot, Chair, Step
-from hotreload.threads import run_to_end
+from hotreload.threads import cancel_all, give_up, run_to_end
 from hotreload.types import Staged
 
 type Work[T] = Callable[[], Coroutine[Any, Any, T]]
@@ -61,7 +61,7 @@ class AllRanks:
                 await lost
             return votes.result()
         finally:
-            await run_to_end(_cancel(votes, lost))
+            await run_to_end(cancel_all(votes, lost))
 
     async def give_up(self, step: Step) -> None:
         """Have the others give a step up, and free the weights that they made in it."""
@@ -128,25 +128,7 @@ class RunningStep:
             made = await own
             return made, await others
         except BaseException:
-            await run_to_end(_cancel_and_free(own, others, free))
+            await run_to_end(give_up(own, free, others))
             raise
         finally:
             del own  # as in `threads`: its error holds this frame
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _cancel_and_free[T](
-    own: asyncio.Task[T],
-    others: asyncio.Task[list[Ballot]],
-    free: Callable[[T], Awaitable[None]] | None,
-) -> None:
-    own.cancel()
-    others.cancel()
-    await asyncio.wait({own, others})
-    if free is not None and not own.cancelled() and own.exception() is None:
-        await free(own.result())

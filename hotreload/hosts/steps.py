@@ -258,25 +258,14 @@ class StepFollower[Own: OwnPart](ABC):
 # --- the step that a task works for: so each rank names the same jobs alike -----------------------
 
 
-class StepNames:
-    """The names of one step's jobs, in order."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-        self._numbers = count(1)
-
-    def next(self) -> str:
-        """Return the next job's name: unique on this rank, and the same on all ranks."""
-        return f"{self._step}.{next(self._numbers)}"
-
-
-_CURRENT: ContextVar[StepNames] = ContextVar("step")
+_CURRENT: ContextVar[Iterator[str]] = ContextVar("step")
+"""The names of the step's jobs, in order: unique on this rank, and the same on all ranks."""
 
 
 @contextmanager
 def in_step(step: object) -> Iterator[None]:
     """Let work in this block, and in tasks begun in it, belong to this step."""
-    token = _CURRENT.set(StepNames(str(step)))
+    token = _CURRENT.set(f"{step}.{number}" for number in count(1))
     try:
         yield
     finally:
@@ -285,7 +274,7 @@ def in_step(step: object) -> Iterator[None]:
 
 def name_next_job() -> str:
     """Return the name of the next job of the step that the current task belongs to."""
-    return _CURRENT.get().next()
+    return next(_CURRENT.get())
 
 
 async def take_part(rank: StepFollower[Any], step: Step) -> About:

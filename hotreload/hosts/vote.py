@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
 from hotreload.hosts.bounds import (
@@ -22,7 +22,7 @@ from hotreload.hosts.bounds import (
 )
 from hotreload.hosts.message_reader import MessageReader
 from hotreload.hosts.upstream.store import Store
-from hotreload.threads import in_thread, run_to_end
+from hotreload.threads import cancel_all, in_thread, run_to_end
 from hotreload.types import Reason
 
 MOST_SENT_FINDINGS = 200
@@ -183,7 +183,7 @@ class Chair:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 votes += [ballot for each in done if (ballot := each.result()) is not None]
         finally:
-            await run_to_end(_cancel(waiting))
+            await run_to_end(cancel_all(*waiting))
         if len(votes) == len(self.others):
             await in_thread(lambda cancel: self._forget_before(step.number))
         return sorted(votes, key=lambda each: each.rank)
@@ -231,7 +231,7 @@ class Follower:
                     await work
                 step = await upcoming
             finally:
-                await run_to_end(_cancel({upcoming, work}))
+                await run_to_end(cancel_all(upcoming, work))
 
     async def _take(self, step: Step, do: Do) -> None:
         try:
@@ -256,9 +256,3 @@ class Follower:
 
 def _key(number: int, *more: object) -> str:
     return "/".join(("hotreload", "step", str(number), *map(str, more)))
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

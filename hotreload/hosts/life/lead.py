@@ -25,7 +25,7 @@ from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Ballot, Chair
 from hotreload.settings.load import Settings
-from hotreload.threads import run_to_end
+from hotreload.threads import give_up, run_to_end
 from hotreload.types import Revision
 
 log = logging.getLogger("hotreload.ranks")
@@ -133,7 +133,7 @@ class Lead:
             why = "; ".join(str(fault) for fault in faults if fault)
             raise EngineLost(f"the engine was not built on all ranks: {why}")
         except BaseException:
-            await run_to_end(_undo(own, others))
+            await run_to_end(give_up(own, RankEngine.close, others))
             raise
 
     async def _ask_all(
@@ -176,11 +176,3 @@ def _number(rank: int, said: str) -> int:
         words = f"rank {rank} says that its last generation has the number {said[:30]!r}: {why}"
         todo = "move its [state] directory away: it takes over what rank 0 has"
         raise ConfigError(f"[state] directory: {words}; {todo}") from why
-
-
-async def _undo(own: asyncio.Task[RankEngine], others: asyncio.Task[list[Ballot]]) -> None:
-    own.cancel()
-    others.cancel()
-    await asyncio.wait({own, others})
-    if not own.cancelled() and own.exception() is None:
-        await own.result().close()

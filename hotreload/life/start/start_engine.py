@@ -250,13 +250,13 @@ async def to_start_from(
     asked["checkpoint" if filling is None else "filling"] = filling or weights
     within = settings.reload.stage_timeout
     async with copy_privately(model, to_copy, place, within, progress) as folder:
-        with _send_with_cors(settings, model, folder):
+        with _name_the_model(settings, model, folder):
             options = engine_options(settings, folder)
             yield {**asked, "options": options, "revision": weights.revision}
 
 
 @contextmanager
-def _send_with_cors(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
+def _name_the_model(settings: Settings, model: Path, copy: Path) -> Iterator[None]:
     """Name the model in the engine's errors, in the place of its private copy."""
     try:
         yield
