@@ -10,16 +10,12 @@ the engines back if one of them fails.
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.decision import check_content, check_undecided
-from hotreload.core.engines.engine_change import (
-    EngineChange,
-    change_in_turn,
-    change_together,
-    take_back,
-)
+from hotreload.core.engines.engine_change import change_in_turn, change_together, take_back
 from hotreload.core.engines.follow_up import FollowUp
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.engines.rollout import Rollout
@@ -145,7 +141,8 @@ class AttemptUnderWay:
         left = [(each.gate, each.engine.live) for each in self._replicas]
         self.progress.version = place.version
         async with self._all_or_none() as rollout:
-            is_back = await take_back(rollout, place, self._flip, self._go_live)
+            go_live = partial(self._go_live, rollout, probe=False)
+            is_back = await take_back(rollout, place, partial(self._flip, rollout), go_live)
         if not is_back:
             self._judges = ()  # a rollback is not refused for how much it changes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
@@ -180,10 +177,10 @@ class AttemptUnderWay:
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on every engine, or on none."""
-        change = EngineChange(self._hold_proven if probe else _hold_unproven, self._go_live, probe)
         go = change_together if self._rules.together and probe else change_in_turn
+        hold = self._hold_proven if probe else _hold_unproven
         async with self._all_or_none() as rollout:
-            await go(rollout, make, change)
+            await go(rollout, make, hold, partial(self._go_live, rollout, probe=probe))
 
     @asynccontextmanager
     async def _all_or_none(self) -> AsyncIterator[Rollout]:
@@ -232,7 +229,7 @@ class AttemptUnderWay:
         self.follow_up = self.follow_up or FollowUp(case)
 
     async def _go_live(
-        self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
+        self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool
     ) -> None:
         """Have these weights answer; a disk that cannot be written does not stop a rollback."""
         await rollout.secure_number(at_any_rate=self._is_way_back)

@@ -20,7 +20,9 @@ from hotreload.errors import (
     HotReloadError,
     NothingOfThatName,
     NotSaved,
+    NotServing,
     SourceUnavailable,
+    TryAgain,
     cut,
 )
 from hotreload.events import OperatorAsked, Publish
@@ -99,8 +101,8 @@ class Operator:
                 trial.reject(reason)
             return done
 
-    async def leave(self, reason: Reason, left: Generation, *, by: By) -> None:
-        """Roll back from generation `left` without an operator's order; Busy while a pin holds it.
+    async def leave(self, reason: Reason, left: Generation, *, by: By) -> str | None:
+        """Roll back from generation `left` without an operator's order; return why not, if so.
 
         If only some engines have it yet, it is refused, and they return to the live generation.
         """
@@ -108,12 +110,16 @@ class Operator:
         if trial is not None and trial.generation == left:
             with self._publish_order(by):
                 trial.reject(reason)
-            return
+            return None
         if left != self._replicas.live:
-            return  # it has been left meanwhile
+            return None  # it has been left meanwhile
         if self._ledger.pinned:
-            raise Busy(f"{self._ledger.held_by} holds the live generation")
-        await self.rollback(by=by, reason=reason, leaving=left)
+            return f"{self._ledger.held_by} holds the live generation"
+        try:
+            await self.rollback(by=by, reason=reason, leaving=left)
+        except (BadRequest, Busy, NotServing, TryAgain) as why:
+            return str(why)
+        return None
 
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on the live weights: a swap whose checksums must differ."""

@@ -55,9 +55,12 @@ class ServingSlot:
     def make_leave(self, verb: str) -> Leave:
         """Make the function that rolls back from harmful weights; `verb` names the feature."""
 
-        async def leave(reason: Reason, left: Generation) -> None:
+        async def leave(reason: Reason, left: Generation) -> str | None:
             by = By(verb, os.getuid(), os.getpid(), time.time(), reason.message)
-            await self.operator().leave(reason, left, by=by)
+            try:
+                return await self.operator().leave(reason, left, by=by)
+            except NotServing as why:
+                return str(why)
 
         return leave
 

@@ -19,7 +19,7 @@ from hotreload.core.engines.replica import FadingWeights, Replica
 from hotreload.core.ports import Engine
 from hotreload.core.progress import Reach
 from hotreload.core.rules import KeepPrevious
-from hotreload.errors import BadRequest, Busy, DrainTimedOut, EngineLost, NotServing, TryAgain
+from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import (
     AnswersWithheld,
     GenerationEnded,
@@ -85,8 +85,8 @@ async def _put_away(
 
 nonfinite_log = logging.getLogger("hotreload.nonfinite")
 
-Leave = Callable[[Reason, Generation], Awaitable[None]]
-"""Roll back from the generation that made them, and refuse it for this reason."""
+Leave = Callable[[Reason, Generation], Awaitable[str | None]]
+"""Roll back from this generation, and refuse it for this reason; return why not, if so."""
 
 NONFINITE_ANSWERS = Reason(
     "nonfinite_answers", "the weights passed the probe, and made NaN of clients' prompts"
@@ -117,7 +117,10 @@ async def react_to_nonfinite_answers(
         if seen > first:
             publish(AnswersWithheld(live, seen - first))
         if is_live and is_to_blame and leave is not None:
-            await _leave(leave, live)
+            why = await leave(NONFINITE_ANSWERS, live)
+            if why is not None:
+                about = {"generation": live.number, "cause": why}
+                nonfinite_log.warning("nonfinite.not_rolled_back", extra=about)
 
 
 async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
@@ -134,16 +137,6 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
         nonfinite_log.warning("nonfinite.not_cleaned", extra={"cause": str(late)})
     finally:
         replica.open()
-
-
-async def _leave(leave: Leave, live: Generation) -> None:
-    try:
-        await leave(NONFINITE_ANSWERS, live)
-    except (BadRequest, Busy, NotServing, TryAgain) as reason:
-        nonfinite_log.warning(
-            "nonfinite.not_rolled_back",
-            extra={"generation": live.number, "cause": str(reason)},
-        )
 
 
 verify_log = logging.getLogger("hotreload.verify")

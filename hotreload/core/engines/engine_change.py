@@ -6,8 +6,7 @@ The attempt says what the change is on one engine.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hotreload.core.engines.rollout import Rollout
 from hotreload.core.ledger import PastGeneration
@@ -15,56 +14,42 @@ from hotreload.core.switch import MakeWeights, Switch
 from hotreload.threads import run_to_end
 from hotreload.types import Staged
 
-
-class GoLive(Protocol):
-    """Makes weights live on one engine."""
-
-    def __call__(
-        self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool = True
-    ) -> Coroutine[Any, Any, None]:
-        """Probe the weights where only live weights can be probed, unless `probe` is false."""
+Hold = Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
+"""Hold new weights beside the live ones of one engine, ready to answer."""
+GoLive = Callable[[Switch, Staged], Coroutine[Any, Any, None]]
+"""Make held weights live on that engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChange:
-    """The two halves of the change on one engine."""
-
-    held: Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
-    """Hold new weights beside the live ones, ready to answer."""
-    go_live: GoLive
-    probe: bool = True
-
-
-async def change_in_turn(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
+async def change_in_turn(rollout: Rollout, make: MakeWeights, hold: Hold, go_live: GoLive) -> None:
     """Change one engine after the other; the first makes the weights, and the others copy them."""
     for switch in rollout.each():
         with rollout.work_on(switch):  # the others go on without one that is lost
-            async with change.held(switch, rollout.new_weights(make)) as staged:
+            async with hold(switch, rollout.new_weights(make)) as staged:
                 rollout.check_original()
-                await change.go_live(rollout, switch, staged, probe=change.probe)
+                await go_live(switch, staged)
 
 
-async def change_together(rollout: Rollout, make: MakeWeights, change: EngineChange) -> None:
+async def change_together(rollout: Rollout, make: MakeWeights, hold: Hold, go_live: GoLive) -> None:
     """Change all engines, with all of them ready before any goes live."""
     async with AsyncExitStack() as all_held:
         for switch in rollout.each():
             with rollout.work_on(switch):
                 async with AsyncExitStack() as own:
-                    held = change.held(switch, rollout.new_weights(make))
+                    held = hold(switch, rollout.new_weights(make))
                     rollout.ready[switch] = await own.enter_async_context(held)
                     all_held.push_async_callback(rollout.put_away, switch, own.pop_all())
-        await _all_go_live(rollout, change)
+        await _all_go_live(rollout, go_live)
         rollout.end()
 
 
-async def _all_go_live(rollout: Rollout, change: EngineChange) -> None:
+async def _all_go_live(rollout: Rollout, go_live: GoLive) -> None:
     """Make all ready engines live; each ends its flip, even if another fails."""
 
-    async def go_live(switch: Switch, staged: Staged) -> None:
+    async def go_on(switch: Switch, staged: Staged) -> None:
         with rollout.work_on(switch):
-            await change.go_live(rollout, switch, staged, probe=change.probe)
+            await go_live(switch, staged)
 
-    going = (go_live(switch, staged) for switch, staged in rollout.ready.items())
+    going = (go_on(switch, staged) for switch, staged in rollout.ready.items())
     for failure in await asyncio.gather(*going, return_exceptions=True):
         if isinstance(failure, BaseException):
             raise failure
@@ -86,11 +71,11 @@ async def _take_one_back(
     await rollout.secure_number(at_any_rate=True)
     async with switch.keep_earlier(place) as kept:
         if kept is not None:
-            await run_to_end(flip(rollout, switch, kept))
+            await run_to_end(flip(switch, kept))
             return True
     if (copy := rollout.copy()) is None:
         return False
     async with switch.keep_staged(copy) as staged:
         rollout.check_original()
-        await go_live(rollout, switch, staged, probe=False)
+        await go_live(switch, staged)
     return True

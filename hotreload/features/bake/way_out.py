@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 
 from hotreload.core.engines.background import Leave
-from hotreload.errors import BadRequest, Busy, NotServing, TryAgain
 from hotreload.events import Publish
 from hotreload.features.bake.evidence import CONVICTED_ANSWERS
 from hotreload.features.bake.judgement import Bake, refusal_of
@@ -57,10 +56,8 @@ class WayOut:
             self.forget()
             return left, reason
         self._due = self._clock() + TRY_AGAIN
-        try:
-            await leave(reason, left)
-        except (BadRequest, Busy, NotServing, TryAgain) as why:
-            fields = {"generation": left.number, "cause": str(why), "again_in": TRY_AGAIN}
+        if (why := await leave(reason, left)) is not None:
+            fields = {"generation": left.number, "cause": why, "again_in": TRY_AGAIN}
             log.warning("bake.not_rolled_back", extra=fields)
             self._stuck.set(f"{left.revision} is to be left and still answers: {why}", TODO)
         return None

@@ -17,12 +17,8 @@ from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
 from hotreload.errors import (
-    BadRequest,
-    Busy,
     EngineLost,
-    NotServing,
     SourceUnavailable,
-    TryAgain,
 )
 from hotreload.features.compare.comparison import (
     BehaviourComparison,
@@ -195,8 +191,6 @@ class LeavesNoNumbers:
         """Roll back from each generation in turn, for ever; one that cannot be left stays live."""
         while True:
             reason, live = await self._taken.get()
-            try:
-                await self._leave(reason, live)
-            except (BadRequest, Busy, NotServing, TryAgain) as why:
-                fields = {"generation": live.number, "cause": str(why)}
+            if (why := await self._leave(reason, live)) is not None:
+                fields = {"generation": live.number, "cause": why}
                 log.warning("behaviour.not_rolled_back", extra=fields)

@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.core.rules import Rules
 from hotreload.core.way_in.listener import AnswerEnded, LetIn
-from hotreload.errors import AnswerNonfinite, Busy, EngineLost
+from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.bakes import Bakes
@@ -90,8 +90,8 @@ class Baked(World):
         await self.rests()
         await self.baking.turn(self.leave)
 
-    async def leave(self, reason: Reason, left: Generation) -> None:
-        await self.operator._operator.leave(reason, left, by=by(BAKE))
+    async def leave(self, reason: Reason, left: Generation) -> str | None:
+        return await self.operator._operator.leave(reason, left, by=by(BAKE))
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ async def test_what_is_convicted_survives_a_restart(world: Baked) -> None:
     assert [bake["outcome"] for bake in baked] == ["convicted"]
 
 
-async def refuse_to_leave(reason: Reason, left: Generation) -> None:
-    raise Busy("another order is under way")
+async def refuse_to_leave(reason: Reason, left: Generation) -> str | None:
+    return "another order is under way"
 
 
 async def convicted_and_not_left(world: Baked) -> None:
