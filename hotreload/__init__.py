@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotreload.engine.answering.probe import Probe
     from hotreload.hot.asynchronous import AsyncHotEngine
-    from hotreload.hot.bonsai import bonsai_names
+    from hotreload.hot.flax_names import bonsai_names, tunix_names
     from hotreload.hot.maxtext import maxtext_names
     from hotreload.hot.staged import AsyncStagedWeights
     from hotreload.hot.synchronous import HotEngine, StagedWeights
     from hotreload.hot.terms import HotTerms
-    from hotreload.hot.tunix import tunix_names
 
 __version__ = "0.1.0"
 
@@ -37,9 +36,9 @@ _HOMES = {
     "HotTerms": "hotreload.hot.terms",
     "Probe": "hotreload.engine.answering.probe",
     "StagedWeights": "hotreload.hot.synchronous",
-    "bonsai_names": "hotreload.hot.bonsai",
+    "bonsai_names": "hotreload.hot.flax_names",
     "maxtext_names": "hotreload.hot.maxtext",
-    "tunix_names": "hotreload.hot.tunix",
+    "tunix_names": "hotreload.hot.flax_names",
 }
 """Imported when they are asked for: a program that asks for the version alone waits for no JAX."""
 

@@ -7,10 +7,17 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hotreload.core import rollback_target
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.orders import ROLLED_BACK, DryRunOrder, NoiseOrder, ReloadOrder, RollbackOrder
+from hotreload.core.orders import (
+    ROLLED_BACK,
+    DryRunOrder,
+    NoiseOrder,
+    ReloadOrder,
+    RollbackOrder,
+    find_last_with_files,
+    find_numbered,
+)
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
 from hotreload.errors import (
@@ -171,9 +178,9 @@ class Operator:
             return ledger.place_of(live)
         try:
             if number is None:
-                place = rollback_target.find_last_with_files(ledger, live)
+                place = find_last_with_files(ledger, live)
             else:
-                place = rollback_target.find_numbered(ledger, live, number)
+                place = find_numbered(ledger, live, number)
             if self._replicas.keeps(place) or (gone := await self._why_gone(place)) is None:
                 return place
             words = f"{_describe(place)} is no longer kept in memory, and {gone}"

@@ -2,12 +2,13 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from typing import ClassVar, override
 
 from hotreload.core.attempt import AttemptUnderWay
 from hotreload.core.decision import learn
 from hotreload.core.ledger import LEFT_BY_HAND, Ledger, PastGeneration
-from hotreload.errors import Busy, NotServing
+from hotreload.errors import BadRequest, Busy, NothingOfThatName, NotServing
 from hotreload.types import NOISY, Attempt, By, Generation, Noise, Reason, Revision
 
 NOISE = " + noise"
@@ -176,6 +177,50 @@ class NoiseOrder(Order):
             return False  # noise is no choice of weights: the source's wish comes after it
         ledger.wanted = self.revision  # noise ends with the process, and overrules no wish
         return True
+
+
+def find_numbered(ledger: Ledger, live: Generation, number: int) -> PastGeneration:
+    """Find the generation of this number; BadRequest when it is live, or forgotten."""
+    if number == live.number:
+        raise BadRequest(f"generation {number} is live already")
+    place = ledger.past(number)
+    if place is None:
+        known = ", ".join(str(each.number) for each in ledger.generations)
+        raise NothingOfThatName(f"generation {number} is not remembered; known are {known}")
+    return place
+
+
+def find_last_with_files(ledger: Ledger, live: Generation) -> PastGeneration:
+    """Find the newest earlier generation that has files; BadRequest without any."""
+    place = ledger.past_before(live)
+    if place is None:
+        raise BadRequest(f"no generation before {live.number} is left to go back to")
+    return place
+
+
+WhereToFind = Callable[[PastGeneration], str | None]
+"""Return where a generation's weights can be loaded from; None if from nowhere."""
+
+
+def find_last(ledger: Ledger, live: Generation, where: WhereToFind) -> PastGeneration:
+    """Find the generation just before; BadRequest when its weights are gone: none is skipped."""
+    older = ledger.before(live)
+    if not older:
+        raise BadRequest(f"there is nothing before generation {live.number} to go back to")
+    if where(before := older[0]) is None:
+        raise BadRequest(
+            f"generation {before.number} ({before.revision.label}), the one before, is no "
+            f"longer in memory and has no files; {_list_others(reversed(older), where)}"
+        )
+    return before
+
+
+def _list_others(older: Iterable[PastGeneration], where: WhereToFind) -> str:
+    found = [(place, at) for place in older if (at := where(place)) is not None]
+    if not found:
+        return "nor is there any other: stage its weights again"
+    listed = ", ".join(f"{each.number} ({each.revision.label}, {at})" for each, at in found)
+    return f"there is still {listed}: name it, or stage the weights you want"
 
 
 class OrderQueue:

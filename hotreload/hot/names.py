@@ -1,7 +1,6 @@
 """Maps a program's own names of its tensors to those of the Hugging Face Hub."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -15,8 +14,6 @@ Name = str | tuple[str, str] | tuple[str, str, Factor]
 """Hugging Face's name, and if needed the arrangement of the axes (`d n h -> (n h) d`)."""
 Names = Mapping[str, Name] | Callable[[str], Name | None]
 """A table from a program's names to Hugging Face's, or a lookup, which returns None if unknown."""
-NamePatterns = Sequence[tuple[str, str, str | None]]
-"""Patterns of a program's names, each with Hugging Face's name, and an arrangement or None."""
 UNKNOWN_SHOWN = 10
 
 
@@ -45,14 +42,6 @@ def rename(given: GivenWeights, names: Names | None) -> GivenWeights:
                 raise _unfit(f"names calls {shown(called[other])} the same as", [name])
             called[other], tensors[other] = name, tensor
     return Renamed(tensors, called)
-
-
-def by_patterns(patterns: NamePatterns, name: str) -> Name | None:
-    """Return the name, with its arrangement if any, by the first pattern that matches all of it."""
-    for own, theirs, axes in patterns:
-        if found := re.fullmatch(own, name):
-            return found.expand(theirs) if axes is None else (found.expand(theirs), axes)
-    return None
 
 
 def _flatten(

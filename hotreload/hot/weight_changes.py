@@ -14,14 +14,12 @@ from contextlib import (
 )
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-from hotreload.core import rollback_target
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica
 from hotreload.core.engines.rollout import SWITCHES
 from hotreload.core.ledger import PastGeneration
-from hotreload.core.orders import ROLLED_BACK
+from hotreload.core.orders import ROLLED_BACK, find_last, find_numbered
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import KeepPrevious, Rules
@@ -154,11 +152,10 @@ class WeightChanges:
         progress = self._attempts.progress_of(checkpoint.revision)
         progress.checkpoint = checkpoint
         switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
-        path = checkpoint.path if checkpoint.memory is None else None
         async with switch.keep_staged(lambda engine: engine.stage(checkpoint)) as staged:
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
-            await self._go_live(switch, progress, path, staged, prove)
+            await self._go_live(switch, progress, staged, prove)
         assert progress.generation is not None, "the switch says what they are live as"
         return progress.generation
 
@@ -182,7 +179,6 @@ class WeightChanges:
                 checkpoint = named_upon(checkpoint, live.revision)
             if self._hold is not None:
                 await self._hold.discard()  # the program has dropped them
-            path = checkpoint.path if checkpoint.memory is None else None
             progress = self._attempts.progress_of(checkpoint.revision)
             progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
@@ -195,7 +191,7 @@ class WeightChanges:
                 weights,
                 hold := Hold(weights, frees),
                 prove=switch.prove,
-                go_live=partial(self._go_live, switch, progress, path),
+                go_live=partial(self._go_live, switch, progress),
                 progress=progress,
                 why_unprovable=self._why_unprovable,
                 turn=partial(self.turn, upon=live),
@@ -245,15 +241,15 @@ class WeightChanges:
         """Return the generation of this number, or the previous one; BadRequest if it is gone."""
         live = self._replica.live
         if number is None:
-            return rollback_target.find_last(self._ledger, live, self._where)
-        return rollback_target.find_numbered(self._ledger, live, number)
+            return find_last(self._ledger, live, self._where)
+        return find_numbered(self._ledger, live, number)
 
     def place_to_resume(self, number: int | None) -> PastGeneration:
         """Return the generation of this number, or the live one."""
         live = self._replica.live
         if number is None or number == live.number:
             return self._ledger.place_of(live)
-        return rollback_target.find_numbered(self._ledger, live, number)
+        return find_numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
         """Return the place of a generation's weights, in words; None if they are gone."""
@@ -279,7 +275,7 @@ class WeightChanges:
         async with switch.keep_earlier(place) as kept:
             if kept is None:
                 return None
-            await run_to_end(self._flip_and_commit(switch, progress, None, kept))
+            await run_to_end(self._flip_and_commit(switch, progress, kept))
         self.leave(left)
         return progress.generation
 
@@ -305,12 +301,11 @@ class WeightChanges:
         self,
         switch: Switch,
         progress: AttemptProgress,
-        path: Path | None,
         staged: Staged,
         prove: bool,
     ) -> None:
         async with switch.lock_engine():
-            flip = self._flip_and_commit(switch, progress, path, staged, prove=prove)
+            flip = self._flip_and_commit(switch, progress, staged, prove=prove)
             await run_to_end(flip)
         if not prove and progress.generation is not None:
             about = {"generation": progress.generation.number, "revision": str(staged.revision)}
@@ -320,7 +315,6 @@ class WeightChanges:
         self,
         switch: Switch,
         progress: AttemptProgress,
-        path: Path | None,
         staged: Staged,
         *,
         prove: bool = True,
@@ -328,5 +322,8 @@ class WeightChanges:
         """Flip, and record the set that answers; run it uncancelled, for the two must agree."""
         old = await switch.flip(staged, probe=prove)
         progress.generation = self._attempts.mint(staged)
+        checkpoint = progress.checkpoint
+        is_on_disk = checkpoint is not None and checkpoint.memory is None
+        path = checkpoint.path if checkpoint is not None and is_on_disk else None
         self._attempts.record_live(progress.generation, path)
         await switch.answer_as(progress.generation, staged, old)

@@ -14,13 +14,15 @@ from hotreload.core.switch import MakeWeights, Switch
 from hotreload.threads import run_to_end
 from hotreload.types import Staged
 
-Hold = Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
+HoldReady = Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
 """Hold new weights beside the live ones of one engine, ready to answer."""
 GoLive = Callable[[Switch, Staged], Coroutine[Any, Any, None]]
 """Make held weights live on that engine."""
 
 
-async def change_in_turn(rollout: Rollout, make: MakeWeights, hold: Hold, go_live: GoLive) -> None:
+async def change_in_turn(
+    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
+) -> None:
     """Change one engine after the other; the first makes the weights, and the others copy them."""
     for switch in rollout.each():
         with rollout.work_on(switch):  # the others go on without one that is lost
@@ -29,7 +31,9 @@ async def change_in_turn(rollout: Rollout, make: MakeWeights, hold: Hold, go_liv
                 await go_live(switch, staged)
 
 
-async def change_together(rollout: Rollout, make: MakeWeights, hold: Hold, go_live: GoLive) -> None:
+async def change_together(
+    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
+) -> None:
     """Change all engines, with all of them ready before any goes live."""
     async with AsyncExitStack() as all_held:
         for switch in rollout.each():
