@@ -17,6 +17,7 @@ from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.documents import ReloadStatusFields
 from hotreload.picture.status import Status
+from hotreload.server.answerer import WEIGHT_VERSION_HEADER
 from hotreload.server.http.browsers import is_from_a_page
 from hotreload.server.http.keys import KeyCheck
 from hotreload.server.http.peers import Peer, overflow_id
@@ -43,7 +44,6 @@ from hotreload.server.orders import (
     wait_for_outcome,
 )
 from hotreload.server.ports import Entrance
-from hotreload.server.request_headers import WEIGHT_VERSION_HEADER
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
 log = logging.getLogger("hotreload.server")

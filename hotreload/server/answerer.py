@@ -1,25 +1,29 @@
 """Answers one request to the model, from its body to the last byte of the answer.
 
-Each route has its own reader of requests and format of answers: see generate.py and openai/.
+Each route has its own reader of requests and format of answers: see model_routes.py and openai/.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import Json, Refused, status_of
 from hotreload.server.http.request_body import Kind, whole_number
 from hotreload.server.http.request_log import (
     CUT_SHORT,
+    FINGERPRINT_HEADER,
+    GENERATION_HEADER,
     add_to_access_log,
     count_as,
     generation_header,
@@ -37,9 +41,52 @@ from hotreload.server.model import (
     finish_reason,
 )
 from hotreload.server.ports import Metrics
-from hotreload.server.request_headers import forbids_replay, session_of, wanted_weights
 from hotreload.server_limits import Limits
 from hotreload.types import AS_ASKED, Generation
+
+WEIGHT_VERSION_HEADER = "X-Hotreload-Weight-Version"
+NO_REPLAY_HEADER = "X-Hotreload-No-Replay"
+"""With this header, whatever its value, a request is not kept for a comparison of weights."""
+SESSION_HEADERS = (
+    "X-Session-Affinity",
+    "X-Multi-Turn-Session-Id",
+    "X-Session-ID",
+    "X-SMG-Routing-Key",
+)
+"""The headers that name a conversation.
+
+Fireworks' clients and OpenCode send the first two, prime-rl and SkyRL the third, slime and miles
+the last: a uuid for each sample.
+"""
+
+
+def wanted_weights(headers: Headers) -> ExactWeights | None:
+    """Return the weights that the request asks for; None if any will do."""
+    number = headers.get(GENERATION_HEADER)
+    fingerprint = headers.get(FINGERPRINT_HEADER)
+    version = headers.get(WEIGHT_VERSION_HEADER)
+    if number is fingerprint is version is None:
+        return None
+    if number is not None and not (number.isascii() and number.isdigit() and len(number) < 20):
+        words = f"{GENERATION_HEADER} must be the number of a generation, not {shown(number)}"
+        raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
+    return ExactWeights(None if number is None else int(number), fingerprint, version)
+
+
+def forbids_replay(headers: Headers) -> bool:
+    """True if the request and its answer must not be kept."""
+    return NO_REPLAY_HEADER in headers
+
+
+def session_of(headers: Headers) -> Hashable | None:
+    """Return a digest of the conversation's name; None if the request has none.
+
+    Thousands of sessions are remembered: a digest is short whatever the name's length.
+    """
+    named = ((header, headers.get(header)) for header in SESSION_HEADERS)
+    header, name = next((each for each in named if each[1]), (None, None))
+    return None if header is None else sha256(f"{header}: {name}".encode()).digest()
+
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
 GENERATION_NUMBER = whole_number(0, 2**53)
@@ -250,3 +297,16 @@ def take_min_generation(request: Request, fields: Fields) -> int:
         said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {shown(header)}"
         raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
     return max(wanted, int(header))
+
+
+NO_NAME = frozenset({"", "default", "dummy", "tgi", "unknown"})
+"""Names that clients send when they know no name: SGLang's default, and the placeholders of
+sglang-router and huggingface_hub. They mean the one model there is.
+"""
+
+
+def check_model(asked: str, model: str) -> None:
+    """Raise Refused with 404 if a request names another model."""
+    if asked != model and asked not in NO_NAME:
+        words = f"there is no model {shown(asked)} here; this server's model is {model!r}"
+        raise Refused(404, "model_not_found", words, param="model")

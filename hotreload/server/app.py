@@ -32,10 +32,8 @@ from hotreload.server.ports import Entrance, Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.routes import sglang_routes
-from hotreload.server.sglang.update_routes import sglang_update_routes
-from hotreload.server.status_page import page_routes
-from hotreload.server.view_routes import EventFeeds, EventStream, view_routes
-from hotreload.server.vllm import vllm_routes
+from hotreload.server.sglang.update_routes import sglang_update_routes, vllm_routes
+from hotreload.server.view_routes import EventFeeds, EventStream, page_routes, view_routes
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

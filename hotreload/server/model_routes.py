@@ -1,14 +1,97 @@
-"""Every route to the model: the engine's own, Hugging Face's and OpenAI's."""
+"""Every route to the model: POST /generate, in the engine's own schema, and those of other APIs."""
 
 from functools import partial
+from typing import Any, TypedDict
 
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
-from hotreload.server.answerer import Answerer, ModelRoute
-from hotreload.server.generate import read_generate
-from hotreload.server.http.problems import TEXT_GENERATION_PATH
-from hotreload.server.hugging_face.text_generation import text_generation_route
+from hotreload.errors import BadRequest, HotReloadError
+from hotreload.json_fields import Fields
+from hotreload.server.answerer import (
+    Answerer,
+    ModelRoute,
+    ParsedRequest,
+    check_batch,
+    check_model,
+    take_min_generation,
+)
+from hotreload.server.api_schema.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.http.problems import TEXT_GENERATION_PATH, problem_fields
+from hotreload.server.http.request_body import read_object
+from hotreload.server.model import EngineAnswer, count_prompts
 from hotreload.server.openai.routes import DIALECTS, route_to_model
+from hotreload.server.text_generation import text_generation_route
+from hotreload.server_limits import Limits
+from hotreload.types import Generation, StampFields
+
+
+class AnswerFields(TypedDict):
+    """An answer in the engine's schema, and the generation that made it."""
+
+    text: str
+    meta_info: StampFields
+
+
+async def read_generate(request: Request, limits: Limits, model: str) -> ParsedRequest:
+    """Read a request; its fields go to the engine unchanged."""
+    wish = GENERATE.check(await read_object(request, nesting=limits.nesting), limits)
+    given = [name for name in PROMPTS if name in wish]
+    if len(given) != 1:
+        raise BadRequest("give text or input_ids, one of them", code="bad_field")
+    check_model(wish.pop("model", ""), model)
+    if "sampling_params" in wish:
+        wish["sampling_params"] = _sampling_params(wish["sampling_params"], limits)
+        wish |= _copies(wish["sampling_params"])
+    answers = count_prompts(wish[given[0]]) * wish.get("copies", 1)
+    check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
+    at_least = take_min_generation(request, wish)
+    return ParsedRequest(wish, EngineFormatter(), at_least)
+
+
+def _sampling_params(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fields]:
+    if isinstance(wanted, list):
+        return [SAMPLING_PARAMS.check(each, limits) for each in wanted]
+    return SAMPLING_PARAMS.check(wanted, limits)
+
+
+def _copies(sampling: Fields | list[Fields]) -> Fields:
+    """Remove `n` from the sampling parameters; return it as `copies` if above 1."""
+    each = sampling if isinstance(sampling, list) else [sampling]
+    asked = {one.pop("n", 1) for one in each} or {1}
+    if len(asked) > 1:
+        path = "sampling_params.n"
+        raise BadRequest(f"{path}: must be the same for each prompt", code="bad_field", param=path)
+    n = asked.pop()
+    return {"copies": n} if n > 1 else {}
+
+
+class EngineFormatter:
+    """Sends answers in the engine's own schema, with their generation in `meta_info`."""
+
+    def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
+        """Return the answer, or the list of a batch."""
+        for answer in item if isinstance(item, list) else [item]:
+            _stamp(answer, generation)
+        return item
+
+    def format_piece(self, answer: Fields, generation: Generation) -> list[Any]:
+        """Return the piece as it is."""
+        _stamp(answer, generation)
+        return [answer]
+
+    def format_end(self, generation: Generation) -> list[Any]:
+        """Return no events."""
+        return []
+
+    def format_error(self, error: HotReloadError) -> Any:
+        """Return the problem, which takes the place of a piece."""
+        return {"error": problem_fields(error)}
+
+
+def _stamp(answer: Fields, generation: Generation) -> None:
+    answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
+
 
 GENERATE_PATH = "/generate"
 MODEL_PATHS = frozenset({GENERATE_PATH, TEXT_GENERATION_PATH, *DIALECTS})

@@ -1,12 +1,18 @@
-"""The read-only routes: health, status, history, leaves, metrics and events."""
+"""The read-only routes: health, status, history, leaves, metrics, events, and the status page.
+
+The page lies in the folder page/. It asks these routes for all that it shows. It loads nothing from
+another host and runs nothing but its own files; the browser holds it to that.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -173,3 +179,56 @@ class EventStream:
                 async for fields in feed.events(self._limits.heartbeat_seconds):
                     await (out.write_comment("still here") if fields is None else out.write(fields))
             await out.end()
+
+
+PAGE_FOLDER = Path(__file__).parent / "page"
+PAGE_FRONT = "index.html"
+PAGE_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+PAGE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+PAGE_HEADERS = {
+    "Content-Security-Policy": PAGE_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",  # after an upgrade the page is the new one
+}
+
+
+def page_routes() -> APIRouter:
+    """Build the routes of the page; its files are read once, now."""
+    files = {
+        path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES
+    }
+    router = APIRouter()
+
+    @router.get("/")
+    async def front() -> Response:
+        return _answer(files, PAGE_FRONT)
+
+    @router.get("/page/{name}")
+    async def file(name: str) -> Response:
+        return _answer(files, name)
+
+    return router
+
+
+def _answer(files: Mapping[str, bytes], name: str) -> Response:
+    if name not in files:
+        raise HTTPException(404)
+    return Response(files[name], media_type=PAGE_TYPES[Path(name).suffix], headers=PAGE_HEADERS)

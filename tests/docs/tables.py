@@ -15,8 +15,8 @@ from hotreload.features import FEATURES
 from hotreload.reasons import REJECTIONS
 from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import EMPTY_VALUES, KnownFields
-from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
-from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.openai.response_requests import RESPONSES
+from hotreload.server.text_generation import PARAMETERS
 from hotreload.settings.live_changes import need_no_restart
 from hotreload.settings.load import to_toml
 from hotreload.settings.sections import class_with

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.server.status_page import FOLDER
+from hotreload.server.view_routes import PAGE_FOLDER
 from tests.golden.blanks import blanked
 from tests.golden.compare import Golden
 from tests.golden.lives import LOOKED_AT, all_moments
@@ -53,7 +53,7 @@ def parts_at_each(text: str) -> Iterator[dict[str, str]]:
 def page(tmp_path: Path) -> Path:
     if not shutil.which("node"):
         pytest.skip("there is no node: apt-get install nodejs")
-    return Path(shutil.copytree(FOLDER, tmp_path / "page"))
+    return Path(shutil.copytree(PAGE_FOLDER, tmp_path / "page"))
 
 
 def test_page(golden: Golden, page: Path) -> None:

@@ -34,7 +34,7 @@ from hotreload.events import (
 from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
-from hotreload.server.status_page import FOLDER
+from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.server_limits import Limits
 from hotreload.types import (
     AnsweringGeneration,
@@ -92,7 +92,7 @@ async def test_the_page_is_on_the_socket_too_and_under_a_strict_policy(world: Wo
 
 @ON_ITS_LOOP
 @pytest.mark.parametrize(
-    "name", ["nothing.js", "..%2Fstatus_page.py", "%2e%2e/status_page.py", "index"]
+    "name", ["nothing.js", "..%2Fview_routes.py", "%2e%2e/view_routes.py", "index"]
 )
 async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str) -> None:
     async with world.client() as client:
@@ -100,7 +100,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
-    files = [path for path in FOLDER.iterdir() if path.is_file()]
+    files = [path for path in PAGE_FOLDER.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 52_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
@@ -108,7 +108,7 @@ def test_the_page_is_small_and_names_no_other_host() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no node: apt-get install nodejs")
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.js")), ids=lambda path: path.name)
+@pytest.mark.parametrize("file", sorted(PAGE_FOLDER.glob("*.js")), ids=lambda path: path.name)
 def test_each_module_is_sound_javascript(file: Path) -> None:
     command = ["node", "--check", "--input-type=module"]
     subprocess.run(command, input=file.read_bytes(), check=True)

@@ -11,7 +11,7 @@ import pytest
 
 from hotreload import figures
 from hotreload.json_fields import iso
-from hotreload.server.status_page import FOLDER
+from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.types import Phase
 
 pytestmark = pytest.mark.skipif(
@@ -24,7 +24,7 @@ SECONDS = [0, *HALVES, 0.0005, 0.0025, 0.9994, 0.9995, 9.95, 99.9, 99.95, 150, 5
 
 def in_the_page(expression: str, values: Iterable[Any] = ()) -> Any:
     """What an expression over `words` and `values` is in the page's own module."""
-    module = base64.b64encode((FOLDER / "words.js").read_bytes()).decode()
+    module = base64.b64encode((PAGE_FOLDER / "words.js").read_bytes()).decode()
     script = (
         f"import * as words from 'data:text/javascript;base64,{module}';"
         f"const values = {json.dumps(list(values))};"

@@ -20,9 +20,9 @@ from hotreload.server.api_schema.known_fields import (
     KnownFields,
     is_idle,
 )
-from hotreload.server.hugging_face.text_generation_fields import PARAMETERS
-from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.openai.response_requests import RESPONSES
 from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.text_generation import PARAMETERS
 from hotreload.server_limits import Limits
 from tests.server.world import World, serve
 

@@ -12,7 +12,7 @@ import pytest
 
 from hotreload.server.http.problems import Refused
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.sglang.health import HealthProbe
+from hotreload.server.sglang.routes import HealthProbe
 from hotreload.server_limits import Limits
 from hotreload.types import Lease
 from tests.fake_answers import FOR_EVER

@@ -30,9 +30,13 @@ from hotreload.server.http.problems import Refused, problem_of
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import EncoderMismatch
 from hotreload.server.workers.answer_steps import StepMaker, apply_step
-from hotreload.server.workers.error_fields import EngineProcessFault, error_fields, error_from
 from hotreload.server.workers.handover import LARGEST_INLINE, HandoverChannel
-from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.message_kinds import (
+    EngineProcessFault,
+    MessageKind,
+    error_fields,
+    error_from,
+)
 from hotreload.server.workers.remote_model import MOST_UNREAD, _PendingAnswer
 from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire

@@ -14,7 +14,13 @@ from hotreload.picture.history import HistoryFields
 from hotreload.picture.verdict import VerdictFields
 from hotreload.server import admin
 from hotreload.server.admin import ChangeFields, ChecksumFields, PinnedFields
-from hotreload.server.answerer import GENERATION_NUMBER, MIN_GENERATION_HEADER
+from hotreload.server.answerer import (
+    GENERATION_NUMBER,
+    MIN_GENERATION_HEADER,
+    NO_REPLAY_HEADER,
+    SESSION_HEADERS,
+    WEIGHT_VERSION_HEADER,
+)
 from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import KnownFields
 from hotreload.server.api_schema.operation import (
@@ -25,21 +31,14 @@ from hotreload.server.api_schema.operation import (
     Parameter,
     for_administrators,
 )
-from hotreload.server.generate import AnswerFields
 from hotreload.server.http.problems import OpenAIErrorFields
 from hotreload.server.http.request_body import BOOLEAN, STRING, Kind, whole_number
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
-from hotreload.server.hugging_face.text_generation import TextGenerationFields
-from hotreload.server.hugging_face.text_generation_fields import TEXT_GENERATION
+from hotreload.server.model_routes import AnswerFields
 from hotreload.server.openai.answers import ChatCompletionFields, CompletionFields
 from hotreload.server.openai.response_answers import ResponseFields
-from hotreload.server.openai.response_fields import RESPONSES
+from hotreload.server.openai.response_requests import RESPONSES
 from hotreload.server.openai.routes import ModelFields, ModelListFields
-from hotreload.server.request_headers import (
-    NO_REPLAY_HEADER,
-    SESSION_HEADERS,
-    WEIGHT_VERSION_HEADER,
-)
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import (
     LoadsFields,
@@ -49,9 +48,14 @@ from hotreload.server.sglang.answers import (
 )
 from hotreload.server.sglang.not_served import NotDoneFields
 from hotreload.server.sglang.routes import CheckedFields, DetokenizedFields, TokensFields
-from hotreload.server.sglang.update_routes import UpdatedFields
+from hotreload.server.sglang.update_routes import (
+    FlushedFields,
+    NotCheckedFields,
+    UpdatedFields,
+    WorldSizeFields,
+)
+from hotreload.server.text_generation import TEXT_GENERATION, TextGenerationFields
 from hotreload.server.view_routes import MOST_LISTED
-from hotreload.server.vllm import FlushedFields, NotCheckedFields, WorldSizeFields
 
 MIN_GENERATION_PARAMETER = Parameter(
     MIN_GENERATION_HEADER,

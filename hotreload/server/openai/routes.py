@@ -18,12 +18,12 @@ from hotreload.server.answerer import (
     ModelRoute,
     ParsedRequest,
     check_batch,
+    check_model,
     take_min_generation,
 )
 from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import is_integer, read_object
-from hotreload.server.model_name import check_model
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.echo import read_echoes
 from hotreload.server.openai.requests import (
@@ -33,8 +33,7 @@ from hotreload.server.openai.requests import (
     rename_to_openai,
 )
 from hotreload.server.openai.response_answers import ResponseAnswer
-from hotreload.server.openai.response_fields import RESPONSES
-from hotreload.server.openai.response_requests import response_request
+from hotreload.server.openai.response_requests import RESPONSES, response_request
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, StampFields
 

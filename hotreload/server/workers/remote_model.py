@@ -21,8 +21,7 @@ from hotreload.server.model import (
 from hotreload.server.ports import AnswerTexts, Encoder
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.answer_steps import apply_step
-from hotreload.server.workers.error_fields import error_from
-from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.message_kinds import MessageKind, error_from
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.types import Generation
 

@@ -10,8 +10,7 @@ from hotreload.server.model import EngineAnswer, Model
 from hotreload.server.ports import Metrics
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.answer_steps import StepMaker
-from hotreload.server.workers.error_fields import error_fields
-from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.message_kinds import MessageKind, error_fields
 from hotreload.server.workers.wire import Message, Wire
 
 log = logging.getLogger("hotreload.server")

@@ -10,16 +10,58 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import Answerer, ModelRoute, ParsedRequest, take_min_generation
-from hotreload.server.api_schema.known_fields import SAMPLING
+from hotreload.server.answerer import (
+    MIN_GENERATION,
+    Answerer,
+    ModelRoute,
+    ParsedRequest,
+    take_min_generation,
+)
+from hotreload.server.api_schema.field_kinds import STOP, TOKENS
+from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
-from hotreload.server.http.request_body import read_object
-from hotreload.server.hugging_face.text_generation_fields import PARAMETERS, SAME, TEXT_GENERATION
+from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, read_object
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
 from hotreload.server.openai.requests import completion_request, rename_field
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, StampFields
+
+SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
+"""Parameters with the same name and meaning as in OpenAI's API here."""
+PARAMETERS = KnownFields(
+    supported={
+        **{name: SAMPLING[name][1] for name in SAME},
+        "max_new_tokens": TOKENS,
+        "stop": STOP,
+        "do_sample": BOOLEAN,
+        "grammar": OBJECT,
+        "details": BOOLEAN,
+        "return_full_text": BOOLEAN,
+    },
+    unsupported=frozenset(
+        (
+            "adapter_id",
+            "best_of",
+            "decoder_input_details",
+            "top_n_tokens",
+            "truncate",
+            "typical_p",
+            "watermark",
+        )
+    ),
+    within="parameters.",
+)
+TEXT_GENERATION = KnownFields(
+    supported={
+        "inputs": STRING,
+        "parameters": PARAMETERS.as_field_kind,
+        "stream": BOOLEAN,
+        **MIN_GENERATION,
+    },
+    unsupported=frozenset(),
+)
+
 
 NEW_TOKENS = 100
 """The client's documented default of max_new_tokens."""

@@ -1,1 +1,0 @@
-"""Hugging Face's text generation API, for its older clients."""
