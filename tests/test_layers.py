@@ -204,7 +204,6 @@ TAKEN_IN_ONCE = {
     "BakesNow",
     "Booting",
     "History",
-    "Integrity",
     "PassedOverNow",
     "ReplicasNow",
     "SettingsNow",

@@ -5,7 +5,7 @@ A scrape reads what was noted before and asks no device, so it works while the e
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from importlib.metadata import PackageNotFoundError, version
 
@@ -19,6 +19,8 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from hotreload import __version__
 from hotreload.events import (
@@ -31,11 +33,8 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
 )
-from hotreload.observe.labels import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES
-from hotreload.observe.loads import FetchMetrics, LoadMetrics
 from hotreload.observe.metrics_page import Fresh
-from hotreload.observe.pictured import NameMetrics, PictureMetrics, RankMetrics
-from hotreload.observe.readings import LiveMetrics, ReadMetrics, left_out
+from hotreload.observe.readings import left_out, list_families
 from hotreload.picture.picture import Picture
 from hotreload.reasons import REJECTIONS
 from hotreload.types import Attempt, Generation, Outcome, Phase
@@ -50,6 +49,29 @@ LEAVES_LEFT_OUT = (
     "each leaf makes the page about 100 bytes longer, and Prometheus keeps a series for it"
 )
 PAUSE_TIMES = (0, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+OTHER_ROUTES = "other"
+"""The label of requests for an unknown path."""
+STATUS_CODES = (200, 400, 500, 503)
+"""Exported at 0 for each route from the start; others appear when they first happen."""
+SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
+
+
+class _Read(Collector):
+    """The metrics that are read at each scrape."""
+
+    def __init__(self, picture: Picture, max_leaves: int) -> None:
+        self._picture, self._max_leaves = picture, max_leaves
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric."""
+        for told in list_families(self._picture, self._max_leaves):
+            make = CounterMetricFamily if told.kind == "counter" else GaugeMetricFamily
+            family = make(told.name, told.words, labels=told.labels)
+            for labels, value in told.series:
+                family.add_metric(labels, value)
+            yield family
 
 
 class Metrics:
@@ -84,19 +106,8 @@ class Metrics:
         self._max_leaves = max_leaves
         self._routes = (*routes, OTHER_ROUTES)
         self._known_routes = frozenset((*routes, *later_routes))
-        self._fetched = FetchMetrics(picture.pace)
-        self._loads = LoadMetrics()
         self._fresh = Fresh(self.render)
-        for collector in (
-            LiveMetrics(lambda: picture.live, max_leaves),
-            ReadMetrics(picture),
-            NameMetrics(picture),
-            RankMetrics(picture),
-            self._fetched,
-            PictureMetrics(picture),
-            self._loads,
-        ):
-            self._registry.register(collector)
+        self._registry.register(_Read(picture, max_leaves))
         self._make_build_info()
         self._make_reload_metrics()
         self._expected.set(expect_every or 0)
@@ -227,8 +238,6 @@ class Metrics:
 
     def observe(self, event: Event) -> None:
         """Count what happened; the picture has it already."""
-        self._fetched.observe(event)
-        self._loads.observe(event)
         before, self._live = self._live, self._picture.live
         if self._live is not None and self._live != before:
             self._went_live(before, self._live)

@@ -4,8 +4,8 @@ from typing import TypedDict
 
 from hotreload.json_fields import ByFields, Fields, LoadingFields, PassedOverFields
 from hotreload.picture.history import AttemptFields
-from hotreload.picture.integrity import IntegrityFields
 from hotreload.picture.picture import Rank
+from hotreload.picture.replicas import IntegrityFields
 from hotreload.picture.surroundings import SettingsFields, StateFileFields
 from hotreload.picture.under_way import BootFields
 from hotreload.types import GateState, Mode

@@ -1,4 +1,4 @@
-"""The attempts and pins so far."""
+"""The attempts and pins so far, and how their weights were loaded."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +14,11 @@ from hotreload.json_fields import (
     by_fields,
     revision_fields,
 )
+from hotreload.picture.report import Family, counter, gauge
 from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
 from hotreload.types import PROBE, ROLLBACK, Attempt, By, Evidence, Outcome
+
+LOADERS = ("own", "upstream")
 
 
 class AttemptFields(OwnAttemptFields):
@@ -105,3 +108,32 @@ class History:
 def went_live_fields(attempt: Attempt) -> Fields:
     """Return the generation that an attempt made."""
     return {"generation": attempt.generation, **revision_fields(attempt.revision)}
+
+
+class Loads:
+    """Counts checkpoints that were staged, also those that did not go live in the end."""
+
+    def __init__(self) -> None:
+        self._by_loader: Mapping[str, int] = dict.fromkeys(LOADERS, 0)
+        self._shared = 0
+        self._largest_change = 0.0
+
+    def observe(self, event: Event) -> None:
+        """Take in how the weights of an attempt were made."""
+        if isinstance(event, AttemptFinished) and (loading := event.attempt.loading):
+            count = self._by_loader.get(loading.loader, 0) + 1
+            self._by_loader = {**self._by_loader, loading.loader: count}
+            self._shared += loading.leaves_shared
+            self._largest_change = loading.largest_change
+
+    def families(self) -> Iterator[Family]:
+        """Return their metrics, even before the first."""
+        words = "Checkpoints staged, by the loader they went through."
+        yield counter("loads", words, self._by_loader, "loader")
+        words = "Leaves that were not staged again, because a set that is there has them."
+        yield counter("leaves_shared", words, self._shared)
+        words = (
+            "The largest change of a leaf in the last staged checkpoint: root mean square, over "
+            "that of the live leaf."
+        )
+        yield gauge("largest_change", words, self._largest_change)

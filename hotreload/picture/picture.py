@@ -8,8 +8,7 @@ from typing import Protocol
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event
-from hotreload.picture.history import History
-from hotreload.picture.integrity import Integrity
+from hotreload.picture.history import History, Loads
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.surroundings import (
@@ -131,7 +130,7 @@ class Picture:
         self.booting = BootProgress(lambda: ledger.attempts, clock, wall)
         self.pace = Pace(clock)
         self.history = History(ledger.attempts, ledger.pins, word=word)
-        self.integrity = Integrity(wall, self.setup.replicas)
+        self.loads = Loads()
         self.troubles = TroublesNow(wall)
         self.wishes = Wishes(clock)
         self.source = SourceNow(self.setup.source_kind, wall)
@@ -146,7 +145,7 @@ class Picture:
             self.booting,
             self.pace,
             self.history,
-            self.integrity,
+            self.loads,
             self.troubles,
             self.wishes,
             self.source,

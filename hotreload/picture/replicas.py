@@ -5,8 +5,9 @@ a reload from one to the next, that is the old one.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from hotreload.errors import EngineLost
 from hotreload.events import (
@@ -16,12 +17,58 @@ from hotreload.events import (
     GenerationEnded,
     GenerationLive,
     GenerationNamed,
+    LiveDrifted,
+    LiveVerified,
+    LoaderDistrusted,
     ModeChosen,
     ReplicaMoved,
     Warmup,
 )
-from hotreload.json_fields import Fields
+from hotreload.json_fields import Fields, drift_fields, iso
+from hotreload.picture.report import Family, counter, gauge
 from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
+
+
+class TrustFields(TypedDict):
+    """Trust in live weights."""
+
+    drifted: Fields | None
+    verified_at: str | None
+
+
+class LoaderFields(TypedDict):
+    """Trust in our own loader."""
+
+    trusted: bool
+    reason: str | None
+
+
+class IntegrityFields(TrustFields):
+    """Trust in our own loader, and in the live weights of all engines."""
+
+    loader: LoaderFields
+
+
+@dataclass(slots=True)
+class Trust:
+    """The findings about one engine: if our own loader is right, and the live weights unchanged."""
+
+    distrust: str | None = None
+    drift: LiveDrifted | None = None
+    drifted_since: float = 0.0
+    verified_at: float = 0.0
+
+    def verify(self, at: float) -> None:
+        """Note that the live weights are what went live; 0 if other weights are live."""
+        self.drift, self.verified_at = None, at
+
+    def fields(self) -> TrustFields:
+        """Return it as /status shows it of an engine."""
+        drift, since = self.drift, iso(self.drifted_since)
+        return {
+            "drifted": {**drift_fields(drift.leaves), "since": since} if drift else None,
+            "verified_at": iso(self.verified_at) if self.verified_at else None,
+        }
 
 
 @dataclass(slots=True)
@@ -42,6 +89,7 @@ class ReplicaNow:
     """
     older_generations: list[Generation] = field(default_factory=list)
     """Generations that were live in it and still answer, newest first."""
+    trust: Trust = field(default_factory=Trust)
 
     @property
     def lets_in(self) -> bool:
@@ -103,6 +151,7 @@ class ReplicasNow:
 
     def observe(self, event: Event) -> None:
         """Take in what happened to one of them."""
+        self._observe_trust(event)
         match event:
             case ReplicaMoved():
                 self._note_move(event)
@@ -112,6 +161,7 @@ class ReplicasNow:
                 self._gate_moved(event)
             case GenerationLive(generation, replica):
                 self.all[replica].went_live(generation, self.mode)
+                self.all[replica].trust.verify(0.0)  # nothing is known of other weights
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
             case Warmup(replica, done, total, is_over):
@@ -131,10 +181,24 @@ class ReplicasNow:
                 if attempt.outcome is Outcome.LOST and not on.lets_in:
                     on.become(ReplicaState.LOST, self._wall(), on.reason)
 
+    def _observe_trust(self, event: Event) -> None:
+        """Take in what was found out about the loader and the live weights."""
+        match event:
+            case LoaderDistrusted(reason, replica):
+                self.all[replica].trust.distrust = reason
+            case LiveVerified(replica=replica):
+                self.all[replica].trust.verify(self._wall())
+            case LiveDrifted(replica=replica):
+                trust = self.all[replica].trust
+                trust.drifted_since = trust.drifted_since if trust.drift else self._wall()
+                trust.drift = event
+
     def _note_move(self, event: ReplicaMoved) -> None:
         now, moved = self._wall(), self.all[event.replica]
         moved.become(event.state, now, event.reason)
         moved.again_at = None if event.again_in is None else now + event.again_in
+        if event.state is ReplicaState.LOST:  # the next one has other memory
+            moved.trust = Trust()
 
     def _gate_moved(self, event: GateChanged) -> None:
         behind = self.all[event.replica]
@@ -182,3 +246,44 @@ class ReplicasNow:
         """Generations beside the live one that still end what they began, the newest first."""
         older = {each for replica in self.all for each in replica.older_generations} - {self.live}
         return sorted(older, key=lambda each: -each.number)
+
+    def trust_fields(self) -> IntegrityFields:
+        """Return the part of the status about the loader and drift: the faults of any engine."""
+        trusts = [each.trust for each in self.all]
+        distrust = next((each.distrust for each in trusts if each.distrust), None)
+        told = next((each for each in trusts if each.drift), None)
+        told = told or min(trusts, key=lambda each: each.verified_at)  # not all, or the oldest
+        return {"loader": {"trusted": distrust is None, "reason": distrust}, **told.fields()}
+
+    def families(self) -> Iterator[Family]:
+        """Return the metrics of the engines."""
+        by_index = {str(index): each for index, each in enumerate(self.all)}
+        yield gauge("replicas", "Engines that the daemon is to have.", len(self.all))
+        words = "Engines that answer requests, at once or after a swap."
+        yield gauge("replicas_serving", words, self.serving)
+        live = {index: each.live for index, each in by_index.items()}
+        words = "The live generation of an engine; 0 while it does not serve."
+        numbers = {index: each.number if each else 0 for index, each in live.items()}
+        yield gauge("replica_generation", words, numbers, "replica")
+        words = "How often a lost engine was started again."
+        restarts = {index: each.restarts for index, each in by_index.items()}
+        yield counter("replica_restarts", words, restarts, "replica")
+        words = "Sizes of batches that an engine still compiles, beside its answers."
+        warming = {index: each.warming or (0, 0) for index, each in by_index.items()}
+        left = {index: total - done for index, (done, total) in warming.items()}
+        yield gauge("sizes_to_compile", words, left, "replica")
+
+    def trust_families(self) -> Iterator[Family]:
+        """Return the metrics of the loader and of drift."""
+        trusts = {str(index): each.trust for index, each in enumerate(self.all)}
+        words = "1; 0 once our own loader was switched off, because upstream's made other weights."
+        trusted = {index: each.distrust is None for index, each in trusts.items()}
+        yield gauge("loader_trusted", words, trusted, "replica")
+        words = (
+            "1 while leaves that answer are no longer what went live ([checks] verify_live_every)."
+        )
+        drifted = {index: each.drift is not None for index, each in trusts.items()}
+        yield gauge("live_drifted", words, drifted, "replica")
+        words = "When the live weights were last found whole; 0 for never."
+        verified = {index: each.verified_at for index, each in trusts.items()}
+        yield gauge("live_verified_timestamp_seconds", words, verified, "replica")

@@ -1,8 +1,8 @@
-"""One feature's facts, the same in `/status` and its rows, in `/gate`, and in metrics."""
+"""Metrics as a scrape finds them, and all facts that one feature reports."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hotreload.events import Event
 from hotreload.json_fields import Fields
@@ -19,6 +19,34 @@ class Family:
     labels: tuple[str, ...] = ()
     series: Sequence[tuple[tuple[str, ...], float]] = ()
     """Each with a value for each label."""
+
+
+LONGEST_MESSAGE = 200
+"""Characters of a message in a label; the history has all of it."""
+Numbers = float | Mapping[Any, float]
+"""One number, or a number for each value of the labels: a text, or one text for each label."""
+
+
+def gauge(name: str, words: str, numbers: Numbers, *labels: str) -> Family:
+    """Make a metric whose numbers go up and down."""
+    return Family("gauge", f"hotreload_{name}", words, labels, _series(numbers))
+
+
+def counter(name: str, words: str, numbers: Numbers, *labels: str) -> Family:
+    """Make a metric whose numbers only grow."""
+    return Family("counter", f"hotreload_{name}", words, labels, _series(numbers))
+
+
+def _series(numbers: Numbers) -> Sequence[tuple[tuple[str, ...], float]]:
+    if not isinstance(numbers, Mapping):
+        return [((), numbers)]
+    return [(key if isinstance(key, tuple) else (key,), each) for key, each in numbers.items()]
+
+
+def shorten(message: str) -> str:
+    """Return the beginning of a message, in one line of text whatever it names, for a label."""
+    line = " ".join(message.split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[: LONGEST_MESSAGE - 1]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ class Status:
         """All that may be wrong."""
         picture = self._picture
         return {
-            **picture.integrity.fields(),
+            **picture.replicas.trust_fields(),
             "state_file": picture.state_file.fields(),
             "settings": picture.settings.fields(),
             "troubles": picture.troubles.fields(),
@@ -225,7 +225,7 @@ class Status:
             **(generation_fields(now.live) if now.live else NO_GENERATION),
             "answering": answering_fields(reading.answering),
             "gate": gate,
-            **picture.integrity.all[index].fields(),
+            **now.trust.fields(),
         }
 
     def _mode(self) -> Fields:

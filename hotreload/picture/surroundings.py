@@ -1,9 +1,10 @@
 """The things around the engines: wishes, source, folders passed over, settings, state, troubles."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypedDict
 
+from hotreload.errors import PASSED_OVER
 from hotreload.events import (
     Event,
     FoldersPassedOver,
@@ -17,8 +18,9 @@ from hotreload.events import (
     WorkerMoved,
 )
 from hotreload.json_fields import Fields, PassedOverFields, iso, passed_over_fields
+from hotreload.picture.report import Family, counter, gauge, shorten
 from hotreload.picture.words import NOT_SEEN
-from hotreload.types import PassedOver, Revision
+from hotreload.types import Revision
 
 Wall = Callable[[], float]
 """Wall-clock seconds."""
@@ -156,6 +158,12 @@ class WorkersNow:
         """Return it as /status shows it."""
         return {"wanted": self.wanted, "serving": self.serving, "lost": self.lost}
 
+    def families(self) -> Iterator[Family]:
+        """Return their metrics."""
+        words = "Processes that answer HTTP beside the engine's own."
+        yield gauge("workers", words, self.serving)
+        yield counter("workers_lost", "Such processes that ended or hung.", self.lost)
+
 
 class SettingsFields(TypedDict):
     """Settings that were read again: those that wait for a restart, or the fault in them."""
@@ -194,19 +202,22 @@ class PassedOverNow:
         if isinstance(event, FoldersPassedOver):
             self._last = event
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Their number, by the code of their reason."""
-        return self._last.counts
-
-    @property
-    def newest(self) -> Mapping[str, PassedOver]:
-        """The newest of them, by the code of its reason: they come newest first."""
-        return {folder.reason.code: folder for folder in reversed(self._last.folders)}
-
     def fields(self) -> PassedOverFields:
         """Return them as /status shows them."""
         return passed_over_fields(self._last.folders, self._last.counts)
+
+    def families(self) -> Iterator[Family]:
+        """Return their number by reason, and the newest of each."""
+        words = "Folders that look like newer checkpoints and are passed over, by reason."
+        counts = {**dict.fromkeys(PASSED_OVER, 0), **self._last.counts}
+        yield gauge("source_passed_over", words, counts, "reason")
+        words = "The newest folder that is passed over, and the beginning of what to do; always 1."
+        newest = {each.reason.code: each for each in reversed(self._last.folders)}
+        said = {
+            (shorten(each.label), code, shorten(each.reason.message)): 1
+            for code, each in newest.items()
+        }
+        yield gauge("source_passed_over_info", words, said, "label", "reason", "message")
 
 
 class TroublesNow:
@@ -226,14 +237,21 @@ class TroublesNow:
             _, since = self._standing.get(event.code, (event, self._wall()))
             self._standing = {**self._standing, event.code: (event, since)}
 
-    @property
-    def current(self) -> Mapping[str, TroubleNews]:
-        """The last word on each that stands, by its code."""
-        return {code: told for code, (told, _) in self._standing.items()}
-
     def fields(self) -> list[Fields]:
         """Return them as the status shows them, the oldest first."""
         return [
             {"code": told.code, "message": told.message, "todo": told.todo, "since": iso(since)}
             for told, since in self._standing.values()
         ]
+
+    def families(self, codes: Iterable[str]) -> Iterator[Family]:
+        """Return whether each trouble of these codes stands, and the last word on those."""
+        standing = self._standing
+        stand = {code: code in standing for code in codes}
+        yield gauge("trouble", "1 while this trouble stands, else 0.", stand, "code")
+        words = "What is wrong, and the beginning of what to do; always 1."
+        said = {
+            (code, shorten(told.message or ""), shorten(told.todo)): 1
+            for code, (told, _) in standing.items()
+        }
+        yield gauge("trouble_info", words, said, "code", "message", "todo")

@@ -1,7 +1,8 @@
 """The attempt or the start in progress: its phases, and how fast its bytes come."""
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypedDict
 
 from hotreload.events import (
@@ -13,6 +14,7 @@ from hotreload.events import (
     Wait,
 )
 from hotreload.json_fields import Fields, iso, revision_fields
+from hotreload.picture.report import Family, counter, gauge
 from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
 
 USUAL_PHASES = {
@@ -223,6 +225,8 @@ class Pace:
         """The last word on how far it is."""
         self.began = 0.0
         """The time on the clock at which the bytes of this phase were first counted."""
+        self._downloaded = 0
+        """Bytes that came from the hub; those that lay here before a download do not count."""
         self._noted: tuple[tuple[float, int], ...] = ()
 
     def observe(self, event: Event) -> None:
@@ -252,7 +256,30 @@ class Pace:
             "seconds_left": round(left / rate, 1) if rate else None,
         }
 
+    def families(self) -> Iterator[Family]:
+        """Return the metrics of downloads, even before the first."""
+        last = self._download
+        share = last.done / last.total if last and last.total else 0
+        yield counter("fetched_bytes", "Bytes downloaded from the hub.", self._downloaded)
+        words = "Which part of the current download is on the disk, 0 to 1; 0 when there is none."
+        yield gauge("fetch_progress_ratio", words, share)
+        words = "How large the current download is; 0 when there is none."
+        yield gauge("fetch_size_bytes", words, last.total if last else 0)
+        words = "How long the current download still takes; 0 without one, +Inf when nothing comes."
+        far = self.fields() if last else None
+        left = far["seconds_left"] if far else 0
+        yield gauge("fetch_remaining_seconds", words, math.inf if left is None else left)
+
+    @property
+    def _download(self) -> Progress | None:
+        """The progress of the current download; None without one, and while bytes are loaded."""
+        last = self.last
+        return last if last is not None and last.phase is Phase.FETCHING else None
+
     def _note(self, progress: Progress, now: float) -> None:
+        before = self._download
+        if before and progress.phase is before.phase and progress.revision == before.revision:
+            self._downloaded += max(0, progress.done - before.done)
         if self.last is None or progress.revision != self.last.revision:
             self._noted, self.began = (), now
         self.last = progress

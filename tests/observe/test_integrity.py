@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from hotreload.core.ledger import Ledger
 from hotreload.events import Event, GenerationLive, LiveDrifted, LiveVerified, LoaderDistrusted
-from hotreload.observe.pictured import PictureMetrics
-from hotreload.picture.integrity import Integrity
-from hotreload.picture.picture import Picture
+from hotreload.picture.replicas import ReplicasNow
 from tests.clock import Clock
 from tests.observe.test_log import logged
 from tests.observe.things import NOON, STEP_8, generation
@@ -16,27 +13,24 @@ DRIFTED = LiveDrifted(LIVE, ("b", "d"))
 NAMED = {"leaves": ["b", "d"], "leaves_total": 2}
 
 
-def after(*events: Event) -> Integrity:
+def after(*events: Event) -> ReplicasNow:
     clock = Clock(NOON)
-    integrity = Integrity(clock)
+    integrity = ReplicasNow(wall=clock)
     for event in events:
         integrity.observe(event)
         clock.now += 60
     return integrity
 
 
-def numbers(integrity: Integrity) -> dict[str, Any]:
-    picture = Picture(Ledger())
-    picture.integrity = integrity
+def numbers(integrity: ReplicasNow) -> dict[str, Any]:
     return {
-        family.name.removeprefix("hotreload_"): family.samples[0].value
-        for family in PictureMetrics(picture).collect()
-        if family.name.removeprefix("hotreload_").startswith(("loader_", "live_"))
+        family.name.removeprefix("hotreload_"): family.series[0][1]
+        for family in integrity.trust_families()
     }
 
 
 def test_at_first_the_loader_is_trusted_and_nothing_is_known_to_have_drifted() -> None:
-    assert after().fields() == {
+    assert after().trust_fields() == {
         "loader": {"trusted": True, "reason": None},
         "drifted": None,
         "verified_at": None,
@@ -50,34 +44,37 @@ def test_at_first_the_loader_is_trusted_and_nothing_is_known_to_have_drifted() -
 
 def test_a_loader_that_is_switched_off_stays_so() -> None:
     integrity = after(LoaderDistrusted("leaf b differs"), GenerationLive(LIVE))
-    assert integrity.fields()["loader"] == {"trusted": False, "reason": "leaf b differs"}
+    assert integrity.trust_fields()["loader"] == {"trusted": False, "reason": "leaf b differs"}
     assert numbers(integrity)["loader_trusted"] == 0
 
 
 def test_leaves_that_drifted_are_named_with_since_when() -> None:
     integrity = after(GenerationLive(LIVE), DRIFTED, DRIFTED)
     since = "2023-11-14T22:14:20.000Z"
-    assert integrity.fields()["drifted"] == {**NAMED, "since": since}
+    assert integrity.trust_fields()["drifted"] == {**NAMED, "since": since}
     assert numbers(integrity)["live_drifted"] == 1
 
 
 def test_of_many_leaves_the_first_are_named_and_all_are_counted() -> None:
     many = tuple(f"leaf {number:03}" for number in range(900))
-    told = after(LiveDrifted(LIVE, many)).fields()["drifted"]
+    told = after(LiveDrifted(LIVE, many)).trust_fields()["drifted"]
     assert told is not None
     assert (told["leaves"], told["leaves_total"]) == (list(many[:10]), 900)
 
 
 def test_other_weights_are_not_known_to_have_drifted() -> None:
     integrity = after(LiveVerified(LIVE), DRIFTED, GenerationLive(generation(4, STEP_8)))
-    assert (integrity.fields()["drifted"], integrity.fields()["verified_at"]) == (None, None)
+    assert (integrity.trust_fields()["drifted"], integrity.trust_fields()["verified_at"]) == (
+        None,
+        None,
+    )
     assert numbers(integrity)["live_drifted"] == 0
 
 
 def test_leaves_that_are_found_whole_again_have_not_drifted() -> None:
     integrity = after(DRIFTED, LiveVerified(LIVE))
-    assert integrity.fields()["drifted"] is None
-    assert integrity.fields()["verified_at"] == "2023-11-14T22:14:20.000Z"
+    assert integrity.trust_fields()["drifted"] is None
+    assert integrity.trust_fields()["verified_at"] == "2023-11-14T22:14:20.000Z"
     assert numbers(integrity)["live_verified_timestamp_seconds"] == NOON + 60
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from hotreload.events import AttemptFinished
 from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
-from hotreload.observe.loads import LoadMetrics
 from hotreload.observe.log import canonical_fields
+from hotreload.picture.history import Loads
 from hotreload.picture.status import loading_of
 from hotreload.types import START, Attempt, By, LoadFacts
 from tests.observe.things import (
@@ -100,11 +100,11 @@ def test_the_live_weights_were_made_by_the_last_attempt_that_made_any(
 
 
 def exported(*attempts: Attempt) -> dict[str, Any]:
-    loads = LoadMetrics()
+    loads = Loads()
     for attempt in attempts:
         loads.observe(AttemptFinished(attempt, None))
-    samples = [sample for family in loads.collect() for sample in family.samples]
-    return {sample.labels.get("loader", sample.name): sample.value for sample in samples}
+    series = [(each.name, *of) for each in loads.families() for of in each.series]
+    return {(labels[0] if labels else name): value for name, labels, value in series}
 
 
 def test_checkpoints_are_counted_by_loader_also_those_that_were_refused_then() -> None:
@@ -112,6 +112,6 @@ def test_checkpoints_are_counted_by_loader_also_those_that_were_refused_then() -
     assert set(at_first.values()) == {0}
     told = exported(loaded(OWN), rejected(), loaded(UPSTREAM), loaded(OWN, rejected()))
     assert (told["own"], told["upstream"]) == (2, 1)
-    assert told["hotreload_leaves_shared_total"] == 36
+    assert told["hotreload_leaves_shared"] == 36
     assert told["hotreload_largest_change"] == 0.04
     assert told.keys() == at_first.keys()

@@ -29,15 +29,9 @@ from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
 from hotreload.features.compare.behaviour import Behaviour, RightAnswers
-from hotreload.observe.labels import (
-    KV_USES,
-    LOADERS,
-    OTHER_ROUTES,
-    SCAN_CAUSES,
-    STATUS_CODES,
-    WEIGHT_PLACES,
-)
-from hotreload.observe.metrics import Metrics
+from hotreload.observe.metrics import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES, Metrics
+from hotreload.observe.readings import KV_USES, WEIGHT_PLACES
+from hotreload.picture.history import LOADERS
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START
 from hotreload.types import (

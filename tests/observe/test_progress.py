@@ -4,13 +4,12 @@ import math
 
 from hotreload.core.ledger import Ledger
 from hotreload.events import Event, GenerationLive, PhaseEntered, Progress, event_fields
-from hotreload.observe.loads import FetchMetrics
 from hotreload.picture.picture import Picture
 from hotreload.picture.status import Status
 from hotreload.picture.under_way import Pace
 from hotreload.types import Phase, Revision
 from tests.clock import Clock
-from tests.observe.things import both, generation
+from tests.observe.things import generation
 
 OLD, NEW = Revision("old", "org/name@main"), Revision("new", "org/name@main")
 
@@ -79,31 +78,32 @@ def test_a_loading_after_the_download_has_a_pace_of_its_own() -> None:
 
 def metrics(*events: Event) -> tuple[float, float]:
     pace = Pace()
-    fetched = FetchMetrics(pace)
     for event in events:
-        both(pace, fetched)(event)
-    count, ratio, *_ = fetched.collect()
-    return count.samples[0].value, ratio.samples[0].value
+        pace.observe(event)
+    count, ratio, *_ = numbers(pace)
+    return count, ratio
 
 
-def size_and_rest(fetched: FetchMetrics) -> tuple[float, float]:
-    *_, size, rest = fetched.collect()
-    return size.samples[0].value, rest.samples[0].value
+def numbers(pace: Pace) -> list[float]:
+    return [value for family in pace.families() for _, value in family.series]
+
+
+def size_and_rest(pace: Pace) -> tuple[float, float]:
+    *_, size, rest = numbers(pace)
+    return size, rest
 
 
 def test_metrics_say_how_large_a_download_is_and_how_long_it_still_takes() -> None:
     clock = Clock(100.0)
     pace = Pace(clock)
-    fetched = FetchMetrics(pace)
-    observe = both(pace, fetched)
-    assert size_and_rest(fetched) == (0, 0)
-    observe(far(500))
+    assert size_and_rest(pace) == (0, 0)
+    pace.observe(far(500))
     clock.now += 2
-    assert size_and_rest(fetched) == (1000, math.inf)
-    observe(far(600))
-    assert size_and_rest(fetched) == (1000, 8.0)
-    observe(PhaseEntered(NEW, Phase.VALIDATING))
-    assert size_and_rest(fetched) == (0, 0)
+    assert size_and_rest(pace) == (1000, math.inf)
+    pace.observe(far(600))
+    assert size_and_rest(pace) == (1000, 8.0)
+    pace.observe(PhaseEntered(NEW, Phase.VALIDATING))
+    assert size_and_rest(pace) == (0, 0)
 
 
 def test_both_metrics_are_there_from_the_start_at_0() -> None:

@@ -1,8 +1,7 @@
 """What metrics read of the ledger: the last failure, and when something new went live."""
 
 from hotreload.core.ledger import Ledger, PastGeneration
-from hotreload.observe.pictured import last_failure
-from hotreload.observe.readings import new_at
+from hotreload.observe.readings import last_failure, new_at
 from hotreload.types import NOISY, Attempt, Outcome, Revision
 
 

@@ -8,7 +8,7 @@ from hotreload.features.bake.evidence import CONVICTED_ANSWERS, BakeChanged, bak
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields
-from hotreload.picture.report import Family, FeatureReport, Objection
+from hotreload.picture.report import Family, FeatureReport, Objection, counter, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, plain
 from hotreload.types import Attempt, Revision
@@ -69,33 +69,18 @@ class BakeReport(FeatureReport):
     def families(self) -> Iterator[Family]:
         """Return the figures of the bake that goes on, and how many ended."""
         bake = self._baked.now
-        yield Family(
-            "gauge",
-            "hotreload_bake_since_timestamp_seconds",
-            "Since when a bake judges the live weights; 0 without one.",
-            series=[((), bake.since if bake else 0)],
+        words = "Since when a bake judges the live weights; 0 without one."
+        yield gauge("bake_since_timestamp_seconds", words, bake.since if bake else 0)
+        words = "Answers that the bake rests on: of the live weights, and of those before."
+        answers = (bake.answers, bake.old_answers) if bake else (0, 0)
+        yield gauge(
+            "bake_answers", words, dict(zip(("new", "old"), answers, strict=True)), "weights"
         )
-        yield Family(
-            "gauge",
-            "hotreload_bake_answers",
-            "Answers that the bake rests on: of the live weights, and of those before.",
-            ("weights",),
-            [(("new",), bake.answers if bake else 0), (("old",), bake.old_answers if bake else 0)],
-        )
-        yield Family(
-            "gauge",
-            "hotreload_bake_signals",
-            "How many of these answers show a sign of bad weights.",
-            ("signal", "weights"),
-            [*_signs(bake)],
-        )
-        yield Family(
-            "counter",
-            "hotreload_bakes",
-            "Bakes that ended, by how: convicted weights were left and are refused.",
-            ("outcome",),
-            [((outcome.value,), count) for outcome, count in self._ended.items()],
-        )
+        words = "How many of these answers show a sign of bad weights."
+        yield gauge("bake_signals", words, dict(_signs(bake)), "signal", "weights")
+        words = "Bakes that ended, by how: convicted weights were left and are refused."
+        ended = {outcome.value: count for outcome, count in self._ended.items()}
+        yield counter("bakes", words, ended, "outcome")
 
 
 def _signs(bake: Bake | None) -> Iterator[tuple[tuple[str, str], float]]:

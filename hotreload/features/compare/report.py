@@ -9,7 +9,7 @@ from hotreload.events import AttemptFinished, DryRunFinished, Event
 from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.request_recorder import HearingNow
 from hotreload.json_fields import Fields
-from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of
 from hotreload.types import Attempt
@@ -79,13 +79,12 @@ class CompareReport(FeatureReport):
         right = found.get("right_answers")
         yield from _figures(found, COMPARED_FIGURES)
         yield from _figures(_accuracies(right) if right else {}, ACCURACY_FIGURES)
-        yield Family(
-            "gauge",
-            "hotreload_behaviour_info",
+        yield gauge(
+            "behaviour_info",
             "The checkpoint of the last comparison, its generation if it went live, else the "
             "reason; always 1.",
-            ("revision", "label", "generation", "outcome", "reason"),
-            [(_labels(self._last), 1)] if self._last else [],
+            {_labels(self._last): 1} if self._last else {},
+            *("revision", "label", "generation", "outcome", "reason"),
         )
 
 
@@ -109,12 +108,8 @@ def _accuracies(right: Mapping[str, Any]) -> Mapping[str, float]:
 def _figures(found: Mapping[str, Any], named: Mapping[str, str]) -> Iterator[Family]:
     for name, words in named.items():
         value = found.get(name)
-        yield Family(
-            "gauge",
-            f"hotreload_behaviour_{name}",
-            f"{words}; last comparison.",
-            series=[((), math.nan if value is None else value)],
-        )
+        figure = math.nan if value is None else value
+        yield gauge(f"behaviour_{name}", f"{words}; last comparison.", figure)
 
 
 def _words(heard: Fields) -> Iterator[str]:

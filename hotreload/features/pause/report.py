@@ -8,7 +8,7 @@ from hotreload.events import Event
 from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
 from hotreload.figures import duration
 from hotreload.json_fields import ByFields, Fields, by_fields, iso
-from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.report import Family, FeatureReport, counter, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, who
 
@@ -79,25 +79,11 @@ class PauseReport(FeatureReport):
 
     def families(self) -> Iterator[Family]:
         """Return since when it stands, how many wait, and how many pauses ended."""
-        yield Family(
-            "gauge",
-            "hotreload_paused_since_timestamp_seconds",
-            "Since when a pause stands; 0 without one.",
-            series=[((), self._since)],
-        )
-        yield Family(
-            "gauge",
-            "hotreload_requests_paused",
-            "Requests that wait for the end of a pause.",
-            series=[((), self._held())],
-        )
-        yield Family(
-            "counter",
-            "hotreload_pauses",
-            "Pauses that ended: asked for by a request, or by [pause] limit.",
-            ("ended",),
-            [((how,), count) for how, count in self._ended.items()],
-        )
+        words = "Since when a pause stands; 0 without one."
+        yield gauge("paused_since_timestamp_seconds", words, self._since)
+        yield gauge("requests_paused", "Requests that wait for the end of a pause.", self._held())
+        words = "Pauses that ended: asked for by a request, or by [pause] limit."
+        yield counter("pauses", words, self._ended, "ended")
 
 
 def _words(pause: Fields) -> Iterator[str]:
