@@ -36,6 +36,7 @@ from hotreload.life.saved.state import StateFile
 from hotreload.life.serving_life import ServingLife
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.shutdown import ExitCode, Shutdown
+from hotreload.life.start.configured_source import make_source
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import is_read_in_terminal
@@ -50,7 +51,6 @@ from hotreload.server.http.server_sockets import refuse_clients
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
-from hotreload.sources.from_settings import make_source
 
 log = logging.getLogger("hotreload")
 

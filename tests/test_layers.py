@@ -26,8 +26,8 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "server_limits"}
-"""What holds unless a setting says otherwise, for the settings and for who keeps to it."""
+DEFAULTS = {"core.rules", "server_limits", "sources.settings"}
+"""Tables of settings that lie with what goes by them, and other defaults of the server."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
 RECORDS = {"core.ledger", "core.decision", "core.progress"}
@@ -70,7 +70,7 @@ READS = {
 }
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
-CONFIGURED = {"sources.from_settings", "server.from_settings"}
+CONFIGURED = {"server.from_settings"}
 """The one module of a room that makes its parts as the settings say; the rest of it knows none."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -110,9 +110,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},
-    "sources.from_settings": {"sources", "checkpoint", "settings", *CORE},
+    "sources.settings": {*SETTING, *FACTS},
     "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
-    "sources": {"sources", "checkpoint", "checkpoint.file_reader", *CORE},
+    "sources": {"sources", "sources.settings", "checkpoint", "checkpoint.file_reader", *CORE},
     "checkpoint": {"checkpoint", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},

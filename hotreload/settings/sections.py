@@ -32,8 +32,8 @@ from hotreload.setting import (
     setting,
 )
 from hotreload.settings.engine import EngineSettings
-from hotreload.settings.source import SourceSettings
 from hotreload.settings.tables import FORBID_UNKNOWN, HasSettings, fields_of, values_of
+from hotreload.sources.settings import SourceSettings
 
 
 def _mode(value: object) -> object:

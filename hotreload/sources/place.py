@@ -6,12 +6,13 @@ A place is followed from look to look, and places have an order: by step, by tim
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from hotreload.checkpoint.formats import as_one_line
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
 from hotreload.sources.names import StepNumber, is_unfinished, step_of
+from hotreload.sources.settings import FolderSettings, Ordering
 from hotreload.types import Revision
 
 _LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
@@ -177,8 +178,6 @@ class FollowedPlace:
 
 # --- which of two is the newer one ---------------------------------------------------------
 
-Ordering = Literal["step", "time", "name"]
-
 SortKey = tuple[tuple[int, int], int, str]
 """A place's step, time and name; constant where the order ignores one of them."""
 
@@ -217,16 +216,10 @@ def comes_after(order: Ordering, folder: Path, written_at: float, than: PastGene
     return step is None or before is None or step > before
 
 
-@dataclass(frozen=True, slots=True)
-class FolderOptions:
+@dataclass(frozen=True)
+class FolderOptions(FolderSettings):
     """Rules for a watched folder: which ones below it are checkpoints, and when one is complete."""
 
-    pattern: str
-    settle: float
-    rescan: float
-    order: Ordering
-    patience: float
-    marker: str | None = None
     depth: int = 3
     roots: Sequence[Path] = ()
     """Folders in which checkpoints may lie, beside the watched one."""

@@ -13,10 +13,10 @@ from hotreload.events import Event, TroubleNews
 from hotreload.features import FEATURES
 from hotreload.life import live_settings
 from hotreload.life.live_settings import SecretFiles
+from hotreload.life.start.configured_source import token_of
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN
 from hotreload.settings.load import load
 from hotreload.settings.sections import Settings
-from hotreload.sources.from_settings import token_of
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from tests.waiting import PATIENCE, Witness
 

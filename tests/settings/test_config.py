@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from hotreload.settings import load as config
 from hotreload.settings.faults import mask
 from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
 from hotreload.settings.sections import Settings, class_with
-from hotreload.settings.source import OF_KIND
 from hotreload.settings.tables import fields_of, table_of
+from hotreload.sources.settings import OF_KIND
 
 ALL = class_with(FEATURES)
 CONFIG = Path(__file__).parents[2] / "config"
@@ -414,7 +414,9 @@ def test_the_lines_of_the_file_of_defaults_are_the_defaults(tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", OF_KIND)
 def test_the_examples_in_the_file_of_defaults_are_valid(tmp_path: Path, kind: str) -> None:
     awake = re.sub(r"^#(\[\[probe\]\]|\w+ = )", r"\1", default_toml(FEATURES), flags=re.MULTILINE)
-    others = "|".join(name for other in OF_KIND if other != kind for name in OF_KIND[other])
+    others = "|".join(
+        each.name for other in OF_KIND if other != kind for each in fields(OF_KIND[other])
+    )
     ours = re.sub(rf"^({others}) = .*$", "", awake, flags=re.MULTILINE)
     of_kind = ours.replace('kind = "directory"', f'kind = "{kind}"')
     whole, begin, limits = of_kind.partition("[compare.limits]")

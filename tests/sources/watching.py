@@ -16,9 +16,9 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import CheckpointRejected
 from hotreload.events import Event, FoldersPassedOver, SourceScanned, Wait
-from hotreload.settings.source import SourceSettings
 from hotreload.sources.directory import DirectorySource
 from hotreload.sources.place import FolderOptions
+from hotreload.sources.settings import SourceSettings
 from hotreload.types import Revision
 from tests.waiting import PATIENCE, Witness
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import CheckpointRejected, HotReloadError, SourceUnavailable
-from hotreload.sources.place import Ordering, comes_after
+from hotreload.sources.place import comes_after
+from hotreload.sources.settings import Ordering
 from hotreload.threads import deadline, in_thread, left_behind
 from hotreload.types import Revision, holds_weights
 

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +25,7 @@ from hotreload.sources.hub.faults import (
     fault_of_connection,
     wait_asked_for,
 )
+from hotreload.sources.settings import HubSettings
 
 CONNECT_SECONDS, HEAD_SECONDS, SILENT_READ_SECONDS = 10.0, 10.0, 30.0
 DOWNLOAD_CHUNK = 1 << 20
@@ -54,14 +55,10 @@ class Head:
     limit: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class HubOptions:
+@dataclass(frozen=True)
+class HubOptions(HubSettings):
     """Rules for a repo: its revision and files, how often to ask the hub, and with which token."""
 
-    revision: str
-    poll: float
-    allow: Sequence[str]
-    endpoint: str | None = None
     token: Callable[[], str | None] = lambda: None
     remedies: Remedies = BY_SETTINGS
     reads_once: Callable[[], bool] = lambda: False

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests
-from hotreload.checkpoint.known_names import SERVED_FILES
 from hotreload.events import Publish
 from hotreload.facts.names import DEFAULT_BRANCH
 from hotreload.sources.hub.client import HubOptions, usual_token
@@ -26,7 +25,6 @@ async def download(
     options = HubOptions(
         revision=revision or DEFAULT_BRANCH,
         poll=math.inf,
-        allow=SERVED_FILES,
         token=token,
         remedies=BY_OPTIONS,
     )

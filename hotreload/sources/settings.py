@@ -1,4 +1,7 @@
-"""Settings of where checkpoints come from, each kind of source with its own."""
+"""Settings of where checkpoints come from, each kind of source with its own.
+
+All that read settings import this: nothing here imports what speaks to a hub.
+"""
 
 import fnmatch
 from dataclasses import dataclass, fields
@@ -18,20 +21,6 @@ from hotreload.setting import (
     setting,
 )
 
-OF_KIND = {
-    "directory": ("path", "pattern", "marker", "settle", "rescan", "order", "patience"),
-    "huggingface": (
-        "repo",
-        "revision",
-        "poll",
-        "cache",
-        "token_file",
-        "webhook",
-        "allow",
-        "endpoint",
-    ),
-}
-"""The settings that go with each kind of source."""
 FITS_NOTHING = "(?!)"
 """The regular expression that an empty range of characters becomes."""
 
@@ -93,14 +82,13 @@ SecretFile = Annotated[Location, After(_secret)]
 Patterns = Annotated[Globs, After(_patterns)]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """The source of checkpoints: a watched folder, or a repo on a Hugging Face Hub.
+Ordering = Literal["step", "time", "name"]
 
-    The settings from path to patience are for a folder, those after them for a hub.
-    """
 
-    kind: Literal["directory", "huggingface"] = setting("directory", "The kind of source.")
+@dataclass(frozen=True)
+class FolderSettings:
+    """The settings of a watched folder."""
+
     path: Location | None = setting(
         None,
         "The folder to watch: a checkpoint, or a folder of checkpoints. Needed to serve.",
@@ -116,7 +104,7 @@ class SourceSettings:
         2.0, "Without a marker a checkpoint is complete when it has not changed for this long."
     )
     rescan: Deadline = setting(5.0, "How often to look at the whole folder.")
-    order: Literal["step", "time", "name"] = setting(
+    order: Ordering = setting(
         "step",
         "What makes a checkpoint the newest: the step in its name, then time, then name; time, "
         "then name; or the name alone.",
@@ -124,6 +112,12 @@ class SourceSettings:
     patience: Seconds = setting(
         60.0, "An incomplete checkpoint that has not changed for this long is refused."
     )
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """The settings of a repo on a Hugging Face Hub."""
+
     repo: Repo | None = setting(
         None, "The repo to follow. Needed to serve from a hub.", example="org/name"
     )
@@ -157,11 +151,29 @@ class SourceSettings:
         example="https://hub.example.com",
     )
 
+
+OF_KIND = {"directory": FolderSettings, "huggingface": HubSettings}
+"""The settings that go with each kind of source."""
+
+
+@dataclass(frozen=True)
+class _SourceKind:
+    kind: Literal["directory", "huggingface"] = setting("directory", "The kind of source.")
+
+
+@dataclass(frozen=True)
+class SourceSettings(HubSettings, FolderSettings, _SourceKind):
+    """The source of checkpoints: a watched folder, or a repo on a Hugging Face Hub.
+
+    The settings from path to patience are for a folder, those after them for a hub.
+    """
+
     def __post_init__(self) -> None:
         """ValueError names settings of another kind of source."""
-        defaults = {each.name: each.default for each in fields(self)}
-        for kind, names in OF_KIND.items():
-            strange = [name for name in names if getattr(self, name) != defaults[name]]
+        for kind, table in OF_KIND.items():
+            strange = [
+                each.name for each in fields(table) if getattr(self, each.name) != each.default
+            ]
             if kind != self.kind and strange:
                 raise ValueError(
                     f"{', '.join(strange)}: only for kind = '{kind}', and kind is '{self.kind}'"

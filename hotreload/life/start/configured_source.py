@@ -1,8 +1,10 @@
-"""Makes the source that the settings name; the rest of this room knows no settings."""
+"""Makes the source that the settings name."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.core.ledger import Ledger
@@ -14,6 +16,7 @@ from hotreload.sources.directory import DirectorySource
 from hotreload.sources.hub.client import HubOptions, usual_token
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.sources.place import FolderOptions
+from hotreload.sources.settings import FolderSettings, HubSettings, SourceSettings
 
 
 def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
@@ -27,12 +30,7 @@ def _folder(
     source = settings.source
     assert source.path is not None, "it was found missing before"
     options = FolderOptions(
-        pattern=source.pattern,
-        marker=source.marker,
-        settle=source.settle,
-        rescan=source.rescan,
-        order=source.order,
-        patience=source.patience,
+        **_settings_of(FolderSettings, source),
         roots=settings.checkpoint_roots,
         reads_once=_reads_once(settings, ledger),
     )
@@ -53,10 +51,7 @@ def _hub(
     assert source.repo is not None, "it was found missing before"
     model = settings.engine.model
     options = HubOptions(
-        revision=source.revision,
-        poll=source.poll,
-        allow=source.allow,
-        endpoint=source.endpoint,
+        **_settings_of(HubSettings, source),
         token=token_of(source.token_file),
         reads_once=_reads_once(settings, ledger),
     )
@@ -69,6 +64,11 @@ def _hub(
         folders=[*([model] if model is not None else []), *settings.server.update_roots],
         publish=publish,
     )
+
+
+def _settings_of(table: type[Any], source: SourceSettings) -> dict[str, Any]:
+    """Return the settings of one kind of source."""
+    return {each.name: getattr(source, each.name) for each in fields(table)}
 
 
 def _reads_once(settings: Settings, ledger: Ledger) -> Callable[[], bool]:
