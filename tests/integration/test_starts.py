@@ -143,7 +143,7 @@ def test_what_failed_other_probes_is_asked_once_more_after_a_restart(tmp_path: P
     process.drop(1)
     with process.running():
         process.drop(2)
-        process.until(lambda: process.status["refused"])
+        process.until(lambda: json.loads(process.state.read_text())["refused"])  # later than shown
         process.kill()
     with process.running():  # by the same ones it is not
         process.until(lambda: "refused (probe)" in str(process.status["waiting_for"]))
