@@ -147,19 +147,21 @@ async def _compare_answers(
     begins: Callable[[str], None],
 ) -> Compared:
     engine, (live, new) = started.engine, names
-    if (why := engine.cannot_compare) is not None:
+    if (why := engine.unseen.cannot_compare) is not None:
         raise ConfigError(f"this engine cannot compare weights: {why}")
     begins(f"checking {new}")
     checkpoint = await started.checks.check(folder)
     begins(f"loading {new} beside {live}")
-    staged = await engine.stage(checkpoint)
+    staged = await engine.weights.stage(checkpoint)
     begins("asking both the same")
-    found = await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers(), corpus)
+    found = await compare_both(
+        BothWeights(engine, engine.weights.live, staged), KnownAnswers(), corpus
+    )
     if found is None:
         raise CheckpointRejected(
             f"{live} makes no numbers of what it is asked: there is nothing to compare with"
         )
-    return Compared(engine.live.fingerprint, staged.fingerprint, found)
+    return Compared(engine.weights.live.fingerprint, staged.fingerprint, found)
 
 
 async def _on_this_disk(
@@ -183,7 +185,7 @@ async def _on_random_weights(
 ) -> AsyncIterator[tuple[AsyncHotEngine, SglangEngine]]:
     """Hold an engine with random weights; the checkpoint is checked against its tensors."""
     started = await start(model, terms=terms, boot="random", **options)
-    needed = started.engine.expected_tensors()
+    needed = started.engine.weights.expected_tensors()
     started.checks = started.checks.against(needed, digests)
     async with AsyncHotEngine(started, terms) as hot:
         yield hot, started.engine
@@ -201,17 +203,17 @@ def _ready(engine: SglangEngine, model: Path, checkpoint: Path, began: float) ->
     return {
         **engine.facts(),
         "folders": {name: str(folder) for name, folder in folders.items()},
-        "leaves": engine.leaf_count,
+        "leaves": engine.weights.leaf_count,
         "seconds": _since(began),
     }
 
 
 async def _swap_fields(hot: AsyncHotEngine, engine: SglangEngine, checkpoint: Path) -> Fields:
-    began, before, structure = time.perf_counter(), hot.fingerprint, engine.structure()
+    began, before, structure = time.perf_counter(), hot.fingerprint, engine.weights.structure()
     async with await hot.stage(checkpoint) as staged:
         staged.is_proven = True  # what it answers is shown, whatever it is
         live = await staged.flip()
-    _check_structure(structure, engine.structure())
+    _check_structure(structure, engine.weights.structure())
     return {
         "event": "weights_swapped",
         "snapshot": _whole(checkpoint),

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 from zlib import crc32
 
 from hotreload.behaviour import NOTED, Answered, Expected, Led, Question, Text
@@ -171,6 +171,13 @@ class FakeEngine(FakeAnswers):
         self.judged_by: tuple[list[Probe], float | None] = ([], None)
         """What it was told last to judge later weights by."""
 
+    @property
+    def itself(self) -> Self:
+        """Stands for each object that a real engine holds: a fake is all of them."""
+        return self
+
+    weights = switch = unseen = answers = ahead = itself
+
     def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
         return [each for each in self.sizes if most and each.tokens <= longest]
 
@@ -288,9 +295,7 @@ class FakeEngine(FakeAnswers):
         self.proofs.append(answer)
         await self.judge(answer)
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         await self.steps.pass_through("compare")
         held = (self.live, *self.spares, *self.old)
         assert any(staged is each for each in held), "what is gone answers nothing"

@@ -440,7 +440,7 @@ MEANT_BY_SEVERAL = {
     "PROMPTS": "the fields of a request that hold the prompt",
 }
 """Names that several modules have, and why each may."""
-CALLED_AFTER_WHAT_STANDS_BEHIND = PACKAGE / "server" / "ports.py"
+CALLED_AFTER_WHAT_STANDS_BEHIND = {PACKAGE / "server" / "ports.py", PACKAGE / "core" / "ports.py"}
 
 
 def names_made_by(module: Path) -> Iterator[str]:
@@ -459,7 +459,7 @@ def names_made_by(module: Path) -> Iterator[str]:
 def test_a_public_name_stands_for_one_idea() -> None:
     homes: dict[str, list[str]] = {}
     for module in MODULES:
-        if module != CALLED_AFTER_WHAT_STANDS_BEHIND:
+        if module not in CALLED_AFTER_WHAT_STANDS_BEHIND:
             for name in names_made_by(module):
                 if not name.startswith("_"):
                     homes.setdefault(name, []).append(name_of(module))
@@ -467,3 +467,35 @@ def test_a_public_name_stands_for_one_idea() -> None:
     unmeant = {name: places for name, places in shared.items() if name not in MEANT_BY_SEVERAL}
     assert unmeant == {}
     assert shared.keys() == MEANT_BY_SEVERAL.keys(), "nothing is meant that is gone"
+
+
+# --- depth -----------------------------------------------------------------------------------
+
+MOST_DEPTH = 2
+"""A class and one that it extends: what is needed of a third is held, not inherited."""
+KINDS = {"HotReloadError", "Event"}
+"""Families of values, whose trees say what is a kind of what."""
+
+
+@cache
+def bases_by_class() -> dict[str, list[str]]:
+    """Each class of the package by its name, with those of the package that it extends."""
+    classes = [node for m in MODULES for node in nodes_of(m) if isinstance(node, ast.ClassDef)]
+    names = {each.name for each in classes}
+    found: dict[str, list[str]] = {}
+    for each in classes:
+        bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in each.bases]
+        if "Protocol" not in bases:
+            found.setdefault(each.name, []).extend(base for base in bases if base in names)
+    return found
+
+
+def line_of(name: str) -> list[str]:
+    """The class and all that it extends, the longest way."""
+    above = [line_of(base) for base in bases_by_class().get(name, ()) if base != name]
+    return [name, *max(above, key=len, default=[])]
+
+
+def test_no_class_stands_on_a_tower_of_classes() -> None:
+    lines = map(line_of, bases_by_class())
+    assert [line for line in lines if len(line) > MOST_DEPTH and not KINDS & {*line}] == []

@@ -109,7 +109,7 @@ class AttemptUnderWay:
         checkpoint = await self._prepare()
         self._learn()
         with watch_with(self._judges):
-            await self._change(lambda engine: engine.stage(checkpoint))
+            await self._change(lambda engine: engine.weights.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
         """Do on one engine all steps of `reload` before the flip; abort no request for it."""
@@ -125,10 +125,12 @@ class AttemptUnderWay:
         async with self._all_or_none() as rollout:
             switch = rollout.first
             with rollout.work_on(switch):
-                async with switch.keep_staged(lambda engine: engine.stage(checkpoint)) as staged:
+                async with switch.keep_staged(
+                    lambda engine: engine.weights.stage(checkpoint)
+                ) as staged:
                     self._learn()
                     self.wanted.check()
-                    if why := switch.replica.engine.cannot_overlap:
+                    if why := switch.replica.engine.switch.cannot_overlap:
                         self.progress.note(unproven_evidence(why))
                     else:
                         await switch.prove_unseen(staged)
@@ -138,7 +140,7 @@ class AttemptUnderWay:
         """Make an earlier generation live again, from memory if an engine keeps it, else from its
         files."""
         self._is_way_back = True
-        left = [(each.gate, each.engine.live) for each in self._replicas]
+        left = [(each.gate, each.engine.weights.live) for each in self._replicas]
         self.progress.version = place.version
         async with self._all_or_none() as rollout:
             go_live = partial(self._go_live, rollout, probe=False)
@@ -156,7 +158,7 @@ class AttemptUnderWay:
         and their answers have no meaning.
         """
         await self._change(
-            lambda engine: engine.perturb(self.progress.revision, noise), probe=False
+            lambda engine: engine.weights.perturb(self.progress.revision, noise), probe=False
         )
 
     def _check_judges(self) -> None:

@@ -70,7 +70,7 @@ class DrainingSwitch(Switch):
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
         """Exchange these weights for the live ones; exchange back if their answers are bad."""
         async with self._progress.phase(Phase.SWAPPING):
-            old = await self._engine.exchange(staged)
+            old = await self._engine.switch.exchange(staged)
             # The old weights passed a probe of a few prompts, and may have made NaN of others.
             await self._scrub()
         if probe:
@@ -92,7 +92,7 @@ class DrainingSwitch(Switch):
             yield None
             return
         async with self._progress.phase(Phase.STAGING):
-            staged = await self._engine.unstow(previous)
+            staged = await self._engine.weights.unstow(previous)
         self.replica.previous = None
         async with self._hold(staged, was_live=True), self.lock_engine():
             yield staged
@@ -116,7 +116,7 @@ class DrainingSwitch(Switch):
         """Keep what was live for a rollback, as the operator decided; free what never was."""
         self.replica.staged = None
         if not self._spare_was_live:
-            await self._engine.release(spare)
+            await self._engine.weights.release(spare)
             return
         if self._rules.keep_previous is KeepPrevious.HOST:
             await self._remember()  # the copy takes long; a crash in it must not lose what is live
@@ -128,7 +128,7 @@ class DrainingSwitch(Switch):
         try:
             await self._progress.reach("swapped")
             async with self._time_probes(self._rules.probe_timeout, "[reload] probe_timeout"):
-                await self._engine.probe()
+                await self._engine.unseen.probe()
             self._wanted.check_refused()
         except EngineLost:
             raise
@@ -141,7 +141,7 @@ class DrainingSwitch(Switch):
         self._progress.rolled_back = True
         async with self._progress.phase(Phase.ROLLING_BACK):
             try:
-                failed = await self._engine.exchange(old)
+                failed = await self._engine.switch.exchange(old)
             except Exception as broken:
                 raise EngineLost(f"the rollback failed: {broken}") from broken
             await self._scrub()
@@ -150,7 +150,7 @@ class DrainingSwitch(Switch):
     async def _scrub(self) -> None:
         """Overwrite the KV pool: NaN left in it would poison every later answer."""
         try:
-            await self._engine.scrub()
+            await self._engine.switch.scrub()
         except Exception as broken:
             raise EngineLost(f"the KV pool could not be scrubbed: {broken}") from broken
 
@@ -162,5 +162,5 @@ async def drain(replica: Replica[Engine], within: float, abort: bool) -> None:
     except DrainTimedOut:
         if not abort:
             raise
-        await replica.engine.abort()
+        await replica.engine.answers.abort()
         await replica.gate.wait_until_empty(ABORT_GRACE)

@@ -43,8 +43,8 @@ class OverlappingSwitch(Switch):
         finally:
             self.replica.staged = None
             # A lost engine is closed with all it holds: which weights it answers by is unknown.
-            if self.serves and self._engine.live is not staged:
-                await run_to_end(self._engine.release(staged))
+            if self.serves and self._engine.weights.live is not staged:
+                await run_to_end(self._engine.weights.release(staged))
 
     @override
     async def prove(self, staged: Staged) -> None:
@@ -64,7 +64,7 @@ class OverlappingSwitch(Switch):
         """Flip to weights that were proven before, or that need no proof."""
         with self.replica.seal_when_lost():
             async with self._progress.phase(Phase.SWAPPING):
-                old = await self._engine.flip(staged)
+                old = await self._engine.switch.flip(staged)
                 try:
                     await self._progress.reach("flipped")
                     self._wanted.check_refused()
@@ -83,9 +83,9 @@ class OverlappingSwitch(Switch):
     async def _flip_back(self, old: Staged, fresh: Staged) -> None:
         """Flip back to the old weights: the gate has not let any request to the new ones yet."""
         try:
-            await self._engine.flip(old)
+            await self._engine.switch.flip(old)
             if not any(each.weights is fresh for each in self.replica.fading):
-                await self._engine.retire(fresh)
+                await self._engine.switch.retire(fresh)
         except Exception as broken:
             raise EngineLost(f"the flip back failed: {broken}") from broken
 
@@ -110,7 +110,7 @@ class OverlappingSwitch(Switch):
     async def _hold_kept(self, kept: Staged) -> AsyncIterator[Staged]:
         """Bring kept weights to the device, and keep them as before unless they go live."""
         async with self._progress.phase(Phase.STAGING):
-            fresh = await self._engine.unstow(kept)
+            fresh = await self._engine.weights.unstow(kept)
         was_waiting = self.replica.previous is kept
         if was_waiting:
             self.replica.previous = fresh
@@ -147,7 +147,7 @@ class OverlappingSwitch(Switch):
             return f"there is room for {most} sets of weights ([reload] sets)"
         if there == 1 or self._rules.sets != BY_MEMORY:
             return None
-        lack = await self._engine.lacks_room(self._progress.checkpoint)
+        lack = await self._engine.weights.lacks_room(self._progress.checkpoint)
         return lack and f"{lack} ([reload] sets = 'auto')"
 
     @property
@@ -194,7 +194,7 @@ class OverlappingSwitch(Switch):
         except TimeoutError:
             if not self._rules.abort_on_drain_timeout:
                 raise self._timeout_error(oldest) from None
-            await self._engine.abort(oldest.weights)
+            await self._engine.answers.abort(oldest.weights)
             try:
                 await asyncio.wait_for(fewer(now), ABORT_GRACE)
             except TimeoutError:

@@ -50,21 +50,12 @@ class Source(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """A model that answers requests, and whose weights can be exchanged.
-
-    An engine that overlaps answers by several sets at once, and `flip` chooses the one for new
-    requests. In any other engine `exchange` puts one set in the place of the only one.
-    """
+class WeightSets(Protocol):
+    """The live set of an engine's weights, and the spare ones beside it."""
 
     @property
     def live(self) -> Staged:
         """The weights that answer new requests."""
-        ...
-
-    @property
-    def cannot_overlap(self) -> str | None:
-        """The reason why two sets of weights cannot answer side by side; None when they can."""
         ...
 
     @property
@@ -112,42 +103,37 @@ class Engine(Protocol):
         """
         ...
 
+    async def stow(self, staged: Staged) -> Staged:
+        """Move spare weights to host memory; `staged` cannot be used afterwards."""
+        ...
+
+    async def unstow(self, staged: Staged) -> Staged:
+        """Bring stowed weights back to where spare weights wait; weights already there stay."""
+        ...
+
+    async def release(self, staged: Staged) -> None:
+        """Free spare weights; `staged` cannot be used afterwards."""
+        ...
+
+
+class WeightSwitch(Protocol):
+    """Changes which weights answer clients.
+
+    An engine that overlaps answers by several sets at once, and `flip` chooses the one for new
+    requests. In any other engine `exchange` puts one set in the place of the only one.
+    """
+
+    @property
+    def cannot_overlap(self) -> str | None:
+        """The reason why two sets of weights cannot answer side by side; None when they can."""
+        ...
+
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live and return the old live weights; a second call reverses the first.
 
         Called only while no request is under way. The caches forget the old weights. Raises
         EngineLost when it is unknown which weights are live; after any other error the old ones
         are.
-        """
-        ...
-
-    async def prove(self, staged: Staged) -> None:
-        """Ask staged weights the canary prompts; ProbeFailed when an answer is bad.
-
-        Their results never reach a client's answer. A cancelled call leaves nothing behind.
-        """
-        ...
-
-    @property
-    def cannot_compare(self) -> str | None:
-        """The reason why staged weights cannot be asked questions; None if they can."""
-        ...
-
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
-        """Ask weights questions, as `prove` does, and return their answers and expectations.
-
-        AnswerNonfinite when the logits of one are not finite. A cancelled call leaves nothing
-        behind.
-        """
-        ...
-
-    def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
-        """Let requests with a lease on staged weights be answered while the block lasts.
-
-        Their results never reach a client's answer; no client can end them, and metrics do not
-        count them. At the end requests under way are ended. Only for engines that overlap.
         """
         ...
 
@@ -170,12 +156,48 @@ class Engine(Protocol):
         """Overwrite the KV pool, so that no answer can read what failed weights computed."""
         ...
 
+
+class UnseenAnswers(Protocol):
+    """The answers of each set of weights that no client sees."""
+
+    async def prove(self, staged: Staged) -> None:
+        """Ask staged weights the canary prompts; ProbeFailed when an answer is bad.
+
+        Their results never reach a client's answer. A cancelled call leaves nothing behind.
+        """
+        ...
+
     async def probe(self, *, briefly: bool = False) -> None:
         """Ask the live weights the canary prompts; ProbeFailed when an answer is bad.
 
         `briefly` asks for the beginning of each answer alone.
         """
         ...
+
+    @property
+    def cannot_compare(self) -> str | None:
+        """The reason why staged weights cannot be asked questions; None if they can."""
+        ...
+
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
+        """Ask weights questions, as `prove` does, and return their answers and expectations.
+
+        AnswerNonfinite when the logits of one are not finite. A cancelled call leaves nothing
+        behind.
+        """
+        ...
+
+    def as_candidate(self, staged: Staged) -> AbstractAsyncContextManager[None]:
+        """Let requests with a lease on staged weights be answered while the block lasts.
+
+        Their results never reach a client's answer; no client can end them, and metrics do not
+        count them. At the end requests under way are ended. Only for engines that overlap.
+        """
+        ...
+
+
+class ClientAnswers(Protocol):
+    """The answers to clients' requests that are under way."""
 
     async def wait_for_withheld(self, beyond: int) -> int:
         """Wait until more than `beyond` answers were withheld as not finite; return the total.
@@ -188,16 +210,28 @@ class Engine(Protocol):
         """End every answer under way, or those by these weights, with finish reason `abort`."""
         ...
 
-    async def stow(self, staged: Staged) -> Staged:
-        """Move spare weights to host memory; `staged` cannot be used afterwards."""
+
+class Engine(Protocol):
+    """A model that answers requests, and whose weights can be exchanged."""
+
+    @property
+    def weights(self) -> WeightSets:
+        """The sets of weights."""
         ...
 
-    async def unstow(self, staged: Staged) -> Staged:
-        """Bring stowed weights back to where spare weights wait; weights already there stay."""
+    @property
+    def switch(self) -> WeightSwitch:
+        """Changes which of them answer."""
         ...
 
-    async def release(self, staged: Staged) -> None:
-        """Free spare weights; `staged` cannot be used afterwards."""
+    @property
+    def unseen(self) -> UnseenAnswers:
+        """Asks each of them apart from clients."""
+        ...
+
+    @property
+    def answers(self) -> ClientAnswers:
+        """Answers clients by them."""
         ...
 
     def lose(self, why: str) -> None:

@@ -53,7 +53,7 @@ async def ask_probes(
     """
     try:
         async with limit_probes(within, setting):
-            await engine.probe(briefly=briefly)
+            await engine.unseen.probe(briefly=briefly)
     except (EngineLost, TryAgain):
         raise
     except Exception as bad:

@@ -62,7 +62,7 @@ class Switch(ABC):
     @property
     def live(self) -> Staged:
         """The weights that answer new requests."""
-        return self._engine.live
+        return self._engine.weights.live
 
     def drain_as_long_as_requests_may_run(self) -> None:
         """Wait from now on as long as any request may run, and abort those that run longer."""
@@ -129,7 +129,9 @@ class Switch(ABC):
             self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
             publish_progress(self._how_far, self._progress.revision, self._progress.publish),
         ):
-            staged = await self._wanted.run_while_wanted(make(self._engine), self._engine.release)
+            staged = await self._wanted.run_while_wanted(
+                make(self._engine), self._engine.weights.release
+            )
         self._progress.loading = staged.loading or self._progress.loading  # a copy was not loaded
         self.replica.staged = staged
         # Weights that are not loaded from a checkpoint are copied whole.
@@ -137,14 +139,14 @@ class Switch(ABC):
         return staged
 
     def _how_far(self) -> HowFar | None:
-        return self._engine.staging_progress
+        return self._engine.weights.staging_progress
 
     async def _ask_probes(self, staged: Staged) -> None:
         """Ask the probes; bad answers reach no client."""
         try:
             within = self._rules.proving_timeout
             async with self._time_probes(within, "[reload] probe_timeout beside clients"):
-                await self._engine.prove(staged)
+                await self._engine.unseen.prove(staged)
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
             raise
         except Exception as bad:

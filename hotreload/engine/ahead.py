@@ -1,4 +1,4 @@
-"""Compiles for sizes of batches ahead of them, each once, beside those who are served."""
+"""Compiles for sizes of batches before any comes, each once, beside requests under way."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.engine.lanes.shadow import ShadowPool
 from hotreload.engine.upstream.thread.rehearsal import Rehearsal
+from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.quiet import short_turns, yield_processors
 from hotreload.threads import in_thread
 
@@ -22,7 +23,11 @@ class Ahead:
     """Knows what of an engine is still to be compiled; on the event loop."""
 
     def __init__(
-        self, rehearsal: Rehearsal | None, compiled: CompiledSizes, at_once: int = 1
+        self,
+        rehearsal: Rehearsal | None,
+        compiled: CompiledSizes,
+        watch: EngineWatch,
+        at_once: int = 1,
     ) -> None:
         """Without a rehearsal the engine must be asked, and nothing is compiled here.
 
@@ -32,6 +37,7 @@ class Ahead:
         self.at_once = at_once if rehearsal is not None else 1
         self._rehearsal = rehearsal
         self._compiled = compiled
+        self._watch = watch
         self._proving: tuple[BatchSize, ...] = ()
         """Sizes that weights are proven with, where they are in a pool of another size."""
         self._one_at_a_time = asyncio.Lock()
@@ -41,12 +47,12 @@ class Ahead:
     ) -> bool:
         """Compile for this pool, too, and batches of so many prompts, and so many tokens in all.
 
-        True beside them stands for those that tell log-probabilities, `questions` for what is asked
-        to compare weights. False if it cannot.
+        True beside a batch stands for log-probabilities, `questions` for the comparison of weights.
+        False if it cannot.
         """
         if self._rehearsal is None:
             return False
-        self._rehearsal.also_in(pool.described())
+        self._rehearsal.also_in(pool.describe())
         found = [
             replace(size, is_shadow=True, has_logprobs=has_logprobs)
             for *batch, has_logprobs in batches
@@ -65,11 +71,11 @@ class Ahead:
         yield [size for size in sizes if not size.is_prompt][-1]
         yield from (size for size in sizes if size.is_prompt)
 
-    def sizes(self, most: int, longest: int) -> Sequence[BatchSize]:
+    def sizes_to_compile(self, most: int, longest: int) -> Sequence[BatchSize]:
         """List those for up to so many requests, and for prompts of so many tokens.
 
         First comes the one in which the most requests are answered, since smaller batches can be
-        padded to it; then prompts, what weights are proven with, and what is between.
+        padded to it; then prompts, then the sizes of proofs, then the sizes between.
         """
         serving = self._rehearsal.sizes(most, longest) if self._rehearsal and most else iter(())
         found = _small_first(serving)
@@ -82,9 +88,13 @@ class Ahead:
         self._compiled.is_kept_to = is_kept and self._rehearsal is not None
 
     async def compile_for(self, size: BatchSize) -> None:
-        """Compile for a size, unless that is done; those under way go on."""
+        """Compile for a size, unless that is done; requests under way go on."""
+        self._watch.check()
+        await self._compile_once(size)
+
+    async def _compile_once(self, size: BatchSize) -> None:
         assert self._rehearsal is not None, "there are no sizes where there is none"
-        work = partial(_compiled, self._rehearsal, size)
+        work = partial(_compile_quietly, self._rehearsal, size)
         name = "compiling for a size of batches"
         async with self._one_at_a_time:
             if size not in self._compiled.sizes:
@@ -117,7 +127,7 @@ class Ahead:
         """
         try:
             for size in self._proving:
-                await self.compile_for(size)
+                await self._compile_once(size)
         except Exception as fault:
             log.warning("engine.not_compiled_ahead", extra={"why": str(fault)})
             self._proving = ()
@@ -127,8 +137,8 @@ class Ahead:
         self._rehearsal = None
 
 
-def _compiled(rehearsal: Rehearsal, size: BatchSize) -> None:
-    """Compile in a thread of its own, which leaves processors and Python's lock to who serves.
+def _compile_quietly(rehearsal: Rehearsal, size: BatchSize) -> None:
+    """Compile in a thread of its own, which leaves processors and Python's lock to requests.
 
     Most of it is Python's: JAX traces the model, whatever its cache holds.
     """

@@ -25,7 +25,7 @@ class Capabilities:
     pause: bool = False
     """It can be paused; 0.0.2 cannot, so the gate stands before every engine."""
 
-    def named(self) -> Mapping[str, bool]:
+    def by_name(self) -> Mapping[str, bool]:
         """Name what differs between releases."""
         return {
             "log-probabilities": self.logprobs,
@@ -50,9 +50,9 @@ class BatchSize:
     is_shadow: bool = False
     """True for one in the pool in which weights are proven, where that has a size of its own."""
     has_logprobs: bool = False
-    """True for one that tells log-probabilities: it has programs of its own."""
+    """True for a batch with log-probabilities: it has programs of its own."""
     is_noted: bool = False
-    """True for one of questions, at whose places it is noted what is expected: so has it."""
+    """True for a batch of questions, whose expected tokens are noted: it has its own programs."""
 
 
 @dataclass(frozen=True, slots=True)

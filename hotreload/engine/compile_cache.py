@@ -1,7 +1,7 @@
-"""Keeps what was compiled for the next start: a folder for each set of versions and devices.
+"""Keeps compiled programs for the next start: a folder for each set of versions and devices.
 
-JAX loads what it finds there as programs, so who can write it runs code in our process: nobody but
-our user may, neither in the folder nor on the way to it.
+JAX loads its files as programs, and they run in our process: no other user may write to the folder
+or to a folder above it.
 """
 
 import grp
@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from hotreload.errors import ConfigError
 
 log = logging.getLogger("hotreload.engine")
 
 JAX_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
-"""Says to JAX and to upstream where compiled programs are kept; who sets it decides."""
+"""Names to JAX and to upstream the folder of compiled programs; where it is set, it decides."""
 
 KEPT = 2
 """Folders that stay, those that were used last: an upgrade that is taken back finds its own."""
 
 COMPILES = ("hotreload", "jax", "jaxlib", "sglang-jax")
-"""Packages that decide what is compiled, and how."""
+"""Packages that decide which programs are compiled, and how."""
 LEFT_OUT = ".left_out"
 """Ends the name of a folder that no start reads any more."""
 GIVE_NAME_BACK = (
@@ -47,14 +47,14 @@ class CompileCache:
     root: Path
     """The folder that holds one for each set of versions and devices."""
     is_default: bool = False
-    """True if nobody named the folder: then it is cleared, and a start does not fail for it."""
+    """True if the operator named no folder: ours is cleared, and a start does not fail for it."""
 
 
 @contextmanager
 def keeping_programs(cache: CompileCache | None, devices: Sequence[Any]) -> Iterator[None]:
     """Keep all that an engine which starts in here ever compiles; None leaves that to JAX.
 
-    ConfigError when others could write the folder that the operator named, or nobody can.
+    ConfigError when others can write the folder that the operator named, or we cannot.
     """
     folder = _prepare(cache, name_for(devices)) if cache is not None else None
     if folder is None:
@@ -97,7 +97,7 @@ def _kept_in(root: Path) -> list[Path]:
 def name_for(devices: Sequence[Any]) -> str:
     """The name of the folder for these versions of all that compiles, and these devices."""
     client = devices[0].client
-    versions = {name: installed(name) for name in COMPILES}
+    versions = {name: installed_version(name) for name in COMPILES}
     made_by = {
         "versions": versions,
         "platform": [client.platform, client.platform_version],
@@ -179,7 +179,7 @@ def _check_way(folder: Path) -> None:
 
 
 def _is_private(group: int) -> bool:
-    """True if nobody is in this group but our user, as many systems make one for each."""
+    """True if our user is alone in this group, as many systems make one for each."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
         found = grp.getgrgid(group)

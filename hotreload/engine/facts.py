@@ -4,12 +4,14 @@ import dataclasses
 import inspect
 from typing import Any
 
+from hotreload.engine.answering.grammars import grammars_of
+from hotreload.engine.answering.prompts import Prompts
 from hotreload.engine.answering.sampling_params import GRAMMARS
 from hotreload.engine.answering.tool_calls import ToolFormat
 from hotreload.engine.capabilities import Capabilities, EngineLimits
 from hotreload.engine.upstream.parts import Parts
 from hotreload.engine.upstream.tool_calls import known_parsers, parse_with, strict_tag
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 
 
 def capabilities_of(parts: Parts, *, grammars: bool) -> Capabilities:
@@ -40,6 +42,14 @@ def tokenizer_of(parts: Parts) -> Any:
     return parts.running_scheduler.scheduler.tokenizer if front is None else front.tokenizer
 
 
+def make_prompts(parts: Parts) -> Prompts:
+    """Make what checks and encodes requests for this engine; it blocks."""
+    tokenizer, limits = tokenizer_of(parts), limits_of(parts)
+    grammars = grammars_of(parts.running_scheduler.scheduler, tokenizer)
+    can = capabilities_of(parts, grammars=grammars is not None)
+    return Prompts(tokenizer, limits, can, grammars, calling_of(parts, tokenizer, can))
+
+
 def calling_of(parts: Parts, tokenizer: Any, can: Capabilities) -> ToolFormat:
     """Find out how its model calls tools; ConfigError for a parser that this release has not."""
     asked = getattr(parts.engine.server_args, "tool_call_parser", None)
@@ -61,7 +71,7 @@ def limits_of(parts: Parts) -> EngineLimits:
 
 
 def facts_of(parts: Parts) -> dict[str, Any]:
-    """Tell what runs, and on what, under upstream's names."""
+    """Return the model, devices and settings of the engine, under upstream's names."""
     import jax.numpy as jnp
 
     given, runner = parts.engine.server_args, parts.model_runner
@@ -73,7 +83,7 @@ def facts_of(parts: Parts) -> dict[str, Any]:
         "dp_size": given.dp_size,
         "dtype": str(jnp.dtype(runner.model_config.dtype)),
         "load_format": given.load_format,
-        "engine_version": installed("sglang-jax"),
+        "engine_version": installed_version("sglang-jax"),
         "ep_size": getattr(given, "ep_size", 1),
         "context_length": scheduler.model_config.context_len,
         "max_req_input_len": scheduler.max_req_input_len,

@@ -16,7 +16,7 @@ RANDOM_WEIGHTS = Revision("random", "random weights")
 
 @dataclass(frozen=True, slots=True)
 class UnseenOptions:
-    """Questions that weights are asked beside the probes where nobody sees the answers."""
+    """Questions that weights are asked apart from clients, beside the probes."""
 
     compares: bool = False
     """True to be ready to compare new weights with the live ones, which compiles for that."""

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from hotreload.engine.versions import installed, list_supported
+from hotreload.engine.versions import installed_version, list_supported
 from hotreload.errors import ConfigError
 
 
@@ -80,7 +80,7 @@ def find_slot(model_runner: Any) -> Slot:
         if slot.fits(model_runner):
             return slot(model_runner)
     raise ConfigError(
-        f"sglang-jax {installed('sglang-jax')} keeps its weights where hotreload cannot find them: "
-        f"install a supported version, {list_supported()}, or add a class to "
+        f"sglang-jax {installed_version('sglang-jax')} keeps its weights where hotreload cannot "
+        f"find them: install a supported version, {list_supported()}, or add a class to "
         "hotreload/engine/slots.py"
     )

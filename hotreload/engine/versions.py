@@ -1,8 +1,8 @@
 """The installed sglang-jax, without an import of it: its release, its arguments, its models.
 
-An import takes seconds, or fails: this says in words why. What an engine can do is found by looking
-at it (facts.py); the table here tells it to programs that start none. What cannot be read off the
-source is unknown, and nothing is said about it; the engine itself decides.
+An import takes seconds, or fails: this says in words why. `facts` finds the capabilities of a
+running engine; the table here serves programs that start none. A capability that the source does
+not show is unknown, and left out; the engine itself decides.
 """
 
 import ast
@@ -61,7 +61,7 @@ SUPPORTED: Mapping[str, Release] = {
 }
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """Find the installed version of a package; None without one."""
     try:
         return metadata.version(name)
@@ -75,8 +75,8 @@ def list_supported() -> str:
 
 
 def why_untested() -> str | None:
-    """Say why nobody has tested what is installed here; None for a release with its jax."""
-    engine, jax = installed("sglang-jax"), installed("jax")
+    """Return why the installed versions are untested; None for a release with its jax."""
+    engine, jax = installed_version("sglang-jax"), installed_version("jax")
     if engine is None:
         return f"sglang-jax is not installed; hotreload is tested with {list_supported()}"
     release = SUPPORTED.get(engine)
@@ -88,11 +88,11 @@ def why_untested() -> str | None:
 
 
 def why_refused() -> str | None:
-    """Say why this jax is none that the release installed here runs with; None where it may.
+    """Return why the installed release does not run with this jax; None where it may.
 
-    Within that range another jax than the tested one is only told of (`why_untested`).
+    Within its range another jax than the tested one is only reported (`why_untested`).
     """
-    engine, jax = installed("sglang-jax") or "", installed("jax")
+    engine, jax = installed_version("sglang-jax") or "", installed_version("jax")
     release = SUPPORTED.get(engine)
     if release is None or release.runs_with is None or jax is None:
         return None
@@ -110,7 +110,7 @@ def _numbers(version: str) -> list[int]:
 
 def how_to_install() -> str:
     """The command that installs a release and its jax: the one installed here, else the newest."""
-    release = SUPPORTED.get(installed("sglang-jax") or "", SUPPORTED[max(SUPPORTED)])
+    release = SUPPORTED.get(installed_version("sglang-jax") or "", SUPPORTED[max(SUPPORTED)])
     return release.install
 
 
@@ -140,7 +140,7 @@ def unknown_arguments(names: Iterable[str], known: Iterable[str] | None = None) 
     `known` are those of the imported engine, where it is imported.
     """
     known = sorted(known if known is not None else arguments())
-    what = f"sglang-jax {installed('sglang-jax')} has no such argument"
+    what = f"sglang-jax {installed_version('sglang-jax')} has no such argument"
     wrong = [name for name in names if known and name not in known]
     return [f"{name}: {what}{did_you_mean(name, known)}" for name in wrong]
 
@@ -152,7 +152,7 @@ def why_unserved(architectures: object) -> str | None:
         return None
     told = ", ".join(shown(each) for each in named[:3] if each) or "not there"
     these = ", ".join(name for name in served if name.endswith(GENERATES))
-    what = f"sglang-jax {installed('sglang-jax')} does not serve that"
+    what = f"sglang-jax {installed_version('sglang-jax')} does not serve that"
     return f"config.json: architectures is {told}; {what}, it serves {these}"
 
 

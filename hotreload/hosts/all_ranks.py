@@ -112,7 +112,7 @@ class RunningStep:
         await self._ranks.give_up(self._step)
 
     def _is_irrevocable(self, staged: Staged | None) -> bool:
-        is_done = staged is not None and self._own.live is staged
+        is_done = staged is not None and self._own.weights.live is staged
         return is_done and self._kind.after_failure is AfterFailure.DROPPED_OR_LOST
 
     async def _do_beside_others[T](

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any, NoReturn, Protocol
 
 from hotreload import failpoints
-from hotreload.core.ports import Engine
+from hotreload.core.ports import Engine, WeightSets, WeightSwitch
 from hotreload.errors import EngineLost
 from hotreload.hosts.bounds import parse_revision
 from hotreload.hosts.vote import Step
@@ -109,7 +109,7 @@ STAGE = StepKind(
 )
 PROVE = StepKind(
     "prove",
-    lambda rank, step: rank.own.prove(rank.find_set(step)),
+    lambda rank, step: rank.own.unseen.prove(rank.find_set(step)),
     within=lambda seconds: seconds.prove,
     after_failure=AfterFailure.DROPPED,
     before="probing",
@@ -117,19 +117,21 @@ PROVE = StepKind(
 )
 FLIP = StepKind(
     "flip",
-    lambda rank, step: rank.own.flip(rank.find_set(step)),
+    lambda rank, step: rank.own.switch.flip(rank.find_set(step)),
     after_failure=AfterFailure.DROPPED_OR_LOST,
     before="swapping",
     after="flipped",
 )
 EXCHANGE = StepKind(
     "exchange",
-    lambda rank, step: rank.own.exchange(rank.find_set(step)),
+    lambda rank, step: rank.own.switch.exchange(rank.find_set(step)),
     after_failure=AfterFailure.DROPPED_OR_LOST,
     before="swapping",
     after="swapped",
 )
-SCRUB = StepKind("scrub", lambda rank, step: rank.own.scrub(), after_failure=AfterFailure.DROPPED)
+SCRUB = StepKind(
+    "scrub", lambda rank, step: rank.own.switch.scrub(), after_failure=AfterFailure.DROPPED
+)
 LIVE = StepKind("live", lambda rank, step: rank.record(step.about), before="committed")
 
 # --- what was live, and what is -----------------------------------------------------------------
@@ -137,9 +139,9 @@ LIVE = StepKind("live", lambda rank, step: rank.record(step.about), before="comm
 RETIRE = StepKind("retire", lambda rank, step: rank.retire(step))
 RELEASE = StepKind("release", lambda rank, step: rank.free(step))
 MEASURE = StepKind(
-    "measure", lambda rank, step: rank.own.checksums(), after_failure=AfterFailure.DROPPED
+    "measure", lambda rank, step: rank.own.weights.checksums(), after_failure=AfterFailure.DROPPED
 )
-FLUSH = StepKind("flush", lambda rank, step: rank.own.flush())
+FLUSH = StepKind("flush", lambda rank, step: rank.own.switch.flush())
 DROP = StepKind("drop", lambda rank, step: rank.drop(step))
 
 STEPS = {
@@ -155,15 +157,33 @@ STEPS = {
 # --- a follower: it decides nothing, and does each step to its own part ---------------------------
 
 
-class OwnPart(Engine, Protocol):
-    """One rank's part of an engine; each change is made to the parts of all ranks."""
+class OwnSets(WeightSets, Protocol):
+    """One rank's share of the sets of weights."""
 
     async def checksums(self) -> dict[str, int]:
         """Return the checksum of each live leaf; every rank measures its own share."""
         ...
 
+
+class OwnSwitch(WeightSwitch, Protocol):
+    """Changes which weights answer on one rank."""
+
     async def flush(self) -> int:
         """Drop the cached prefixes that no request under way uses; return their tokens."""
+        ...
+
+
+class OwnPart(Engine, Protocol):
+    """One rank's part of an engine; each change is made to the parts of all ranks."""
+
+    @property
+    def weights(self) -> OwnSets:
+        """This rank's share of the weights."""
+        ...
+
+    @property
+    def switch(self) -> OwnSwitch:
+        """Changes which of them answer."""
         ...
 
     async def wait_until_dead(self) -> NoReturn:
@@ -188,7 +208,7 @@ class StepFollower[Own: OwnPart](ABC):
 
     def take_over(self, own: Own) -> None:
         """Do later steps with this part of the engine."""
-        self._own, self._sets = own, {FIRST_SET: own.live}
+        self._own, self._sets = own, {FIRST_SET: own.weights.live}
 
     @property
     def own(self) -> Own:
@@ -203,12 +223,12 @@ class StepFollower[Own: OwnPart](ABC):
     async def load(self, step: Step) -> About:
         """Prepare the revision on this host, load this rank's share, return its fingerprint."""
         checkpoint = await self.prepare(parse_revision(step.about))
-        staged = self._sets[str(step.number)] = await self.own.stage(checkpoint)
+        staged = self._sets[str(step.number)] = await self.own.weights.stage(checkpoint)
         return {"fingerprint": staged.fingerprint}
 
     async def retire(self, step: Step) -> None:
         """Begin to retire a set: it ends on all ranks in one turn, and other steps come before."""
-        retiring = self.own.retire(self.find_set(step))
+        retiring = self.own.switch.retire(self.find_set(step))
         self._ending[step.about["set"]] = asyncio.create_task(retiring)
 
     async def free(self, step: Step) -> None:
@@ -218,7 +238,7 @@ class StepFollower[Own: OwnPart](ABC):
             # The next step may cancel this one: the shielded task goes on, for a later wait.
             await asyncio.shield(self._ending[name])
             del self._ending[name]
-        await self.own.release(self._sets[name])
+        await self.own.weights.release(self._sets[name])
         del self._sets[name]
 
     async def drop(self, step: Step) -> None:
@@ -226,9 +246,9 @@ class StepFollower[Own: OwnPart](ABC):
         staged = self._sets.pop(step.about["set"], None)
         if staged is None:
             return
-        if staged is self.own.live:
+        if staged is self.own.weights.live:
             raise EngineLost("rank 0 gave up the weights that are live on this rank")
-        await self.own.release(staged)
+        await self.own.weights.release(staged)
 
     async def reach(self, point: str) -> None:
         """Pass this failpoint of an attempt."""

@@ -109,10 +109,10 @@ class AnsweringEngine:
         self._released_parts.check_answers()
         check_whole_number("at_least", at_least)
         request = request_for(prompt, sampling, more)
-        prepared = await self._gate.get_preparer().prepare(request)
+        prepared = await self._gate.get_engine().answers.prepare(request)
         async with (
             self._inside(at_least) as lease,
-            aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
+            aclosing(lease.engine.answers.generate(prepared, lease.weights)) as answers,
         ):
             async for answer in answers:
                 for each in answer if isinstance(answer, list) else [answer]:
@@ -131,13 +131,13 @@ class AnsweringEngine:
         self._check()
         if rid is not None:
             check_text("rid", rid)
-        return await self._gate.get_preparer().abort_asked(rid)
+        return await self._gate.get_engine().answers.abort_asked(rid)
 
     def _check(self) -> None:
         """EngineLost for a lost engine, NotServing for a closed one, BadRequest after a fork."""
         self._home.check()
         try:
-            self._gate.get_preparer()
+            self._gate.get_engine()
         except NotServing as refusal:
             if self._gate.is_lost:
                 raise EngineLost(f"{refusal}: close it, and start another") from refusal

@@ -57,9 +57,9 @@ class AsyncHotEngine(AnsweringEngine):
         attempts = Attempts(
             Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
-        live = attempts.mint(engine.live)
+        live = attempts.mint(engine.weights.live)
         attempts.record_live(live, started.path)
-        mode = Mode(terms.mode) if engine.cannot_overlap is None else Mode.DRAIN
+        mode = Mode(terms.mode) if engine.switch.cannot_overlap is None else Mode.DRAIN
         self._replica = Replica(engine, self._gate, live, mode)
         check_there = partial(self._released_parts.check_changes, mode)
         self._changes = WeightChanges(
@@ -157,7 +157,7 @@ class AsyncHotEngine(AnsweringEngine):
         self._released_parts.check_answers()
         probing = limit_probes(self._probe_timeout, "[reload] probe_timeout")
         async with self._inside() as lease, probing:
-            await lease.engine.probe()
+            await lease.engine.unseen.probe()
 
     async def rollback(self, number: int | None = None) -> Generation:
         """Make an earlier generation (by default the last) live again, from memory or folder."""
@@ -269,7 +269,7 @@ class AsyncHotEngine(AnsweringEngine):
             await self._changes.end()
             await self._streams.end()
             with suppress(DrainTimedOut, EngineLost):
-                await self._replica.engine.abort()
+                await self._replica.engine.answers.abort()
                 await self._gate.wait_until_empty(ABORT_GRACE)
             await self._background.end()
         finally:

@@ -100,8 +100,8 @@ async def start(
     except BaseException:
         spool.cleanup()
         raise
-    tensors = served.tensors or engine.expected_tensors()
-    ignorable = served.ignorable | engine.ignorable
+    tensors = served.tensors or engine.weights.expected_tensors()
+    ignorable = served.ignorable | engine.weights.plan.ignorable
     served = replace(served, tensors=tensors, ignorable=ignorable)
     checks = GivenChecks(served, terms.policy, dtype)
     started = StartedEngine(engine, checks, folder if checkpoint else None, spool)
@@ -113,9 +113,11 @@ async def _prove_or_end(started: StartedEngine) -> None:
     try:
         if started.path is not None:  # random weights have no answers to be judged by
             async with limit_probes(FIRST_ANSWER_SECONDS):
-                await started.engine.probe()
-        for size in started.engine.sizes_to_compile(0, 0):  # or the first `stage` waits for it
-            await started.engine.compile_for(size)
+                await started.engine.unseen.probe()
+        for size in started.engine.ahead.sizes_to_compile(
+            0, 0
+        ):  # or the first `stage` waits for it
+            await started.engine.ahead.compile_for(size)
     except BaseException:
         await started.end()
         raise
@@ -170,7 +172,7 @@ class BackgroundTasks:
         works: list[Coroutine[Any, Any, NoReturn]] = [
             engine.wait_until_dead(),
             close_drained_generations(replica, keep=keep, publish=publish),
-            report_distrust(replica, distrusted=engine.wait_for_distrust, publish=publish),
+            report_distrust(replica, distrusted=engine.weights.wait_for_distrust, publish=publish),
             react_to_nonfinite_answers(
                 replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
             ),

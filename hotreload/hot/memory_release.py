@@ -1,17 +1,21 @@
 """Frees device memory of a program's engine for a while: that of the KV pool, or of the weights."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from hotreload.core.engines.replica import Replica
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.engine.sglang import SglangEngine
+from hotreload.engine.weights.leaf.leaves import Vacated
+from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
+from hotreload.engine.weights.memory.one_set import stand_ins
 from hotreload.errors import BadRequest, DrainTimedOut, NotServing
 from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.new_weights import NewWeights
 from hotreload.hot.weight_changes import WeightChanges
-from hotreload.threads import run_to_end
+from hotreload.threads import forgetting_locals, in_thread, run_to_end
 from hotreload.types import Generation, Mode
 
 _KV, _WEIGHTS = "kv", "weights"
@@ -49,6 +53,127 @@ class ReleasedParts:
         return _AGAIN[_WEIGHTS if _WEIGHTS in self.parts else _KV]
 
 
+class MemoryLender:
+    """Gives device memory of an engine back, and takes it again with the same shapes and places.
+
+    Nothing is compiled anew. The caller sees to it that no request is answered meanwhile, and that
+    no other weights are held beside the live ones.
+    """
+
+    def __init__(self, engine: SglangEngine) -> None:
+        self._sets = engine.weights
+        self._switch = engine.switch
+        self._pool: tuple[Vacated, ...] = ()
+        """All that stands for buffers of the KV pool, while their memory is given back."""
+        self._leaves: Mapping[int, Vacated] | None = None
+        """All that stands for the live leaves, by their places, while theirs is."""
+
+    async def release_pool(self) -> int:
+        """Forget every cached prefix and free the KV pool; return its bytes, 0 if it was free."""
+        if self._pool:
+            return 0
+        return await self._switch.between.run(self._free_pool)
+
+    async def take_pool(self) -> None:
+        """Make the KV pool again, of zeros; NotEnoughMemory, and it is free as before."""
+        if self._pool:
+            await self._make_and_fill("the KV pool", self._pool, self._fill_pool)
+
+    async def release_weights(self) -> int:
+        """Free the live leaves; return their bytes, 0 if they were free.
+
+        All that they computed is forgotten.
+        """
+        if self._leaves is not None:
+            return 0
+        await self._sets.loader_check.until_done()
+        async with self._sets.unchanged:
+            return await self._switch.between.run(self._free_weights)
+
+    async def take_room_for_weights(self) -> None:
+        """Put zeros where the live leaves were, for new ones to take their place.
+
+        NotEnoughMemory, and all is as before.
+        """
+        if self._leaves is not None:
+            async with self._sets.unchanged:
+                await self._make_and_fill(
+                    "the weights", [*self._leaves.values()], self._fill_weights
+                )
+
+    async def _make_and_fill(
+        self, what: str, vacated: Sequence[Vacated], fill: Callable[[list[Any]], None]
+    ) -> None:
+        """Make arrays in the place of these, and have the scheduler thread put them there.
+
+        They are made beside it: it would count as hung while a program is compiled.
+        """
+        made: list[Any] = []
+
+        def make() -> None:
+            for each in vacated:
+                made.append(each.zeros().block_until_ready())
+
+        try:
+            with raise_not_enough_memory(what), forgetting_locals():
+                await run_to_end(in_thread(lambda cancel: make()))
+                await run_to_end(self._switch.between.run(partial(fill, made)))
+        finally:
+            made.clear()
+
+    # --- on the scheduler thread ------------------------------------------------------------------
+
+    def _free_pool(self) -> int:
+        freed: list[Vacated] = []
+
+        def free(buffer: Any) -> Vacated:
+            freed.append(Vacated.by(buffer))
+            return freed[-1]
+
+        self._switch.forget_all()
+        self._switch.rewrite_pools(free)
+        self._pool = tuple(freed)
+        return sum(each.nbytes for each in freed)
+
+    def _fill_pool(self, made: list[Any]) -> None:
+        by = dict(zip(map(id, self._pool), made, strict=True))
+        self._switch.rewrite_pools(lambda vacated: by[id(vacated)], Vacated)
+        self._pool = ()
+
+    def _free_weights(self) -> int:
+        live, places = self._sets.live.weights, self._sets.layout.places
+        self._switch.forget_all()
+        leaves = list(live.leaves)
+        self._switch.bind(stand_ins(leaves))
+        live.leaves.clear()  # whatever knows this list must not hold what leaves the device
+        self._leaves = {at: Vacated.by(leaves[at]) for at in places}
+        left = [None if at in self._leaves else leaf for at, leaf in enumerate(leaves)]
+        self._hold(left, self._leaves)
+        return sum(each.nbytes for each in self._leaves.values())
+
+    def _fill_weights(self, made: list[Any]) -> None:
+        assert self._leaves is not None, "there is room to be filled"
+        leaves = list(self._sets.live.weights.leaves)
+        filled = dict(zip(self._leaves, made, strict=True))
+        for at, leaf in filled.items():
+            leaves[at] = leaf
+        self._hold(leaves, filled)
+        self._switch.bind(leaves)
+        self._leaves = None
+
+    def _hold(self, leaves: list[Any], in_model: Mapping[int, Any]) -> None:
+        """Have this list be the live one; nothing is shared with it, whatever it was made of.
+
+        The model's own variables say of which shape and dtype leaves are, also while there are
+        none.
+        """
+        self._sets.live.weights.leaves, self._sets.live.weights.sources = leaves, {}
+        for at, leaf in in_model.items():
+            variable = self._sets.layout.variables[at]
+            assert variable is not None, "places are those of weights"
+            variable.set_raw_value(leaf)
+
+
 class MemoryRelease:
     """Releases memory of one engine, and takes it back; one call at a time."""
 
@@ -61,6 +186,7 @@ class MemoryRelease:
         drain_timeout: float,
     ) -> None:
         self._replica = replica
+        self._lender = MemoryLender(replica.engine)
         self._released_parts = released
         self._changes = changes
         self._new_weights = new_weights
@@ -82,7 +208,7 @@ class MemoryRelease:
         """Wait until no request is under way, and no earlier weights answer any more."""
         gate, within = self._replica.gate, self._drain_timeout
         if abort:
-            await self._replica.engine.abort()
+            await self._replica.engine.answers.abort()
             within = ABORT_GRACE
         try:
             async with asyncio.timeout(within):
@@ -99,17 +225,19 @@ class MemoryRelease:
         async with replica.lock:
             with replica.seal_when_lost():
                 if weights:
-                    freed += await self._free_spares() + await replica.engine.release_weights()
+                    freed += await self._free_spares() + await self._lender.release_weights()
                     self._released_parts.parts |= {_WEIGHTS}
                 if kv:
-                    freed += await replica.engine.release_pool()
+                    freed += await self._lender.release_pool()
                     self._released_parts.parts |= {_KV}
         return freed
 
     async def _free_spares(self) -> int:
         """Free the previous weights, which may share leaves with the live; return the bytes."""
         engine, spare = self._replica.engine, self._replica.previous
-        freed = engine.held_bytes([engine.live, spare])[1] if spare is not None else 0
+        freed = (
+            engine.weights.held_bytes([engine.weights.live, spare])[1] if spare is not None else 0
+        )
         await self._replica.forget_previous()
         return freed
 
@@ -150,11 +278,10 @@ class MemoryRelease:
         return partial(self._changes.refill, checkpoint, prove=prove)
 
     async def _take_back(self) -> None:
-        engine = self._replica.engine
         async with self._replica.lock:
             with self._replica.seal_when_lost():
-                await engine.take_pool()
-                await engine.take_room_for_weights()
+                await self._lender.take_pool()
+                await self._lender.take_room_for_weights()
 
 
 async def _nothing_to_do() -> None:

@@ -52,7 +52,7 @@ class NewWeights:
             return None
         with suppress(CheckpointRejected):
             unread = await self.checks.check(given, name, complete=complete, is_unread=True)
-            if await self._replica.engine.takes_unread(unread):
+            if await self._replica.engine.weights.takes_unread(unread):
                 return unread
         return None
 
@@ -105,13 +105,13 @@ class NewWeights:
 
     def _sums_that_stay(self) -> Mapping[str, int]:
         self._check_not_random()
-        return self._replica.engine.live_sums()
+        return self._replica.engine.weights.live_sums()
 
     async def _check_can_stay(self, checkpoint: Checkpoint) -> None:
         """BadRequest for a part of the tensors if the live ones cannot complete it."""
         if checkpoint.is_part:
             self._check_not_random()
-            await self._replica.engine.check_takes(checkpoint)
+            await self._replica.engine.weights.check_takes(checkpoint)
 
     def _check_not_random(self) -> None:
         if self._replica.live.revision == RANDOM_WEIGHTS:

@@ -152,7 +152,7 @@ class WeightChanges:
         progress = self._attempts.progress_of(checkpoint.revision)
         progress.checkpoint = checkpoint
         switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
-        async with switch.keep_staged(lambda engine: engine.stage(checkpoint)) as staged:
+        async with switch.keep_staged(lambda engine: engine.weights.stage(checkpoint)) as staged:
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
             await self._go_live(switch, progress, staged, prove)
@@ -183,7 +183,7 @@ class WeightChanges:
             progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
             frees = AsyncExitStack()
-            new = switch.keep_staged(lambda engine: engine.stage(checkpoint))
+            new = switch.keep_staged(lambda engine: engine.weights.stage(checkpoint))
             weights = await frees.enter_async_context(new)
             if checkpoint.memory is not None:
                 checkpoint.memory.drop()  # the caller's arrays are the caller's again
@@ -233,7 +233,7 @@ class WeightChanges:
     def _why_unprovable(self) -> str | None:
         if self._replica.mode is Mode.OVERLAP:
             return None
-        return self._replica.engine.cannot_overlap or "mode = 'drain'"
+        return self._replica.engine.switch.cannot_overlap or "mode = 'drain'"
 
     # --- the way back ---------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class ReplicaLife:
             return
         if isinstance(verdict, NoAnswer) or not await self._fails_everywhere():
             raise verdict
-        await engine.scrub()  # a nonfinite answer may have left NaN in the cache
+        await engine.switch.scrub()  # a nonfinite answer may have left NaN in the cache
         self._shared.doubt(live, verdict)
 
     async def _fails_everywhere(self) -> bool:
@@ -164,8 +164,8 @@ class ReplicaLife:
         """Give the engine the live weights, prove that it answers, and admit requests."""
         shared, live = self._shared, self._shared.replicas.live
         mode = shared.replicas.mode
-        if mode is Mode.OVERLAP and engine.cannot_overlap:
-            raise TryAgain(f"it cannot do what the others do: {engine.cannot_overlap}")
+        if mode is Mode.OVERLAP and engine.switch.cannot_overlap:
+            raise TryAgain(f"it cannot do what the others do: {engine.switch.cannot_overlap}")
         await _catch_up(engine, live, shared.replicas.first.engine)
         await self._prove(engine, live, shared.probe_within(), "[reload] probe_timeout")
         engine.count_anew()  # no request waited while its first answers compiled
@@ -178,10 +178,10 @@ class ReplicaLife:
 
 async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngine) -> None:
     """Copy the live weights again, if others went live during the start."""
-    mine = engine.live
+    mine = engine.weights.live
     if (mine.revision, mine.fingerprint) != (live.revision, live.fingerprint):
-        staged = await engine.twin(first.live)
-        await engine.release(await engine.exchange(staged))
+        staged = await engine.weights.twin(first.weights.live)
+        await engine.weights.release(await engine.switch.exchange(staged))
 
 
 async def _until_dead(replica: Replica[RunningEngine]) -> None:

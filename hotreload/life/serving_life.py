@@ -249,12 +249,16 @@ def integrity_tasks(
     settings: Settings, replica: Replica[RunningEngine], publish: Publish
 ) -> Mapping[str, Run]:
     """List the tasks that check the weights' integrity."""
-    distrusted = replica.engine.wait_for_distrust
+    distrusted = replica.engine.weights.wait_for_distrust
     tell = partial(report_distrust, replica, distrusted=distrusted, publish=publish)
     every = settings.checks.verify_live_every
     if every is None:
         return {"tell of distrust": tell}
     look = partial(
-        verify_live, replica, checksums=replica.engine.checksums, every=every, publish=publish
+        verify_live,
+        replica,
+        checksums=replica.engine.weights.checksums,
+        every=every,
+        publish=publish,
     )
     return {"tell of distrust": tell, "verify what is live": look}

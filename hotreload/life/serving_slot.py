@@ -75,7 +75,7 @@ class ServingSlot:
     async def abort(self) -> None:
         """End all requests; their clients get the reason."""
         for engine in self.engines():
-            await engine.abort()
+            await engine.answers.abort()
 
     def keeps(self, place: PastGeneration) -> bool:
         """Return True if a rollback to this generation needs no files, or this rank follows."""
@@ -109,11 +109,11 @@ def _read_replica(
 def _weights_held(replica: Replica[RunningEngine], previous_is_on_device: bool) -> dict[str, int]:
     """Return the bytes on the device by place."""
     before, staged = [each.weights for each in replica.fading], replica.staged
-    on_device = not replica.engine.spares_wait_on_host
+    on_device = not replica.engine.weights.spares_wait_on_host
     if replica.previous is not None and previous_is_on_device and on_device:
         before.append(replica.previous)
     new = [staged] if staged is not None and on_device else []
-    live, *rest = replica.engine.held_bytes([replica.engine.live, *before, *new])
+    live, *rest = replica.engine.weights.held_bytes([replica.engine.weights.live, *before, *new])
     return {
         "live": live,
         "previous": sum(rest[: len(before)]),

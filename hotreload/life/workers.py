@@ -60,7 +60,7 @@ class Encoders:
         """Have each engine copy its encoder, and know prompts encoded by it; return True if it
         changed."""
         before = self.copy
-        copies = [await engine.encoder_copy() for engine in self._engines()]
+        copies = [await engine.answers.encoder_copy() for engine in self._engines()]
         self.copy = copies[0] if copies else None
         return self.copy != before
 

@@ -246,7 +246,7 @@ def admin_routes[P](
     @router.get("/weights_checksum")
     async def weights_checksum(leaves: bool = False) -> Response:
         async with entrance.inspect() as lease:  # no swap while it is computed
-            checksums = await lease.engine.checksums()
+            checksums = await lease.engine.weights.checksums()
         content = _compare_checksums(checksums, lease.generation)
         if leaves:
             content["leaves"] = checksums

@@ -29,7 +29,7 @@ from hotreload.server.http.server_sockets import bind_tcp
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
-from hotreload.server.ports import Admitter, AnsweringEngine, Preparer
+from hotreload.server.ports import Admitter, AnsweringEngine
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import EventFeeds
 from hotreload.server_limits import Limits
@@ -50,7 +50,7 @@ class SingleLease[P]:
         self._lease = lease
 
     @contextmanager
-    def lend_preparer(self) -> Iterator[Preparer[P]]:
+    def lend_engine(self) -> Iterator[AnsweringEngine[P]]:
         """Lend the lease's engine."""
         yield self._lease.engine
 

@@ -41,7 +41,7 @@ class EncodedBy:
     """The encoder that a worker used for a request's prompts, and its refusal, if any."""
 
     encoder: str
-    """The name of the encoder, as in `Preparer.encodes_as`."""
+    """The name of the encoder, as in `ClientAnswers.encodes_as`."""
     refusal: HotReloadError | None = None
     """The reason for which the encoder refused the request; the fields are not sent then."""
 
@@ -141,17 +141,19 @@ class LocalModel[P]:
         """Prepare the request, pass the entrance, and yield the answer while the lease is held."""
         # Prepared before the gate, so that no swap waits while a long text is encoded. The gate
         # lends an engine for this, or raises the reason why it admits no request.
-        with self.entrance.lend_preparer() as preparer:
+        with self.entrance.lend_engine() as engine:
             if request.encoded is not None:
-                request.encoded.check(preparer.encodes_as)
-            prepared = await preparer.prepare(request.fields)
+                request.encoded.check(engine.answers.encodes_as)
+            prepared = await engine.answers.prepare(request.fields)
         patience = self.limits.generation_seconds
         conditions = Conditions(request.at_least, patience, request.exactly, request.session)
         async with (
             self.entrance.admit(conditions) as lease,
-            aclosing(lease.engine.generate(prepared, lease.weights)) as items,
+            aclosing(lease.engine.answers.generate(prepared, lease.weights)) as items,
         ):
-            askable = partial(lease.engine.askable, prepared) if request.may_be_kept else None
+            askable = (
+                partial(lease.engine.unseen.askable, prepared) if request.may_be_kept else None
+            )
             let_in = LetIn(
                 lease.generation, request.prompts, request.copies, request.until, askable
             )

@@ -88,12 +88,12 @@ def _log_unwatched(outcome: asyncio.Task[Any]) -> None:
 
 async def abort[P](entrance: Entrance[P], rid: str | None = None) -> None:
     """Abort the requests with this id, or all requests, in all engines."""
-    await asyncio.gather(*(engine.abort_asked(rid) for engine in entrance.engines()))
+    await asyncio.gather(*(engine.answers.abort_asked(rid) for engine in entrance.engines()))
 
 
 async def flush_all[P](entrance: Entrance[P]) -> int:
     """Drop cached prefixes that no running request uses, in all engines; return their tokens."""
-    return sum(await asyncio.gather(*(engine.flush() for engine in entrance.engines())))
+    return sum(await asyncio.gather(*(engine.switch.flush() for engine in entrance.engines())))
 
 
 class TrainerOrders[P]:

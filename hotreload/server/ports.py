@@ -10,8 +10,39 @@ from hotreload.json_fields import Fields
 from hotreload.types import Lease, Staged
 
 
-class Preparer[P](Protocol):
-    """Checks and encodes requests for any engine. P is the type of a prepared request."""
+class Encoder(Protocol):
+    """Encodes prompts as an engine does, in a process without an engine."""
+
+    @property
+    def name(self) -> str:
+        """The encoder's name, equal to `encodes_as` of an engine that encodes alike."""
+        ...
+
+    async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the request with ids in place of texts or chat; None if only the engine can.
+
+        It checks the request as the engine does, and raises the same refusals.
+        """
+        ...
+
+    def make_texts(self, request: Mapping[str, Any]) -> "AnswerTexts":
+        """Return the maker of the texts of the answers to a request that was encoded here."""
+        ...
+
+
+class AnswerTexts(Protocol):
+    """Makes the texts of the answers to one request from their tokens."""
+
+    def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
+        """Return the piece, which is an answer's newest, with its text."""
+        ...
+
+
+class ClientAnswers[P](Protocol):
+    """Prepares requests, and answers those that the gate has admitted.
+
+    P is the type of a prepared request.
+    """
 
     @property
     def encodes_as(self) -> str:
@@ -42,42 +73,6 @@ class Preparer[P](Protocol):
         """Decode each list of ids; BadRequest names one that is not in the vocabulary."""
         ...
 
-    def facts(self) -> Mapping[str, Any]:
-        """Return the model, devices and settings of the engine, under upstream's names."""
-        ...
-
-
-class Encoder(Protocol):
-    """Encodes prompts as an engine does, in a process without an engine."""
-
-    @property
-    def name(self) -> str:
-        """The encoder's name, equal to `encodes_as` of an engine that encodes alike."""
-        ...
-
-    async def encode(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return the request with ids in place of texts or chat; None if only the engine can.
-
-        It checks the request as the engine does, and raises the same refusals.
-        """
-        ...
-
-    def make_texts(self, request: Mapping[str, Any]) -> "AnswerTexts":
-        """Return the maker of the texts of the answers to a request that was encoded here."""
-        ...
-
-
-class AnswerTexts(Protocol):
-    """Makes the texts of the answers to one request from their tokens."""
-
-    def add_text(self, piece: dict[str, Any]) -> dict[str, Any]:
-        """Return the piece, which is an answer's newest, with its text."""
-        ...
-
-
-class AnsweringEngine[P](Preparer[P], Protocol):
-    """An engine, as far as it answers requests that the gate has admitted."""
-
     def generate(
         self, prepared: P, weights: Staged | None = None
     ) -> AsyncGenerator[Fields | list[Fields], None]:
@@ -89,12 +84,16 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         """
         ...
 
-    def askable(self, prepared: P) -> Mapping[int, Sequence[int]]:
-        """Return the token ids of each prompt that can be replayed, by the index of its answer.
+    async def abort_asked(self, rid: str | None) -> int:
+        """Abort the clients' requests with this id, or all if None; return their number.
 
-        Prompts that do not fit beside many others are left out.
+        Each answer ends with its text so far and the finish reason `abort`, whose code is `asked`.
         """
         ...
+
+
+class ReadableWeights(Protocol):
+    """The live weights, for requests that read them."""
 
     async def checksums(self) -> dict[str, int]:
         """Compute the checksum of each live leaf now."""
@@ -107,12 +106,9 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         """
         ...
 
-    async def abort_asked(self, rid: str | None) -> int:
-        """Abort the clients' requests with this id, or all if None; return their number.
 
-        Each answer ends with its text so far and the finish reason `abort`, whose code is `asked`.
-        """
-        ...
+class PrefixCaches(Protocol):
+    """The cached prefixes of prompts in an engine."""
 
     async def flush(self) -> int:
         """Drop every cached prefix that no running request uses; return the number of tokens.
@@ -123,10 +119,49 @@ class AnsweringEngine[P](Preparer[P], Protocol):
         ...
 
 
+class Replays[P](Protocol):
+    """The choice of requests that can be asked again."""
+
+    def askable(self, prepared: P) -> Mapping[int, Sequence[int]]:
+        """Return the token ids of each prompt that can be replayed, by the index of its answer.
+
+        Prompts that do not fit beside many others are left out.
+        """
+        ...
+
+
+class AnsweringEngine[P](Protocol):
+    """An engine, as far as requests need it."""
+
+    @property
+    def answers(self) -> ClientAnswers[P]:
+        """Prepares requests and answers them."""
+        ...
+
+    @property
+    def weights(self) -> ReadableWeights:
+        """The live weights."""
+        ...
+
+    @property
+    def switch(self) -> PrefixCaches:
+        """The cached prefixes."""
+        ...
+
+    @property
+    def unseen(self) -> Replays[P]:
+        """Says which requests can be replayed."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the model, devices and settings of the engine, under upstream's names."""
+        ...
+
+
 class Admitter[P](Protocol):
     """Admits requests to the model and chooses the engine that answers each."""
 
-    def lend_preparer(self) -> AbstractContextManager[Preparer[P]]:
+    def lend_engine(self) -> AbstractContextManager[AnsweringEngine[P]]:
         """Lend an engine to encode and validate a request before admission.
 
         NotServing if no request will be admitted.

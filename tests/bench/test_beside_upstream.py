@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from tests.bench.bare_engine import ONE_DEVICE
 from tests.bench.figures import median, noise
 from tests.bench.test_front import has_its_workers
@@ -37,7 +37,7 @@ PAIRS = int(os.environ.get("HOTRELOAD_BENCH_PAIRS", "4"))
 WORKERS = [int(each) for each in os.environ.get("HOTRELOAD_BENCH_WORKERS", "0,1").split(",")]
 TOKENS = 32
 CHECKPOINT_EVERY = 10.0
-SHORTEST = 128 if installed("sglang-jax") == "0.0.2" else 64
+SHORTEST = 128 if installed_version("sglang-jax") == "0.0.2" else 64
 """Tokens of a context: 0.0.2's benchmark sends prompts of up to 50 tokens where 8 are asked."""
 SHAPES = {
     "slow steps": {"max_total_tokens": 32768, "context_length": 4096, "max_running_requests": 32},

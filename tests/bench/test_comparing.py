@@ -54,7 +54,7 @@ async def test_what_a_comparison_takes(tmp_path: Path) -> None:
     rows = {"max_running_requests": 32}  # fewer would part what is asked together
     started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), compares=True, args=rows)
     async with started as engine:
-        staged = await engine.stage(real.checked(new))
+        staged = await engine.weights.stage(real.checked(new))
         await seconds_of(engine, staged)  # what is not compiled yet is now
         alone = [await seconds_of(engine, staged) for _ in range(ROUNDS)]
         print(f"\na comparison of tiny models, nobody beside it: {spread(alone)}")
@@ -85,7 +85,10 @@ async def beside_clients(engine: Any, staged: Staged, came: list[list[float]]) -
 
 async def seconds_of(engine: Any, staged: Staged) -> float:
     began = time.perf_counter()
-    assert await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers()) is not None
+    assert (
+        await compare_both(BothWeights(engine, engine.weights.live, staged), KnownAnswers())
+        is not None
+    )
     return time.perf_counter() - began
 
 

@@ -46,9 +46,9 @@ async def test_growth_by_the_share_that_changed(tmp_path: Path) -> None:
         read: dict[str, int] = {}
         for _ in range(ROUNDS):
             for name, checkpoint in checkpoints.items():
-                staged = await timed(took[name], engine.stage, checkpoint)
+                staged = await timed(took[name], engine.weights.stage, checkpoint)
                 read[name] = staged.loading.bytes_read
-                await engine.release(staged)
+                await engine.weights.release(staged)
     print("\nstaging, by what changed")
     for name, values in took.items():
         print(f"{name:16} {spread(values)}   {read[name] / 1e6:7.1f} MB read")
@@ -62,8 +62,10 @@ async def test_growth_by_threads(tmp_path: Path) -> None:
         took: dict[int, list[float]] = {threads: [] for threads in THREADS}
         for _ in range(ROUNDS):
             for threads, values in took.items():
-                engine.loaders.quiet = replace(engine.loaders.quiet, threads=threads)
-                await engine.release(await timed(values, engine.stage, checkpoint))
+                engine.weights.loaders.quiet = replace(
+                    engine.weights.loaders.quiet, threads=threads
+                )
+                await engine.weights.release(await timed(values, engine.weights.stage, checkpoint))
     print("\nstaging 0.64 GB, by threads")
     for threads, values in took.items():
         print(f"{threads:16} {spread(values)}")
@@ -80,12 +82,12 @@ async def test_growth_by_sets(tmp_path: Path) -> None:
         for _ in range(ROUNDS):
             beside = list[Any]()
             for count, took in kinds.items():
-                staged = await timed(took[STAGED], engine.stage, made[count - 1])
+                staged = await timed(took[STAGED], engine.weights.stage, made[count - 1])
                 held[count] = await real.device_bytes() / 1e6
                 await flip_there_and_back(engine, staged, took)
                 beside.append(staged)
             for each in beside:
-                await engine.release(each)
+                await engine.weights.release(each)
     print(f"\n{made[0].bytes / 1e6:.0f} MB more, by how many sets there are then")
     for count, took in kinds.items():
         flip = f"{median(took[FLIP]) * 1e3:.2f} ms"
@@ -104,7 +106,7 @@ class Long:
 
     async def _stream(self) -> None:
         request = {"text": "x", "sampling_params": LONG, "stream": True}
-        async with aclosing(self._engine.generate(request)) as answers:
+        async with aclosing(self._engine.answers.generate(request)) as answers:
             async for _ in answers:
                 self.came.append(time.perf_counter())
 
@@ -157,8 +159,8 @@ async def among(engine: Any, folders: list[Path]) -> tuple[list[list[float]], in
     """Time between tokens of each client, while each folder's weights answer as many of them."""
     clients, older = list[Long](), list[Any]()
     for at, folder in enumerate(folders):
-        if at or engine.live.revision.label != folder.name:
-            older.append(await engine.flip(await engine.stage(real.checked(folder))))
+        if at or engine.weights.live.revision.label != folder.name:
+            older.append(await engine.switch.flip(await engine.weights.stage(real.checked(folder))))
         share = [Long(engine) for _ in range(CLIENTS_OF_ALL // len(folders))]
         clients += [await each.begun() for each in share]
     since = time.perf_counter()
@@ -168,8 +170,8 @@ async def among(engine: Any, folders: list[Path]) -> tuple[list[list[float]], in
     for each in clients:
         await each.leaves()
     for each in older:
-        await engine.retire(each)
-        await engine.release(each)
+        await engine.switch.retire(each)
+        await engine.weights.release(each)
     return seen, size
 
 
@@ -185,17 +187,17 @@ async def test_growth_by_clients(tmp_path: Path) -> None:
             for at in range(ROUNDS + 1):
                 clients = [Long(engine) for _ in range(count)]
                 await asyncio.gather(*(each.begun() for each in clients))
-                staged = await engine.stage(real.checked(folders[(at + 1) % 2]))
+                staged = await engine.weights.stage(real.checked(folders[(at + 1) % 2]))
                 seconds = list[float]()
-                before = await timed(seconds, engine.flip, staged)
+                before = await timed(seconds, engine.switch.flip, staged)
                 if at:
-                    took[count].append(engine.last_exchange_seconds)
+                    took[count].append(engine.switch.last_exchange_seconds)
                     whole[count] += seconds
                 for each in clients:
                     each.gaps(0)
                     await each.leaves()
-                await engine.retire(before)
-                await engine.release(before)
+                await engine.switch.retire(before)
+                await engine.weights.release(before)
     print("\na flip, by how many are answered meanwhile")
     for count in CLIENTS:
         exchange = f"{median(took[count]) * 1e3:.2f} ms ({max(took[count]) * 1e3:.2f} at most)"

@@ -30,9 +30,9 @@ async def test_how_much_memory_staging_takes(tmp_path: Path, memory: str) -> Non
         for name, chosen in ((BY_OURS, nullcontext), (COPIED, by_upstream)):
             for _ in range(2):  # the first time, what every later one takes is loaded too
                 with chosen(), Peak(began) as peak:
-                    staged = await engine.stage(checkpoint)
+                    staged = await engine.weights.stage(checkpoint)
                 on_device = real.bytes_of_arrays(1 << 20) / checkpoint.bytes
-                await engine.release(staged)
+                await engine.weights.release(staged)
             peaks[name] = peak.rise / checkpoint.bytes
             print(
                 f"\n{memory}: {name:32} {peaks[name]:.2f} times the checkpoint at the peak", end=""
@@ -47,10 +47,10 @@ async def test_what_twenty_rounds_leave(tmp_path: Path) -> None:
         checkpoints = [real.checked(model(tmp_path / f"new_{n}", HALF_A_GB, n)) for n in (1, 2)]
         kept = []
         for at in range(ROUNDS):
-            staged = await engine.stage(checkpoints[at % 2])
-            before = await engine.flip(staged)
-            await engine.retire(before)
-            await engine.release(before)
+            staged = await engine.weights.stage(checkpoints[at % 2])
+            before = await engine.switch.flip(staged)
+            await engine.switch.retire(before)
+            await engine.weights.release(before)
             kept.append((resident(), await real.device_bytes(), threading.active_count()))
             await asyncio.sleep(0)
     size = checkpoints[0].bytes

@@ -103,7 +103,7 @@ async def test_tokens_near_a_swap(tmp_path: Path, mode: str) -> None:
                 if number > 3:  # the first ones compile
                     swaps.append(dropped if mode == "drain" else time.monotonic())
                     pauses.append(attempt.pause_seconds)
-        inside = running.engine.last_exchange_seconds
+        inside = running.engine.switch.last_exchange_seconds
     for name, look in (("first token", load.first), ("between tokens", load.between)):
         for is_near, when in ((False, "else"), (True, "near a swap")):
             values = look(swaps, is_near=is_near)
@@ -200,7 +200,7 @@ async def answered(engine: Any, tokens: int, clients: int = 8) -> tuple[float, f
     async def ask(number: int) -> None:
         sampling = {"max_new_tokens": tokens, "ignore_eos": True}
         request = {"text": f"hello {number}", "sampling_params": sampling, "stream": True}
-        async with aclosing(engine.generate(request)) as answers:
+        async with aclosing(engine.answers.generate(request)) as answers:
             async for _ in answers:
                 pass
 

@@ -49,9 +49,9 @@ async def test_from_the_naming_until_it_is_staged(
             for way in (FIRST, ONCE) * ROUNDS:
                 began = time.perf_counter()
                 checkpoint = await asyncio.to_thread(named, folder, is_once=way is ONCE)
-                staged = await engine.stage(checkpoint)
+                staged = await engine.weights.stage(checkpoint)
                 took[way].append(time.perf_counter() - began)
-                await engine.release(staged)
+                await engine.weights.release(staged)
             print_table(f"0.63 GB, {title}", took, FIRST)
 
 

@@ -50,7 +50,7 @@ async def engine_of(root: Path, shape: Shape) -> AsyncIterator[Any]:
     folder = model(root / "live", shape)
     quiet = Quiet(priority="normal")
     async with real.engine_of(folder, root / "spool", quiet=quiet) as engine:
-        assert engine.loaders.why_upstream is None
+        assert engine.weights.loaders.why_upstream is None
         yield engine
 
 
@@ -72,8 +72,8 @@ async def counted_in[T](into: list[float], work: Callable[..., Awaitable[T]], *a
 @contextmanager
 def spare_threads(engine: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        quiet = replace(engine.loaders.quiet, threads=count_threads("auto", "idle"))
-        patch.setattr(engine.loaders, "quiet", quiet)
+        quiet = replace(engine.weights.loaders.quiet, threads=count_threads("auto", "idle"))
+        patch.setattr(engine.weights.loaders, "quiet", quiet)
         yield
 
 
@@ -84,9 +84,9 @@ def least(engine: Any, checkpoint: Checkpoint, took: dict[str, list[float]]) -> 
     room = bytearray(max(held.end - held.begin for held in checkpoint.held.values()))
     seconds = dict.fromkeys((READ, PUT, TURNED), 0.0)
     with (checkpoint.path / WEIGHTS).open("rb", buffering=0) as file:
-        for place in engine.layout.places:
-            part = engine.plan.parts[engine.layout.paths[place]][0]
-            held, live = checkpoint.held[part.tensor], engine.live.weights.leaves[place]
+        for place in engine.weights.layout.places:
+            part = engine.weights.plan.parts[engine.weights.layout.paths[place]][0]
+            held, live = checkpoint.held[part.tensor], engine.weights.live.weights.leaves[place]
             began = time.perf_counter()
             os.preadv(file.fileno(), [memoryview(room)[: held.end - held.begin]], held.begin)
             seconds[READ] += time.perf_counter() - began
@@ -108,7 +108,7 @@ async def bare(engine: Any, folder: Path) -> None:
     from flax import nnx
 
     def load() -> None:
-        jax.block_until_ready(nnx.state(load_shadow(engine.loaders._runner, folder)))  # type: ignore[no-untyped-call]
+        jax.block_until_ready(nnx.state(load_shadow(engine.weights.loaders._runner, folder)))  # type: ignore[no-untyped-call]
 
     await asyncio.to_thread(load)
 
@@ -126,15 +126,21 @@ async def test_how_long_staging_takes(tmp_path: Path, shape: Shape) -> None:
         async def measured(kind: str, work: Callable[..., Awaitable[Any]], *args: Any) -> Any:
             return await timed(took[kind], counted_in, processors[kind], work, *args)
 
-        await engine.release(await engine.stage(checkpoints[1]))  # what it leaves is used again
+        await engine.weights.release(
+            await engine.weights.stage(checkpoints[1])
+        )  # what it leaves is used again
         for checkpoint in itertools.islice(itertools.cycle(checkpoints), ROUNDS):
-            staged = await measured(BY_OURS, engine.stage, checkpoint)
+            staged = await measured(BY_OURS, engine.weights.stage, checkpoint)
             loading.append(staged.loading)
-            await engine.release(staged)
+            await engine.weights.release(staged)
             with spare_threads(engine):
-                await engine.release(await measured(BY_SPARE, engine.stage, checkpoint))
+                await engine.weights.release(
+                    await measured(BY_SPARE, engine.weights.stage, checkpoint)
+                )
             with by_upstream():
-                await engine.release(await measured(COPIED, engine.stage, checkpoint))
+                await engine.weights.release(
+                    await measured(COPIED, engine.weights.stage, checkpoint)
+                )
             await measured(BARE, bare, engine, checkpoint.path)
             await asyncio.to_thread(least, engine, checkpoint, took)
     assert {each.loader for each in loading} == {"own"}
@@ -178,26 +184,26 @@ async def grow(root: Path, shape: Shape) -> tuple[Checkpoint, dict[str, float]]:
     async with engine_of(root, shape) as engine:
         checkpoint = real.checked(model(root / "new", shape, 1))
         for _ in range(ROUNDS):
-            staged = await timed(took[BY_OURS], engine.stage, checkpoint)
+            staged = await timed(took[BY_OURS], engine.weights.stage, checkpoint)
             await flip_there_and_back(engine, staged, took)
-            await engine.release(staged)
+            await engine.weights.release(staged)
             await timed(took[BARE], bare, engine, checkpoint.path)
     shutil.rmtree(root)
     return checkpoint, {name: median(values) for name, values in took.items()}
 
 
 async def flip_there_and_back(engine: Any, staged: Staged, took: dict[str, list[float]]) -> None:
-    first = engine.live
+    first = engine.weights.live
     for target in (staged, first):
-        before = await timed(took[ROUND_TRIP], engine.flip, target)
-        took[FLIP].append(engine.last_exchange_seconds)
-        took[IN_THE_FLIP].append(await engine._between.at_a_turn(lambda: all_set(engine)))
-        await engine.retire(before)
+        before = await timed(took[ROUND_TRIP], engine.switch.flip, target)
+        took[FLIP].append(engine.switch.last_exchange_seconds)
+        took[IN_THE_FLIP].append(await engine.switch.between.at_a_turn(lambda: all_set(engine)))
+        await engine.switch.retire(before)
 
 
 def all_set(engine: Any) -> float:
     """Seconds that it takes to have the model's own variables hold what is live."""
     began = time.perf_counter()
-    for _ in give_to_model(engine.layout, engine.live.weights.leaves):
+    for _ in give_to_model(engine.weights.layout, engine.weights.live.weights.leaves):
         pass
     return time.perf_counter() - began

@@ -66,9 +66,9 @@ async def test_staging_beside_busy_loops(tmp_path: Path) -> None:
                 for how in [*BEGUN] * ROUNDS:
                     with beginning_by(BEGUN[how]):
                         gaps, key = seen.setdefault(f"{beside}; {how}", []), f"{beside}; {how}"
-                        staging = timed(took.setdefault(key, []), engine.stage, new)
+                        staging = timed(took.setdefault(key, []), engine.weights.stage, new)
                         first = len(came)
-                        await engine.release(await staging)
+                        await engine.weights.release(await staging)
                         gaps += [b - a for a, b in itertools.pairwise(came[first:])]
     print(f"\n{new.bytes / 1e9:.2f} GB are staged beside a client of a small model")
     for key, gaps in seen.items():
@@ -109,8 +109,8 @@ async def test_longest_gap_beside_a_comparison(tmp_path: Path) -> None:
         real.engine_of(live, tmp_path / "spool", quiet=QUIET, compares=True) as engine,
         client(engine) as came,
     ):
-        staged = await engine.stage(real.checked(new))
-        both = BothWeights(engine, engine.live, staged)
+        staged = await engine.weights.stage(real.checked(new))
+        both = BothWeights(engine, engine.weights.live, staged)
         await compare_both(both, KnownAnswers())  # what is not compiled yet is now
         with busy_loops(len(os.sched_getaffinity(0))):
             for _ in range(5):

@@ -33,7 +33,7 @@ class Times:
         attempt = await running.attempted(running.drop(number))
         assert attempt.outcome is Outcome.LIVE, attempt
         self.attempts.append(attempt)
-        self.inside.append(running.engine.last_exchange_seconds or math.nan)
+        self.inside.append(running.engine.switch.last_exchange_seconds or math.nan)
 
     def rows(self) -> dict[str, list[float]]:
         def phase(name: Phase) -> list[float]:

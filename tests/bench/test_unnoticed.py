@@ -39,7 +39,7 @@ async def client(engine: Any) -> AsyncIterator[list[float]]:
         while True:
             sampling = {"max_new_tokens": 400, "ignore_eos": True}
             request = {"text": "hello", "sampling_params": sampling, "stream": True}
-            async with aclosing(engine.generate(request)) as answers:
+            async with aclosing(engine.answers.generate(request)) as answers:
                 async for _ in answers:
                     came.append(time.perf_counter())
 
@@ -59,10 +59,10 @@ async def stage(engine: Any, way: str, checkpoint: Checkpoint) -> None:
     elif way == BARE:
         await bare(engine, checkpoint.path)
     elif way == BY_OURS:
-        await engine.release(await engine.stage(checkpoint))
+        await engine.weights.release(await engine.weights.stage(checkpoint))
     else:
         with by_upstream():
-            await engine.release(await engine.stage(checkpoint))
+            await engine.weights.release(await engine.weights.stage(checkpoint))
 
 
 @pytest.mark.parametrize("which", STAGED)
@@ -120,8 +120,8 @@ async def test_time_between_tokens_while_proving(tmp_path: Path, which: str) -> 
     live = model(tmp_path / "live", shape) if shape else write_tiny(tmp_path / "live", saying)
     started = real.engine_of(live, tmp_path / "spool", quiet=Quiet(), probes=probes)
     async with started as engine, client(engine) as came:
-        staged = await engine.stage(real.checked(live))
-        await engine.prove(staged)  # compiles
+        staged = await engine.weights.stage(real.checked(live))
+        await engine.unseen.prove(staged)  # compiles
         for _ in range(ROUNDS):
             for share, values in gaps.items():
                 before, began = len(came), time.perf_counter()
@@ -144,7 +144,7 @@ async def proven(engine: Any, staged: Any, share: float, times: int) -> None:
     if share:
         engine._scheduler.lanes._resting._shadow = Fraction(share).limit_denominator(100)
         for _ in range(times):
-            await engine.prove(staged)
+            await engine.unseen.prove(staged)
     else:
         await asyncio.sleep(5)
 
@@ -174,13 +174,13 @@ async def test_how_long_nobody_is_answered(tmp_path: Path) -> None:
         checkpoint = real.checked(model(tmp_path / "new", Shape(6), 1))
         for _ in range(ROUNDS):
             async with client(engine) as came:
-                before, first = len(came), engine.live
-                staged = await engine.stage(checkpoint)
-                await engine.flip(staged)
+                before, first = len(came), engine.weights.live
+                staged = await engine.weights.stage(checkpoint)
+                await engine.switch.flip(staged)
                 waits[BY_OURS].append(max(b - a for a, b in itertools.pairwise(came[before:])))
-            await engine.flip(first)
-            await engine.retire(staged)
-            await engine.release(staged)
+            await engine.switch.flip(first)
+            await engine.switch.retire(staged)
+            await engine.weights.release(staged)
             waits[PAUSED].append(await paused(engine, checkpoint))
     print("\nhow long nobody is answered while 0.2 GB take over")
     for way, values in waits.items():

@@ -46,5 +46,5 @@ def test_the_import_that_is_tried_is_that_of_the_daemon(monkeypatch: pytest.Monk
 
 def test_no_engine_at_all_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "why_untested", lambda: "sglang-jax is not installed")
-    monkeypatch.setattr(checks, "installed", lambda name: None)
+    monkeypatch.setattr(checks, "installed_version", lambda name: None)
     assert check_engine(FACTS).verdict == "fail"

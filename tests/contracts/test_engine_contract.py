@@ -271,7 +271,7 @@ class RealCase:
         return real.checked(real.overflowing(folder, "served by step 8"))
 
     def busy_with(self) -> int:
-        return self.engine.under_way
+        return self.engine.answers.under_way
 
     def bad_checkpoint(self) -> Checkpoint:
         return self._folders.checkpoint(9, "nan")
@@ -288,7 +288,9 @@ class RealCase:
 
     async def held(self) -> int:
         await self.answer()
-        await self.engine.scrub()  # comes when the last step is over, and its arrays are gone
+        await (
+            self.engine.switch.scrub()
+        )  # comes when the last step is over, and its arrays are gone
         return await real.device_bytes()
 
 
@@ -358,41 +360,41 @@ def on_one_host(engine_case: EngineCase) -> None:
 
 async def test_exchange_twice_is_the_identity(engine_case: EngineCase) -> None:
     engine, before = engine_case.engine, await engine_case.answer()
-    staged = await engine.stage(engine_case.checkpoint(2))
-    first = await engine.exchange(staged)
-    second = await engine.exchange(first)
+    staged = await engine.weights.stage(engine_case.checkpoint(2))
+    first = await engine.switch.exchange(staged)
+    second = await engine.switch.exchange(first)
     assert second is staged
     assert await engine_case.answer() == before
-    await engine.release(second)
+    await engine.weights.release(second)
 
 
 async def test_staging_leaves_the_live_answers_as_they_are(engine_case: EngineCase) -> None:
     before = await engine_case.answer()
-    staging = asyncio.create_task(engine_case.engine.stage(engine_case.checkpoint(2)))
+    staging = asyncio.create_task(engine_case.engine.weights.stage(engine_case.checkpoint(2)))
     during = await engine_case.answer()
     staged = await staging
     assert [during, await engine_case.answer()] == [before, before]
-    await engine_case.engine.release(staged)
+    await engine_case.engine.weights.release(staged)
 
 
 async def test_it_says_how_far_it_is_with_a_checkpoint(engine_case: EngineCase) -> None:
     engine, checkpoint = engine_case.engine, engine_case.checkpoint(2)
-    staging = asyncio.create_task(engine.stage(checkpoint))
-    while engine.staging_progress is None:  # noqa: ASYNC110 (it is told for a moment, and by no event)
+    staging = asyncio.create_task(engine.weights.stage(checkpoint))
+    while engine.weights.staging_progress is None:  # noqa: ASYNC110 (it is told for a moment, and by no event)
         await asyncio.sleep(0)
-    told = engine.staging_progress
+    told = engine.weights.staging_progress
     staged = await staging
     assert told.of == checkpoint.bytes
-    assert engine.staging_progress is None
-    await engine.release(staged)
+    assert engine.weights.staging_progress is None
+    await engine.weights.release(staged)
 
 
 async def test_a_loader_that_makes_what_upstreams_makes_is_not_distrusted(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    distrusted = asyncio.create_task(engine.wait_for_distrust())
-    await engine.release(await engine.stage(engine_case.checkpoint(2)))
+    distrusted = asyncio.create_task(engine.weights.wait_for_distrust())
+    await engine.weights.release(await engine.weights.stage(engine_case.checkpoint(2)))
     assert not distrusted.done()
     distrusted.cancel()
 
@@ -400,24 +402,24 @@ async def test_a_loader_that_makes_what_upstreams_makes_is_not_distrusted(
 async def test_exchanged_weights_answer_like_a_fresh_engine(engine_case: EngineCase) -> None:
     engine = engine_case.engine
     await engine_case.answer()  # fills the caches with what the old weights computed
-    old = await engine.exchange(await engine.stage(engine_case.checkpoint(2)))
+    old = await engine.switch.exchange(await engine.weights.stage(engine_case.checkpoint(2)))
     assert await engine_case.answer() == await engine_case.fresh_answer(2)
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_exchange_names_what_was_live(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    staged = await engine.stage(engine_case.checkpoint(2))
-    old = await engine.exchange(staged)
-    assert await engine.exchange(old) is staged
+    staged = await engine.weights.stage(engine_case.checkpoint(2))
+    old = await engine.switch.exchange(staged)
+    assert await engine.switch.exchange(old) is staged
     assert staged.revision == engine_case.checkpoint(2).revision
     assert old.fingerprint != staged.fingerprint
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 async def test_a_cancelled_stage_leaves_nothing(engine_case: EngineCase) -> None:
     engine, before = engine_case.engine, await engine_case.held()
-    staging = asyncio.create_task(engine.stage(engine_case.checkpoint(2)))
+    staging = asyncio.create_task(engine.weights.stage(engine_case.checkpoint(2)))
     await asyncio.sleep(0)
     staging.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -433,7 +435,9 @@ async def test_many_swaps_hold_no_more_than_one_set(engine_case: EngineCase) -> 
     )
     checkpoints = [engine_case.checkpoint(2), engine_case.checkpoint(1)]
     for swap in range(SWAPS):
-        await engine.release(await engine.exchange(await engine.stage(checkpoints[swap % 2])))
+        await engine.weights.release(
+            await engine.switch.exchange(await engine.weights.stage(checkpoints[swap % 2]))
+        )
     assert await engine_case.answer() == answer
     assert await engine_case.held() == before
 
@@ -443,29 +447,29 @@ async def test_compiling_for_a_size_of_batches_changes_no_answer_and_holds_up_no
 ) -> None:
     engine, before = engine_case.engine, await engine_case.answer()
     engine.count_anew()
-    for size in engine.sizes_to_compile(1, 64):
-        await engine.compile_for(size)
+    for size in engine.ahead.sizes_to_compile(1, 64):
+        await engine.ahead.compile_for(size)
     for is_kept in (True, False):  # what is compiled holds this request
-        engine.keep_to_compiled(is_kept)
+        engine.ahead.keep_to_compiled(is_kept)
         assert await engine_case.answer() == before
     assert engine.recompiles == 0
-    assert all(size.is_shadow for size in engine.sizes_to_compile(0, 64))
+    assert all(size.is_shadow for size in engine.ahead.sizes_to_compile(0, 64))
 
 
 async def test_bad_weights_fail_the_probe_and_a_rollback_leaves_no_trace(
     engine_case: EngineCase,
 ) -> None:
     engine, before = engine_case.engine, await engine_case.answer()
-    await engine.probe()
-    await engine.probe(briefly=True)
-    old = await engine.exchange(await engine.stage(engine_case.bad_checkpoint()))
+    await engine.unseen.probe()
+    await engine.unseen.probe(briefly=True)
+    old = await engine.switch.exchange(await engine.weights.stage(engine_case.bad_checkpoint()))
     with pytest.raises(ProbeFailed):
-        await engine.probe()
-    bad = await engine.exchange(old)
-    await engine.scrub()
+        await engine.unseen.probe()
+    bad = await engine.switch.exchange(old)
+    await engine.switch.scrub()
     assert await engine_case.answer() == before
-    await engine.probe()
-    await engine.release(bad)
+    await engine.unseen.probe()
+    await engine.weights.release(bad)
 
 
 async def test_probes_it_cannot_ask_are_refused_and_change_nothing(
@@ -474,7 +478,7 @@ async def test_probes_it_cannot_ask_are_refused_and_change_nothing(
     engine = engine_case.engine
     with pytest.raises(ConfigError, match=r"\[\[probe\]\]"):
         engine.judge_by([Probe("too long " * 4000, max_new_tokens=2)], None)
-    await engine.probe()
+    await engine.unseen.probe()
 
 
 @pytest.mark.usefixtures("on_one_host")
@@ -484,19 +488,19 @@ async def test_stowed_weights_come_back_as_they_were(engine_case: EngineCase) ->
         await engine_case.held(),
         await engine_case.answer(),
     )
-    old = await engine.exchange(await engine.stage(engine_case.checkpoint(2)))
+    old = await engine.switch.exchange(await engine.weights.stage(engine_case.checkpoint(2)))
     fingerprint = old.fingerprint
-    back = await engine.unstow(await engine.stow(old))
+    back = await engine.weights.unstow(await engine.weights.stow(old))
     assert back.fingerprint == fingerprint
-    await engine.release(await engine.exchange(back))
+    await engine.weights.release(await engine.switch.exchange(back))
     assert await engine_case.answer() == answer
     assert await engine_case.held() == before
 
 
 async def test_unstow_keeps_what_is_where_spare_weights_wait(engine_case: EngineCase) -> None:
-    staged = await engine_case.engine.stage(engine_case.checkpoint(2))
-    assert await engine_case.engine.unstow(staged) is staged
-    await engine_case.engine.release(staged)
+    staged = await engine_case.engine.weights.stage(engine_case.checkpoint(2))
+    assert await engine_case.engine.weights.unstow(staged) is staged
+    await engine_case.engine.weights.release(staged)
 
 
 @pytest.mark.usefixtures("on_one_host")
@@ -504,15 +508,15 @@ async def test_equal_noise_makes_equal_weights_and_other_noise_others(
     engine_case: EngineCase,
 ) -> None:
     engine, name = engine_case.engine, Revision("noisy")
-    same = [await engine.perturb(name, Noise(7, 0.01, 1)) for _ in range(2)]
-    other = [await engine.perturb(name, n) for n in (Noise(8, 0.01, 1), Noise(7, 0.02, 1))]
-    old = await engine.exchange(same[0])
+    same = [await engine.weights.perturb(name, Noise(7, 0.01, 1)) for _ in range(2)]
+    other = [await engine.weights.perturb(name, n) for n in (Noise(8, 0.01, 1), Noise(7, 0.02, 1))]
+    old = await engine.switch.exchange(same[0])
     found = [staged.fingerprint for staged in (old, *same, *other)]
     assert found[1] == found[2]
     assert len(set(found)) == 4
     assert same[0].revision == name
-    for staged in (await engine.exchange(old), same[1], *other):
-        await engine.release(staged)
+    for staged in (await engine.switch.exchange(old), same[1], *other):
+        await engine.weights.release(staged)
 
 
 @pytest.mark.usefixtures("on_one_host")
@@ -521,12 +525,12 @@ async def test_noise_touches_nothing_that_is_live_and_leaves_nothing(
 ) -> None:
     engine, before = engine_case.engine, await engine_case.held()
     answer = await engine_case.answer()
-    noisy = await engine.perturb(Revision("noisy"), Noise(7, 0.5, 1))
+    noisy = await engine.weights.perturb(Revision("noisy"), Noise(7, 0.5, 1))
     assert await engine_case.answer() == answer
-    old = await engine.exchange(noisy)
-    assert await engine.exchange(old) is noisy
-    await engine.scrub()
-    await engine.release(noisy)
+    old = await engine.switch.exchange(noisy)
+    assert await engine.switch.exchange(old) is noisy
+    await engine.switch.scrub()
+    await engine.weights.release(noisy)
     assert await engine_case.answer() == answer
     assert await engine_case.held() == before
 
@@ -535,7 +539,7 @@ async def test_noise_touches_nothing_that_is_live_and_leaves_nothing(
 
 
 async def answers(engine: RunningEngine, request: dict[str, Any]) -> list[Any]:
-    async with aclosing(engine.generate(await engine.prepare(request))) as items:
+    async with aclosing(engine.answers.generate(await engine.answers.prepare(request))) as items:
         return await rest_of(items)
 
 
@@ -594,7 +598,7 @@ async def test_what_cannot_be_served_is_refused_before_it_is_answered(
     engine_case: EngineCase,
 ) -> None:
     with pytest.raises(BadRequest) as refused:
-        await engine_case.engine.prepare(ASK | {"no_such_parameter": 1})
+        await engine_case.engine.answers.prepare(ASK | {"no_such_parameter": 1})
     assert refused.value.param == "no_such_parameter"
 
 
@@ -602,21 +606,21 @@ async def test_what_was_prepared_before_an_exchange_is_answered_by_what_is_live(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    prepared = await engine.prepare(ASK)
+    prepared = await engine.answers.prepare(ASK)
     (before,) = await answers(engine, ASK)
-    old = await engine.exchange(await engine.stage(engine_case.checkpoint(2)))
+    old = await engine.switch.exchange(await engine.weights.stage(engine_case.checkpoint(2)))
     (fresh,) = await answers(engine, ASK)
-    async with aclosing(engine.generate(prepared)) as items:
+    async with aclosing(engine.answers.generate(prepared)) as items:
         answer: Any = await anext(items)
     assert answer["text"] == fresh["text"] != before["text"]
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_given_up(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+    async with aclosing(engine.answers.generate(await engine.answers.prepare(ENDLESS))) as items:
         await anext(items)
         assert engine_case.busy_with() == 1
     assert engine_case.busy_with() == 0
@@ -624,9 +628,9 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_given_up(
 
 async def test_an_abort_ends_what_is_under_way_and_says_why(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+    async with aclosing(engine.answers.generate(await engine.answers.prepare(ENDLESS))) as items:
         await anext(items)
-        await engine.abort()
+        await engine.answers.abort()
         last = (await rest_of(items))[-1]
     assert (ended(last)["type"], ended(last)["code"]) == ("abort", "swap")
     (answer,) = await answers(engine, ASK)
@@ -646,24 +650,24 @@ async def test_it_ends_the_answers_that_somebody_asked_to_end_and_no_others(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    mine = engine.generate(await engine.prepare(ENDLESS | {"rid": "mine"}))
-    theirs = engine.generate(await engine.prepare(ENDLESS | {"rid": "theirs"}))
+    mine = engine.answers.generate(await engine.answers.prepare(ENDLESS | {"rid": "mine"}))
+    theirs = engine.answers.generate(await engine.answers.prepare(ENDLESS | {"rid": "theirs"}))
     for items in (mine, theirs):
         await anext(items)
-    assert await engine.abort_asked("mi") == 0
-    assert await engine.abort_asked("mine") == 1
+    assert await engine.answers.abort_asked("mi") == 0
+    assert await engine.answers.abort_asked("mine") == 1
     assert ended((await rest_of(mine))[-1]) == AS_ASKED
     assert engine_case.busy_with() == 1
-    assert await engine.abort_asked(None) == 1
+    assert await engine.answers.abort_asked(None) == 1
     assert ended((await rest_of(theirs))[-1]) == AS_ASKED
     assert ended((await answers(engine, ASK))[0])["type"] != "abort"
 
 
 async def test_no_client_ends_a_probe(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    probing = asyncio.create_task(engine.probe())
+    probing = asyncio.create_task(engine.unseen.probe())
     while not probing.done():
-        assert await engine.abort_asked(None) == 0
+        assert await engine.answers.abort_asked(None) == 0
         await asyncio.sleep(0.001)
     await probing
 
@@ -673,12 +677,12 @@ async def test_a_flush_forgets_what_nobody_uses_and_disturbs_nothing_under_way(
 ) -> None:
     engine = engine_case.engine
     (before,) = await answers(engine, ASK)
-    flushed = await engine.flush()
-    assert flushed > 0 or engine.cannot_overlap is not None
-    assert await engine.flush() == 0
-    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as items:
+    flushed = await engine.switch.flush()
+    assert flushed > 0 or engine.switch.cannot_overlap is not None
+    assert await engine.switch.flush() == 0
+    async with aclosing(engine.answers.generate(await engine.answers.prepare(ENDLESS))) as items:
         first: Any = await anext(items)
-        await engine.flush()
+        await engine.switch.flush()
         later: Any = await anext(items)
         assert later["text"].startswith(first["text"])
     (after,) = await answers(engine, ASK)
@@ -688,24 +692,26 @@ async def test_a_flush_forgets_what_nobody_uses_and_disturbs_nothing_under_way(
 async def test_it_lends_its_tokenizer(engine_case: EngineCase) -> None:
     engine = engine_case.engine
     texts = ["Who serves?", "x"]
-    ids = await engine.tokenize({"text": texts})
-    assert await engine.detokenize(ids, skip_special=True) == texts
-    (chat,) = await engine.tokenize({"messages": [{"role": "user", "content": "Who serves?"}]})
+    ids = await engine.answers.tokenize({"text": texts})
+    assert await engine.answers.detokenize(ids, skip_special=True) == texts
+    (chat,) = await engine.answers.tokenize(
+        {"messages": [{"role": "user", "content": "Who serves?"}]}
+    )
     assert len(chat) >= len(ids[0])
     with pytest.raises(BadRequest) as refused:
-        await engine.detokenize([[2**40]], skip_special=True)
+        await engine.answers.detokenize([[2**40]], skip_special=True)
     assert refused.value.param == "tokens"
 
 
 async def test_what_its_copy_encodes_is_what_it_encodes_itself(engine_case: EngineCase) -> None:
-    engine, copy = engine_case.engine, await engine_case.engine.encoder_copy()
-    assert engine.encodes_as == (copy.name if copy else "")
+    engine, copy = engine_case.engine, await engine_case.engine.answers.encoder_copy()
+    assert engine.answers.encodes_as == (copy.name if copy else "")
     if copy is None:
         assert not isinstance(engine_case, RealCase), "a real tokenizer can be copied"
         return
     encoded = await CopiedEncoder(copy.name, copy.data).encode(BATCH)
     assert encoded is not None
-    assert await engine.prepare(encoded) == await engine.prepare(BATCH)
+    assert await engine.answers.prepare(encoded) == await engine.answers.prepare(BATCH)
 
 
 @pytest.mark.usefixtures("on_one_host")
@@ -713,11 +719,11 @@ async def test_it_shows_the_first_numbers_of_a_leaf_and_of_a_tensor(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    for name in (min(engine.live.leaves), min(engine.expected_tensors())):
-        assert len(await engine.first_values(name, 1)) == 1
-        assert json.loads(json.dumps(shown := await engine.first_values(name, 2))) == shown
+    for name in (min(engine.weights.live.leaves), min(engine.weights.expected_tensors())):
+        assert len(await engine.weights.first_values(name, 1)) == 1
+        assert json.loads(json.dumps(shown := await engine.weights.first_values(name, 2))) == shown
     with pytest.raises(BadRequest) as refused:
-        await engine.first_values("no such leaf", 2)
+        await engine.weights.first_values("no such leaf", 2)
     assert refused.value.param == "name"
 
 
@@ -726,20 +732,22 @@ async def test_answers_that_are_no_numbers_are_withheld_and_counted(
 ) -> None:
     engine = engine_case.engine
     good = await engine_case.answer()
-    old = await engine.exchange(await engine.stage(engine_case.overflowing_checkpoint()))
-    await engine.probe()
-    first = asyncio.create_task(engine.wait_for_withheld(beyond=0))
+    old = await engine.switch.exchange(
+        await engine.weights.stage(engine_case.overflowing_checkpoint())
+    )
+    await engine.unseen.probe()
+    first = asyncio.create_task(engine.answers.wait_for_withheld(beyond=0))
     assert ended((await answers(engine, ASK))[0])["type"] != "abort"
     assert not first.done()
     for _ in range(2):
         with pytest.raises(AnswerNonfinite):
             await answers(engine, ASK | {"text": f"Who{OVERFLOWS_ON}serves?"})
     assert await first >= 1
-    assert await engine.wait_for_withheld(beyond=1) == 2
-    bad = await engine.exchange(old)
-    await engine.scrub()
+    assert await engine.answers.wait_for_withheld(beyond=1) == 2
+    bad = await engine.switch.exchange(old)
+    await engine.switch.scrub()
     assert await engine_case.answer() == good
-    await engine.release(bad)
+    await engine.weights.release(bad)
 
 
 # --- two sets that answer side by side -------------------------------------------------------
@@ -748,14 +756,16 @@ async def test_answers_that_are_no_numbers_are_withheld_and_counted(
 @pytest.fixture
 def overlapping(engine_case: EngineCase) -> EngineCase:
     """An engine in which two sets of weights answer side by side."""
-    if (why := engine_case.engine.cannot_overlap) is not None:
+    if (why := engine_case.engine.switch.cannot_overlap) is not None:
         pytest.skip(f"it cannot overlap: {why}")
     return engine_case
 
 
 async def answered_by(engine: RunningEngine, weights: Staged | None) -> str:
     """The whole text of an answer that these weights make."""
-    async with aclosing(engine.generate(await engine.prepare(ASK), weights)) as items:
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(ASK), weights)
+    ) as items:
         answer: Any = await anext(items)
     return str(answer["text"])
 
@@ -764,9 +774,9 @@ async def test_it_says_whether_two_sets_can_answer_side_by_side_and_why_not(
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    why_not = engine.cannot_overlap
+    why_not = engine.switch.cannot_overlap
     assert why_not is None or why_not
-    assert why_not or not engine.spares_wait_on_host
+    assert why_not or not engine.weights.spares_wait_on_host
 
 
 async def test_after_a_flip_who_comes_is_answered_by_the_new_weights(
@@ -774,17 +784,17 @@ async def test_after_a_flip_who_comes_is_answered_by_the_new_weights(
 ) -> None:
     engine, before = overlapping.engine, await overlapping.held()
     answer = await overlapping.answer()
-    staged = await engine.stage(overlapping.checkpoint(2))
-    was_live = engine.live
-    old = await engine.flip(staged)
+    staged = await engine.weights.stage(overlapping.checkpoint(2))
+    was_live = engine.weights.live
+    old = await engine.switch.flip(staged)
     assert old is was_live
-    assert engine.live is staged
-    assert await engine.checksums() == staged.leaves
+    assert engine.weights.live is staged
+    assert await engine.weights.checksums() == staged.leaves
     assert await overlapping.answer() == await overlapping.fresh_answer(2) != answer
-    await engine.retire(old)
-    assert await engine.flip(old) is staged
-    await engine.retire(staged)
-    await engine.release(staged)
+    await engine.switch.retire(old)
+    assert await engine.switch.flip(old) is staged
+    await engine.switch.retire(staged)
+    await engine.weights.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
@@ -794,10 +804,12 @@ async def test_what_began_before_a_flip_ends_under_the_weights_it_began_under(
 ) -> None:
     engine = overlapping.engine
     (whole,) = await answers(engine, ASK)
-    staged = await engine.stage(overlapping.checkpoint(2))
-    async with aclosing(engine.generate(await engine.prepare(ASK | STREAM), engine.live)) as items:
+    staged = await engine.weights.stage(overlapping.checkpoint(2))
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(ASK | STREAM), engine.weights.live)
+    ) as items:
         await anext(items)
-        old = await engine.flip(staged)
+        old = await engine.switch.flip(staged)
         new = await answered_by(engine, staged)
         last = (await rest_of(items))[-1]
     assert last["text"] == whole["text"] != new
@@ -807,9 +819,9 @@ async def test_what_began_before_a_flip_ends_under_the_weights_it_began_under(
 
 async def back_to(engine: RunningEngine, old: Staged) -> None:
     """As it was before a flip, with nothing left of the weights that were live since."""
-    new = await engine.flip(old)
-    await engine.retire(new)
-    await engine.release(new)
+    new = await engine.switch.flip(old)
+    await engine.switch.retire(new)
+    await engine.weights.release(new)
 
 
 async def test_the_lease_says_which_weights_answer_and_not_the_moment(
@@ -817,9 +829,11 @@ async def test_the_lease_says_which_weights_answer_and_not_the_moment(
 ) -> None:
     engine = overlapping.engine
     before = await answered_by(engine, None)
-    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
+    old = await engine.switch.flip(await engine.weights.stage(overlapping.checkpoint(2)))
     assert await answered_by(engine, old) == before
-    assert await answered_by(engine, engine.live) == await answered_by(engine, None) != before
+    assert (
+        await answered_by(engine, engine.weights.live) == await answered_by(engine, None) != before
+    )
     await back_to(engine, old)
 
 
@@ -827,11 +841,11 @@ async def test_weights_are_retired_when_nothing_is_under_way_under_them(
     overlapping: EngineCase,
 ) -> None:
     engine = overlapping.engine
-    under_old = engine.generate(await engine.prepare(ENDLESS), engine.live)
+    under_old = engine.answers.generate(await engine.answers.prepare(ENDLESS), engine.weights.live)
     await anext(under_old)
-    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
-    retiring = asyncio.create_task(engine.retire(old))
-    await answered_by(engine, engine.live)
+    old = await engine.switch.flip(await engine.weights.stage(overlapping.checkpoint(2)))
+    retiring = asyncio.create_task(engine.switch.retire(old))
+    await answered_by(engine, engine.weights.live)
     assert not retiring.done()
     await under_old.aclose()
     await retiring
@@ -843,46 +857,52 @@ async def test_retired_weights_can_be_stowed_and_go_live_again_in_either_way(
     overlapping: EngineCase,
 ) -> None:
     engine, answer = overlapping.engine, await overlapping.answer()
-    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
-    await engine.retire(old)
-    new = await engine.flip(await engine.unstow(await engine.stow(old)))
+    old = await engine.switch.flip(await engine.weights.stage(overlapping.checkpoint(2)))
+    await engine.switch.retire(old)
+    new = await engine.switch.flip(await engine.weights.unstow(await engine.weights.stow(old)))
     assert await overlapping.answer() == answer
-    await engine.retire(new)
-    old = await engine.exchange(new)
+    await engine.switch.retire(new)
+    old = await engine.switch.exchange(new)
     assert await overlapping.answer() == await overlapping.fresh_answer(2)
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
     assert await overlapping.answer() == answer
 
 
 async def test_a_flip_back_finds_the_old_weights_still_answering(overlapping: EngineCase) -> None:
     engine = overlapping.engine
     (whole,) = await answers(engine, ASK)
-    first = engine.live
-    async with aclosing(engine.generate(await engine.prepare(ASK | STREAM), first)) as items:
+    first = engine.weights.live
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(ASK | STREAM), first)
+    ) as items:
         await anext(items)
-        assert await engine.flip(await engine.stage(overlapping.checkpoint(2))) is first
-        new = await engine.flip(first)
-        assert engine.live is first
+        assert (
+            await engine.switch.flip(await engine.weights.stage(overlapping.checkpoint(2))) is first
+        )
+        new = await engine.switch.flip(first)
+        assert engine.weights.live is first
         assert await answered_by(engine, None) == whole["text"]
         assert (await rest_of(items))[-1]["text"] == whole["text"]
-    await engine.retire(new)
-    await engine.release(new)
+    await engine.switch.retire(new)
+    await engine.weights.release(new)
 
 
 async def test_an_abort_of_old_weights_ends_what_is_under_way_under_them_alone(
     overlapping: EngineCase,
 ) -> None:
     engine = overlapping.engine
-    under_old = engine.generate(await engine.prepare(ENDLESS), engine.live)
+    under_old = engine.answers.generate(await engine.answers.prepare(ENDLESS), engine.weights.live)
     await anext(under_old)
-    old = await engine.flip(await engine.stage(overlapping.checkpoint(2)))
-    async with aclosing(engine.generate(await engine.prepare(ENDLESS), engine.live)) as under_new:
+    old = await engine.switch.flip(await engine.weights.stage(overlapping.checkpoint(2)))
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(ENDLESS), engine.weights.live)
+    ) as under_new:
         await anext(under_new)
-        await engine.abort(old)
+        await engine.answers.abort(old)
         last = (await rest_of(under_old))[-1]
         assert (ended(last)["type"], ended(last)["code"]) == ("abort", "swap")
         assert overlapping.busy_with() == 1
-    await engine.retire(old)
+    await engine.switch.retire(old)
     await back_to(engine, old)
 
 
@@ -890,33 +910,36 @@ async def test_bad_weights_are_found_out_before_anybody_is_answered_by_them(
     overlapping: EngineCase,
 ) -> None:
     engine, before = overlapping.engine, await overlapping.held()
-    answer, was_live = await overlapping.answer(), engine.live
-    bad = await engine.stage(overlapping.bad_checkpoint())
+    answer, was_live = await overlapping.answer(), engine.weights.live
+    bad = await engine.weights.stage(overlapping.bad_checkpoint())
     for _ in range(2):
         with pytest.raises(ProbeFailed):
-            await engine.prove(bad)
+            await engine.unseen.prove(bad)
         assert await overlapping.answer() == answer
-    await engine.release(bad)
-    good = await engine.stage(overlapping.checkpoint(2))
-    await engine.prove(good)
-    assert engine.live is was_live
-    await engine.release(good)
+    await engine.weights.release(bad)
+    good = await engine.weights.stage(overlapping.checkpoint(2))
+    await engine.unseen.prove(good)
+    assert engine.weights.live is was_live
+    await engine.weights.release(good)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
 
 async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: EngineCase) -> None:
     engine, before = overlapping.engine, await overlapping.held()
-    if engine.cannot_compare is not None:
+    if engine.unseen.cannot_compare is not None:
         pytest.skip("its weights are not compared")
-    answer, staged = await overlapping.answer(), await engine.stage(overlapping.checkpoint(2))
+    answer, staged = (
+        await overlapping.answer(),
+        await engine.weights.stage(overlapping.checkpoint(2)),
+    )
     asked = Question("Who serves?", 8)
-    (live,) = await engine.answer_unseen(engine.live, [asked])
-    (new,) = await engine.answer_unseen(staged, [asked])
+    (live,) = await engine.unseen.ask(engine.weights.live, [asked])
+    (new,) = await engine.unseen.ask(staged, [asked])
     assert live.tokens != new.tokens
     led = Led(asked.prompt, asked.tokens, answer=live.tokens)
-    along, again = await engine.answer_unseen(staged, [led, asked])
-    (own,) = await engine.answer_unseen(engine.live, [led])
+    along, again = await engine.unseen.ask(staged, [led, asked])
+    (own,) = await engine.unseen.ask(engine.weights.live, [led])
     assert again == new
     assert along.tokens == own.tokens == live.tokens
     assert len(along.expected) == len(live.tokens)
@@ -925,9 +948,9 @@ async def test_weights_are_asked_unseen_and_led_along_answers(overlapping: Engin
     assert along.expected[differ].token < own.expected[differ].token
     given = (live.tokens * HEARD_ANSWER)[:HEARD_ANSWER]
     led = Led(asked.prompt, HEARD_ANSWER, answer=given)
-    (heard,) = await engine.answer_unseen(staged, [led])
+    (heard,) = await engine.unseen.ask(staged, [led])
     assert len(heard.expected) == len(heard.tokens) == HEARD_ANSWER
-    await engine.release(staged)
+    await engine.weights.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
@@ -937,18 +960,21 @@ async def test_weights_that_others_took_the_place_of_are_asked_as_long_as_they_a
 ) -> None:
     """So a comparison by which nothing decides keeps no checkpoint from going live."""
     engine = overlapping.engine
-    if engine.cannot_compare is not None:
+    if engine.unseen.cannot_compare is not None:
         pytest.skip("its weights are not compared")
-    asked, staged = Question("Who serves?", 8), await engine.stage(overlapping.checkpoint(2))
-    (new,) = await engine.answer_unseen(staged, [asked])
-    (was,) = await engine.answer_unseen(engine.live, [asked])
-    old = await engine.flip(staged)
-    assert await engine.answer_unseen(old, [asked]) == [was]
-    assert await engine.answer_unseen(engine.live, [asked]) == [new]
-    assert await engine.flip(old) is staged
-    await engine.retire(staged)
-    assert await engine.answer_unseen(staged, [asked]) == [new]
-    await engine.release(staged)
+    asked, staged = (
+        Question("Who serves?", 8),
+        await engine.weights.stage(overlapping.checkpoint(2)),
+    )
+    (new,) = await engine.unseen.ask(staged, [asked])
+    (was,) = await engine.unseen.ask(engine.weights.live, [asked])
+    old = await engine.switch.flip(staged)
+    assert await engine.unseen.ask(old, [asked]) == [was]
+    assert await engine.unseen.ask(engine.weights.live, [asked]) == [new]
+    assert await engine.switch.flip(old) is staged
+    await engine.switch.retire(staged)
+    assert await engine.unseen.ask(staged, [asked]) == [new]
+    await engine.weights.release(staged)
 
 
 async def test_weights_are_compared_by_more_questions_than_go_together(
@@ -956,11 +982,13 @@ async def test_weights_are_compared_by_more_questions_than_go_together(
 ) -> None:
     """Some of them are long, and nobody waits for the compiling of anything."""
     engine, before = overlapping.engine, await overlapping.held()
-    if engine.cannot_compare is not None:
+    if engine.unseen.cannot_compare is not None:
         pytest.skip("its weights are not compared")
-    staged = await engine.stage(overlapping.checkpoint(2))
+    staged = await engine.weights.stage(overlapping.checkpoint(2))
     engine.count_anew()
-    found = await compare_both(BothWeights(engine, engine.live, staged), KnownAnswers(), CORPUS)
+    found = await compare_both(
+        BothWeights(engine, engine.weights.live, staged), KnownAnswers(), CORPUS
+    )
     assert engine.recompiles == 0
     assert found is not None
     assert found.questions == 22
@@ -969,7 +997,7 @@ async def test_weights_are_compared_by_more_questions_than_go_together(
     assert right is not None
     assert (right.expected, right.live_right, right.right) == (14, 12, 4)
     assert (right.better, right.worse, right.p_worse) == (2, 10, 79 / 4096)
-    await engine.release(staged)
+    await engine.weights.release(staged)
     assert await overlapping.held() == before
 
 
@@ -977,18 +1005,18 @@ async def test_prompts_that_could_be_asked_unseen_are_told_by_their_ids(
     engine_case: EngineCase,
 ) -> None:
     engine, texts = engine_case.engine, ["Who serves?", "x"]
-    asked = engine.askable(await engine.prepare({"text": texts}))
-    ids = await engine.tokenize({"text": texts})
+    asked = engine.unseen.askable(await engine.answers.prepare({"text": texts}))
+    ids = await engine.answers.tokenize({"text": texts})
     assert [list(each) for each in asked.values()] == [ids[at] for at in asked]
 
 
 async def test_questions_it_cannot_be_asked_are_named(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    await engine.check_questions(CORPUS)
-    if engine.cannot_compare is None:
+    await engine.unseen.check_questions(CORPUS)
+    if engine.unseen.cannot_compare is None:
         asked = [*CORPUS, Question("too long " * 4000, 2, place="prompts.jsonl: line 3")]
         with pytest.raises(ConfigError, match=r"prompts\.jsonl: line 3: "):
-            await engine.check_questions(asked)
+            await engine.unseen.check_questions(asked)
 
 
 async def test_a_candidate_answers_who_is_handed_it_beside_the_live_weights_and_no_client(
@@ -996,23 +1024,23 @@ async def test_a_candidate_answers_who_is_handed_it_beside_the_live_weights_and_
 ) -> None:
     """More of them ask than it answers at a time; none waits for others to come."""
     engine, before = overlapping.engine, await overlapping.held()
-    staged = await engine.stage(overlapping.checkpoint(2))
+    staged = await engine.weights.stage(overlapping.checkpoint(2))
     if isinstance(engine, EngineOverRanks):
         with pytest.raises(CheckpointIncompatible):
-            engine.as_candidate(staged)
-        await engine.release(staged)
+            engine.unseen.as_candidate(staged)
+        await engine.weights.release(staged)
         return
     answer, live = await overlapping.answer(), await answered_by(engine, None)
-    async with engine.as_candidate(staged):
+    async with engine.unseen.as_candidate(staged):
         said = await answered_by(engine, staged)
         both = [answered_by(engine, each) for each in (staged, None) * 20]
         assert await asyncio.gather(*both) == [said, live] * 20
         assert said != live
         assert await overlapping.answer() == answer
-    await engine.prove(staged)
-    await engine.flip(await engine.flip(staged))
-    await engine.retire(staged)
-    await engine.release(staged)
+    await engine.unseen.prove(staged)
+    await engine.switch.flip(await engine.switch.flip(staged))
+    await engine.switch.retire(staged)
+    await engine.weights.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
@@ -1024,48 +1052,50 @@ async def test_what_a_candidate_has_under_way_is_none_of_clients_and_ends_with_i
     if isinstance(engine, EngineOverRanks):
         pytest.skip("an engine over several hosts has no candidates")
     answer = await overlapping.answer()
-    staged = await engine.stage(overlapping.overflowing_checkpoint())
+    staged = await engine.weights.stage(overlapping.overflowing_checkpoint())
     async with AsyncExitStack() as inside:
-        async with engine.as_candidate(staged):
-            endless = engine.generate(await engine.prepare(ENDLESS), staged)
+        async with engine.unseen.as_candidate(staged):
+            endless = engine.answers.generate(await engine.answers.prepare(ENDLESS), staged)
             items = await inside.enter_async_context(aclosing(endless))
             first: Any = await anext(items)
-            of_clients = await engine.abort_asked(None)
-            await engine.abort()
+            of_clients = await engine.answers.abort_asked(None)
+            await engine.answers.abort()
             going = asyncio.create_task(rest_of(items))
         *_, last = await going
     assert of_clients == 0
     assert len(last["text"]) >= len(first["text"])
     assert ended(last)["type"] == "abort"
     engine.count_anew()
-    counted = asyncio.create_task(engine.wait_for_withheld(0))
-    async with engine.as_candidate(staged):
+    counted = asyncio.create_task(engine.answers.wait_for_withheld(0))
+    async with engine.unseen.as_candidate(staged):
         overflows = ASK | {"text": f"How much {OVERFLOWS_ON} is it?"}
         with pytest.raises(AnswerNonfinite):
             await answers_of(engine, overflows, staged)
         assert await overlapping.answer() == answer
-    await engine.release(staged)
+    await engine.weights.release(staged)
     assert await overlapping.held() == before
     assert not counted.done()
     counted.cancel()
 
 
 async def answers_of(engine: RunningEngine, request: dict[str, Any], weights: Staged) -> list[Any]:
-    async with aclosing(engine.generate(await engine.prepare(request), weights)) as items:
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(request), weights)
+    ) as items:
         return await rest_of(items)
 
 
 async def test_a_cancelled_proof_leaves_nothing(overlapping: EngineCase) -> None:
     engine, before = overlapping.engine, await overlapping.held()
     answer = await overlapping.answer()
-    staged = await engine.stage(overlapping.checkpoint(2))
-    proving = asyncio.create_task(engine.prove(staged))
+    staged = await engine.weights.stage(overlapping.checkpoint(2))
+    proving = asyncio.create_task(engine.unseen.prove(staged))
     await asyncio.sleep(0)
     proving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await proving
-    await engine.prove(staged)
-    await engine.release(staged)
+    await engine.unseen.prove(staged)
+    await engine.weights.release(staged)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
@@ -1078,11 +1108,11 @@ async def test_many_flips_hold_no_more_than_one_set(overlapping: EngineCase) -> 
     )
     checkpoints = [overlapping.checkpoint(2), overlapping.checkpoint(1)]
     for flip in range(SWAPS):
-        staged = await engine.stage(checkpoints[flip % 2])
-        await engine.prove(staged)
-        old = await engine.flip(staged)
-        await engine.retire(old)
-        await engine.release(old)
+        staged = await engine.weights.stage(checkpoints[flip % 2])
+        await engine.unseen.prove(staged)
+        old = await engine.switch.flip(staged)
+        await engine.switch.retire(old)
+        await engine.weights.release(old)
     assert await overlapping.answer() == answer
     assert await overlapping.held() == before
 
@@ -1103,26 +1133,26 @@ async def test_twins_hold_the_same_weights_and_one_can_have_what_the_other_stage
     async with engine_case.twin() as engine:
         other = engine_case.engine
         began = await answer_of(engine)
-        assert (engine.live.revision, engine.live.leaves) == (
-            other.live.revision,
-            other.live.leaves,
+        assert (engine.weights.live.revision, engine.weights.live.leaves) == (
+            other.weights.live.revision,
+            other.weights.live.leaves,
         )
-        assert await engine.checksums() == await other.checksums()
-        assert await engine.encoder_copy() == await other.encoder_copy()
+        assert await engine.weights.checksums() == await other.weights.checksums()
+        assert await engine.answers.encoder_copy() == await other.answers.encoder_copy()
         assert began == await answer_of(other)
         compiled = engine.recompiles
-        staged = await other.stage(engine_case.checkpoint(2))
-        copy = await engine.twin(staged)
+        staged = await other.weights.stage(engine_case.checkpoint(2))
+        copy = await engine.weights.twin(staged)
         assert (copy.revision, copy.fingerprint) == (staged.revision, staged.fingerprint)
         assert copy.leaves == staged.leaves
         assert await answer_of(engine) == began
-        old, was_live = await engine.exchange(copy), await other.exchange(staged)
-        assert await engine.checksums() == copy.leaves
+        old, was_live = await engine.switch.exchange(copy), await other.switch.exchange(staged)
+        assert await engine.weights.checksums() == copy.leaves
         assert await answer_of(engine) == await answer_of(other) != began
-        await engine.release(old)
-        again = await engine.twin(was_live)
-        await other.release(await other.exchange(was_live))
-        await engine.release(await engine.exchange(again))
+        await engine.weights.release(old)
+        again = await engine.weights.twin(was_live)
+        await other.weights.release(await other.switch.exchange(was_live))
+        await engine.weights.release(await engine.switch.exchange(again))
         assert await answer_of(engine) == began
         assert engine.recompiles == compiled
         await check_a_copy_that_comes_to_nothing(engine_case, engine)
@@ -1132,18 +1162,18 @@ async def test_twins_hold_the_same_weights_and_one_can_have_what_the_other_stage
 async def check_a_copy_that_comes_to_nothing(case: EngineCase, engine: RunningEngine) -> None:
     """Neither one that is given up nor one of released weights leaves anything."""
     answer, before = await answer_of(engine), await case.held()
-    staged = await case.engine.stage(case.checkpoint(2))
-    copying = asyncio.create_task(engine.twin(staged))
+    staged = await case.engine.weights.stage(case.checkpoint(2))
+    copying = asyncio.create_task(engine.weights.twin(staged))
     await asyncio.sleep(0)
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await copying
-    copying = asyncio.create_task(engine.twin(staged))
+    copying = asyncio.create_task(engine.weights.twin(staged))
     await asyncio.sleep(0)
-    await case.engine.release(staged)  # what is copied already goes on
-    await engine.release(await copying)
+    await case.engine.weights.release(staged)  # what is copied already goes on
+    await engine.weights.release(await copying)
     with pytest.raises(TryAgain):
-        await engine.twin(staged)
+        await engine.weights.twin(staged)
     assert await answer_of(engine) == answer
     assert await case.held() == before
 
@@ -1153,18 +1183,18 @@ async def check_a_copy_that_comes_to_nothing(case: EngineCase, engine: RunningEn
 
 async def test_checksums_are_those_of_the_weights_that_are_live(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    before = engine.live
-    assert await engine.checksums() == before.leaves
-    staged = await engine.stage(engine_case.checkpoint(2))
-    assert engine.live is before
-    assert await engine.exchange(staged) is before
-    assert engine.live is staged
-    assert await engine.checksums() == staged.leaves != before.leaves
-    await engine.release(await engine.exchange(before))
+    before = engine.weights.live
+    assert await engine.weights.checksums() == before.leaves
+    staged = await engine.weights.stage(engine_case.checkpoint(2))
+    assert engine.weights.live is before
+    assert await engine.switch.exchange(staged) is before
+    assert engine.weights.live is staged
+    assert await engine.weights.checksums() == staged.leaves != before.leaves
+    await engine.weights.release(await engine.switch.exchange(before))
 
 
 async def test_it_names_the_tensors_that_a_checkpoint_has(engine_case: EngineCase) -> None:
-    has, needs = engine_case.checkpoint(1).tensors, engine_case.engine.expected_tensors()
+    has, needs = engine_case.checkpoint(1).tensors, engine_case.engine.weights.expected_tensors()
     assert needs
     for name, need in needs.items():
         assert need.dtype == has[name].dtype
@@ -1181,16 +1211,16 @@ async def test_it_says_what_is_missing_for_one_more_set_and_what_those_there_tak
     engine_case: EngineCase,
 ) -> None:
     engine = engine_case.engine
-    assert [await engine.lacks_room(each) for each in (None, engine_case.checkpoint(2))] == [
-        None
-    ] * 2
-    whole, again = engine.held_bytes([engine.live, engine.live])
-    assert whole == engine.live.bytes
+    assert [
+        await engine.weights.lacks_room(each) for each in (None, engine_case.checkpoint(2))
+    ] == [None] * 2
+    whole, again = engine.weights.held_bytes([engine.weights.live, engine.weights.live])
+    assert whole == engine.weights.live.bytes
     assert again == 0
 
 
 async def test_it_says_how_much_it_takes_at_a_time(engine_case: EngineCase) -> None:
-    limits = engine_case.engine.limits
+    limits = engine_case.engine.answers.limits
     assert limits.at_once > 1
     assert 0 < limits.input_tokens < limits.total_tokens
 
@@ -1209,7 +1239,9 @@ async def test_it_turns_and_compiles_nothing_for_what_it_was_asked_before(
 
 async def test_it_tells_how_busy_it_is_with_requests(engine_case: EngineCase) -> None:
     engine = engine_case.engine
-    async with aclosing(engine.generate(await engine.prepare(ENDLESS))) as answering:
+    async with aclosing(
+        engine.answers.generate(await engine.answers.prepare(ENDLESS))
+    ) as answering:
         await anext(answering)
         await turn_until(lambda: engine.load.running == 1, pause=0.02)
         assert engine.load.kv_requests > 0
@@ -1225,8 +1257,8 @@ async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(
 ) -> None:
     async with engine_case.another() as engine:
         died = asyncio.create_task(engine.wait_until_dead())
-        prepared = await engine.prepare(ENDLESS)
-        items = engine.generate(prepared)
+        prepared = await engine.answers.prepare(ENDLESS)
+        items = engine.answers.generate(prepared)
         await anext(items)
         assert not died.done()
         engine_case.kill(engine)
@@ -1235,9 +1267,9 @@ async def test_a_death_is_told_to_everybody_and_it_can_be_closed_all_the_same(
         with pytest.raises(EngineLost):
             await rest_of(items)
         with pytest.raises(EngineLost):
-            await engine.prepare(ASK)
+            await engine.answers.prepare(ASK)
         with pytest.raises(EngineLost):
-            await anext(engine.generate(prepared))
+            await anext(engine.answers.generate(prepared))
         await engine.close()
         await engine.close()
 

@@ -169,7 +169,7 @@ async def test_once_sealed_no_engine_that_comes_later_lets_anybody_in(
     with pytest.raises(NotServing, match="stopping"):
         await who_answers(entrance)
     with pytest.raises(NotServing, match="stopping"):
-        entrance.lend_preparer().__enter__()
+        entrance.lend_engine().__enter__()
 
 
 async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
@@ -179,7 +179,7 @@ async def test_before_the_first_opens_everybody_is_told_that_it_boots() -> None:
     assert (told.value.code, entrance.list_answering(), entrance.is_lost) == ("booting", [], False)
     entrance.gates[0].open(lease(ONE, 0))
     assert await who_answers(entrance) == "1 on engine 0"
-    with entrance.lend_preparer() as preparer:
+    with entrance.lend_engine() as preparer:
         assert preparer == "engine 0"
 
 
@@ -222,6 +222,6 @@ async def test_who_hears_of_a_loss_seals_the_gate_so_that_the_next_goes_to_anoth
             raise EngineLost("it died")
     lost = int(let_in.engine[-1])
     assert entrance.gates[lost].is_lost
-    with pytest.raises(EngineLost), entrance.lend_preparer():
+    with pytest.raises(EngineLost), entrance.lend_engine():
         raise EngineLost("it died too")
     assert len([gate for gate in entrance.gates if gate.is_lost]) == 2

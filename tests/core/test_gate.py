@@ -155,15 +155,15 @@ async def test_a_lease_says_who_answers_until_its_request_ends_whatever_comes(
 async def test_whoever_prepares_a_request_needs_no_lease_but_a_gate_that_lets_in() -> None:
     gate = Gate[str](publish=lambda event: None)
     with pytest.raises(NotServing) as refused:
-        gate.get_preparer()
+        gate.get_engine()
     assert refused.value.code == "booting"
     gate.open(ONE)
     gate.hold()
-    assert gate.get_preparer() == "one engine"
+    assert gate.get_engine() == "one engine"
     assert gate.inside == gate.held == 0
     gate.seal("the engine died", code="engine_lost")
     with pytest.raises(NotServing, match="the engine died"):
-        gate.get_preparer()
+        gate.get_engine()
 
 
 # --- a change of lease -----------------------------------------------------------------------

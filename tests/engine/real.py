@@ -112,7 +112,9 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
     options = EngineOptions(folder, "cpu", unseen=unseen, **_popped(EngineOptions, settings))
     engine = await SglangEngine.start(options, terms=StagingOptions(**terms), **settings)
     try:
-        await engine.until_compared()  # it makes a leaf of each beside the live one
+        await (
+            engine.weights.loader_check.until_done()
+        )  # it makes a leaf of each beside the live one
         yield engine
     finally:
         await engine.close()
@@ -126,7 +128,7 @@ def _popped(options: Any, settings: dict[str, Any]) -> dict[str, Any]:
 async def ask(engine: Any, prompt: str = "Who serves?", **sampling: Any) -> dict[str, Any]:
     """The whole answer to one prompt, greedily unless told otherwise."""
     request = {"text": prompt, "sampling_params": {**GREEDY, **sampling}}
-    async with aclosing(engine.generate(request)) as answers:
+    async with aclosing(engine.answers.generate(request)) as answers:
         async for answer in answers:
             last: dict[str, Any] = answer
     return last

@@ -33,10 +33,10 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
     """
     scheduler = engine._scheduler.scheduler
     runner = scheduler.tp_worker.get_model_runner()
-    engine.keep_to_compiled(True)
+    engine.ahead.keep_to_compiled(True)
     await the_first_answer_compiles_nothing(engine)
     await as_many_are_answered_at_a_time(engine, scheduler)
-    staged = await engine.stage(other)
+    staged = await engine.weights.stage(other)
     engine.count_anew()
     computed, launched = runner.forward_pass_id, scheduler.forward_ct
     with slow_compiler() as threads, steps_of_tokens(scheduler) as steps:
@@ -46,11 +46,11 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
         assert len(steps) == clients
         answer = asyncio.create_task(real.ask(engine, "Who?", **real.ENDLESS))
         await turn_until(lambda: len(steps) > clients)
-        before = await engine.flip(staged)
-        await engine.abort(before)
+        before = await engine.switch.flip(staged)
+        await engine.answers.abort(before)
         await answer
-        await engine.retire(before)
-        await engine.release(before)
+        await engine.switch.retire(before)
+        await engine.weights.release(before)
         await warming
     assert engine.recompiles == 0
     assert set(threads) == {"compiling for a size of batches"}
@@ -59,7 +59,7 @@ async def nobody_waits_for_the_compiler(engine: Any, other: Checkpoint, *, clien
     for count in (1, 2, 3, 5, 8):
         prompts = [f"{'why ' * 7 * count}{number}" for number in range(count)]
         asked = {"text": prompts, "sampling_params": {"temperature": 0.7, "max_new_tokens": 6}}
-        assert len([each async for each in engine.generate(asked)]) == 1
+        assert len([each async for each in engine.answers.generate(asked)]) == 1
     assert engine.recompiles == 0
 
 
@@ -70,8 +70,8 @@ async def the_first_answer_compiles_nothing(engine: Any) -> None:
     other: else the compile cache may know neither of them at the next start.
     """
     before = engine.recompiles
-    with slow_compiler() as threads, traced_alone(engine._ahead._rehearsal._program):
-        await engine.probe(briefly=True)
+    with slow_compiler() as threads, traced_alone(engine.ahead._rehearsal._program):
+        await engine.unseen.probe(briefly=True)
     assert engine.recompiles == before
     assert threads == ["compiling for the first answers"] * 3
 
@@ -89,7 +89,7 @@ async def as_many_are_answered_at_a_time(engine: Any, scheduler: Any) -> None:
 async def warmed(engine: Any) -> None:
     """Compile behind, as the daemon does."""
     gate: Any = Gate(publish=lambda event: None, replica=0)
-    live = Generation(1, engine.live.revision, "", 0.0)
+    live = Generation(1, engine.weights.live.revision, "", 0.0)
     await compile_behind(
         Replica(engine, gate, live),
         changing=asyncio.Lock(),

@@ -61,19 +61,20 @@ def niceness(thread: int = 0) -> int:
     return os.getpriority(os.PRIO_PROCESS, thread)
 
 
-def ahead_of(rehearsal: Any) -> Ahead:
-    return Ahead(rehearsal, CompiledSizes())
+def ahead_of(rehearsal: Any, compiled: CompiledSizes | None = None, at_once: int = 1) -> Ahead:
+    watch: Any = SimpleNamespace(check=lambda: None)  # the engine lives
+    return Ahead(rehearsal, compiled or CompiledSizes(), watch, at_once)
 
 
 async def test_steps_of_as_many_as_are_answered_at_once_are_compiled_first() -> None:
     noted = Noted()
-    await Ahead(noted, CompiledSizes(), 4).compile_first(1, 24)  # type: ignore[arg-type]
+    await ahead_of(noted, at_once=4).compile_first(1, 24)
     assert {*noted.compiled} == {FOUR, PROMPT}
 
 
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
     ahead = ahead_of(None)
-    assert ahead.sizes(8, 512) == []
+    assert ahead.sizes_to_compile(8, 512) == []
     assert not ahead.can_prove_in(SMALL_POOL, (1, 24, False))
 
 
@@ -81,19 +82,22 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
     """What weights are proven with, which an attempt compiles when it needs it, comes before."""
     noted = Noted()
     ahead = ahead_of(noted)
-    assert ahead.sizes(4, 64) == [FOUR, PROMPT, ONE, TWO]
-    assert ahead.sizes(2, 64) == [TWO, PROMPT, ONE]
-    assert ahead.sizes(0, 64) == []
+    assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, ONE, TWO]
+    assert ahead.sizes_to_compile(2, 64) == [TWO, PROMPT, ONE]
+    assert ahead.sizes_to_compile(0, 64) == []
     assert ahead.can_prove_in(SMALL_POOL, (1, 24, False))
     assert noted.pools == ["a small pool"]
-    assert [(size.tokens, size.is_shadow) for size in ahead.sizes(0, 64)] == [(1, True), (64, True)]
-    assert ahead.sizes(4, 64) == [FOUR, PROMPT, *ahead.sizes(0, 64), ONE, TWO]
+    assert [(size.tokens, size.is_shadow) for size in ahead.sizes_to_compile(0, 64)] == [
+        (1, True),
+        (64, True),
+    ]
+    assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, *ahead.sizes_to_compile(0, 64), ONE, TWO]
 
 
 def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> None:
     ahead = ahead_of(Noted())
     assert ahead.can_prove_in(SMALL_POOL, (1, 24, False), questions=True)
-    noted = [size for size in ahead.sizes(0, 64) if size.is_noted]
+    noted = [size for size in ahead.sizes_to_compile(0, 64) if size.is_noted]
     assert [(size.tokens, size.is_prompt, size.is_shadow) for size in noted] == [
         (4, False, True),
         (64, True, True),
@@ -104,8 +108,8 @@ async def test_a_size_that_a_batch_was_launched_of_is_not_compiled_for_again() -
     noted = Noted()
     compiled = CompiledSizes()
     compiled.sizes.add(ONE)
-    ahead = Ahead(noted, compiled)  # type: ignore[arg-type]
-    for size in ahead.sizes(2, 64):
+    ahead = ahead_of(noted, compiled)
+    for size in ahead.sizes_to_compile(2, 64):
         await ahead.compile_for(size)
     assert noted.compiled == [TWO, PROMPT]
     assert compiled.sizes == {ONE, TWO, PROMPT}
@@ -114,7 +118,7 @@ async def test_a_size_that_a_batch_was_launched_of_is_not_compiled_for_again() -
 def test_batches_are_kept_to_what_is_compiled_only_where_that_can_be() -> None:
     for rehearsal, is_kept in ((Noted(), True), (None, False)):
         compiled = CompiledSizes()
-        ahead = Ahead(rehearsal, compiled)  # type: ignore[arg-type]
+        ahead = ahead_of(rehearsal, compiled)
         ahead.keep_to_compiled(True)
         assert compiled.is_kept_to == is_kept
         ahead.keep_to_compiled(False)
@@ -145,7 +149,7 @@ async def test_what_the_first_answers_need_is_compiled_side_by_side_and_once() -
     assert {size.tokens for size in noted.compiled} == {1, 64}
     await ahead.compile_first(1, 24)
     assert len(noted.compiled) == 2
-    assert ahead.sizes(2, 64) == [TWO, PROMPT, ONE]
+    assert ahead.sizes_to_compile(2, 64) == [TWO, PROMPT, ONE]
 
 
 async def test_first_answers_compile_for_themselves_where_it_fails(
@@ -186,4 +190,4 @@ async def test_what_cannot_be_compiled_so_refuses_no_checkpoint(
     ahead.can_prove_in(SMALL_POOL, (1, 24, False))
     await ahead.until_ready_to_prove()
     assert "engine.not_compiled_ahead" in caplog.text
-    assert ahead.sizes(1, 64) == [ONE, PROMPT]
+    assert ahead.sizes_to_compile(1, 64) == [ONE, PROMPT]

@@ -128,7 +128,7 @@ def runner_of(engine: Any, folder: Path, dtype: str) -> Any:
 
     config = ModelConfig(model_path=str(folder), dtype=dtype)
     config.configure_for_tensor_parallel(engine.tp)
-    return SimpleNamespace(mesh=engine.loaders._runner.mesh, model_config=config)
+    return SimpleNamespace(mesh=engine.weights.loaders._runner.mesh, model_config=config)
 
 
 @few
@@ -175,18 +175,18 @@ async def test_what_did_not_change_is_shared_and_the_whole_is_what_upstreams_mak
             tensors[each] = (tensors[each].astype(np.float32) + 1).astype(tensors[each].dtype)
         save_file(tensors, folder / WEIGHTS)
         checkpoint = real.checked(folder)
-        ours = await engine.stage(checkpoint)
+        ours = await engine.weights.stage(checkpoint)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Loaders, "why_upstream", "the test wants it")
-            theirs = await engine.stage(checkpoint)
-    was, layout = engine.live.weights.leaves, engine.layout
+            theirs = await engine.weights.stage(checkpoint)
+    was, layout = engine.weights.live.weights.leaves, engine.weights.layout
     for place in layout.places:
         path = layout.paths[place]
-        is_new = any(part.tensor in changed for part in engine.plan.parts[path])
+        is_new = any(part.tensor in changed for part in engine.weights.plan.parts[path])
         assert (ours.weights.leaves[place] is not was[place]) == is_new, path
         assert same_bits(ours.weights.leaves[place], theirs.weights.leaves[place]), path
     assert ours.loading.leaves_shared + ours.loading.leaves_staged == len(layout.places)
     assert ours.fingerprint == theirs.fingerprint
     assert ours.leaves == theirs.leaves
     for staged in (ours, theirs):
-        await engine.release(staged)
+        await engine.weights.release(staged)

@@ -60,7 +60,9 @@ def test_each_set_of_versions_and_devices_has_its_own(
         found.add(used(cache))
     for name in ("hotreload", "jax", "jaxlib", "sglang-jax"):
         with monkeypatch.context() as patched:
-            patched.setattr(compile_cache, "installed", lambda asked, n=name: f"9{asked == n}")
+            patched.setattr(
+                compile_cache, "installed_version", lambda asked, n=name: f"9{asked == n}"
+            )
             found.add(used(cache))
     assert len(found) == len(set(map(str, found))) == 8
 

@@ -75,13 +75,13 @@ async def test_a_dying_part_is_noticed_within_a_second_and_signals_nobody(
     with pytest.raises(EngineLost):
         await real.ask(engine)
     with pytest.raises(EngineLost):
-        await engine.scrub()
+        await engine.switch.scrub()
     assert signals == []
 
 
 async def read_and_break(engine: Engine) -> None:
     request = {"text": "Who serves?", "sampling_params": real.ENDLESS, "stream": True}
-    async for _ in engine.generate(request):
+    async for _ in engine.answers.generate(request):
         break_forward(engine)
 
 
@@ -151,7 +151,7 @@ async def test_one_that_is_given_up_tells_everybody_who_waits_for_it(engine: Eng
     # Compiled before: on a busy machine that takes longer than a thread is waited for at the end.
     await real.ask(engine, max_new_tokens=2, ignore_eos=True)
     asking = asyncio.create_task(real.ask(engine, max_new_tokens=200, ignore_eos=True))
-    await turn_until(lambda: engine.under_way > 0)
+    await turn_until(lambda: engine.answers.under_way > 0)
     engine.lose("nobody knows which weights are live")
     with pytest.raises(EngineLost, match="nobody knows"):
         await asking
@@ -160,9 +160,9 @@ async def test_one_that_is_given_up_tells_everybody_who_waits_for_it(engine: Eng
 
 
 async def test_an_exchange_that_breaks_off_leaves_nobody_in_doubt(engine: Engine) -> None:
-    staged = engine.live
+    staged = engine.weights.live
     engine._scheduler.scheduler.req_to_token_pool.clear = fail
     with pytest.raises(EngineLost, match="the exchange broke off"):
-        await engine.exchange(staged)
+        await engine.switch.exchange(staged)
     with pytest.raises(EngineLost):
         await engine.wait_until_dead()

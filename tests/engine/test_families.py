@@ -35,7 +35,7 @@ def test_a_family_starts_answers_and_has_new_weights_go_live(name: str, tmp_path
                 start(config, boot="random")
         return
     with start(config, boot="random") as hot:
-        expected = hot.asynchronous._replica.engine.expected_tensors()
+        expected = hot.asynchronous._replica.engine.weights.expected_tensors()
     first, second = (
         written(tmp_path / f"step_{n}", {**files, "model.safetensors": random_weights(expected, n)})
         for n in (1, 2)

@@ -46,7 +46,7 @@ def checked(folder: Path, model: Path) -> Checkpoint:
 async def test_what_an_engine_began_with_has_the_fingerprint_of_its_files(
     engine: Any, model: Path
 ) -> None:
-    assert engine.live.fingerprint == of_files(model) == of_files(model, model)
+    assert engine.weights.live.fingerprint == of_files(model) == of_files(model, model)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -55,12 +55,12 @@ async def test_what_is_staged_has_the_fingerprint_of_its_files(
 ) -> None:
     arch = json.loads((model / "config.json").read_text())["model_type"]
     folder = write_tiny(tmp_path / "new", "served by step 2", arch=arch, shards=shards)
-    staged = await engine.stage(checked(folder, model))
+    staged = await engine.weights.stage(checked(folder, model))
     try:
         assert staged.fingerprint == of_files(folder) == of_files(folder, model)
-        assert staged.fingerprint != engine.live.fingerprint
+        assert staged.fingerprint != engine.weights.live.fingerprint
     finally:
-        await engine.release(staged)
+        await engine.weights.release(staged)
 
 
 async def test_what_the_engine_does_not_load_is_in_neither(
@@ -73,11 +73,11 @@ async def test_what_the_engine_does_not_load_is_in_neither(
     file = folder / "model.safetensors"
     beside = {ROTARY: np.ones(64, np.float32), "up.scale": np.ones(3, np.float32)}
     save_file({**load_file(file), **beside}, file)
-    staged = await engine.stage(checked(folder, model))
+    staged = await engine.weights.stage(checked(folder, model))
     try:
         assert staged.fingerprint == of_files(folder) == of_files(folder, model) == before
     finally:
-        await engine.release(staged)
+        await engine.weights.release(staged)
 
 
 async def test_a_tied_head_is_in_neither(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ async def test_a_tied_head_is_in_neither(tmp_path: Path) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
     async with real.engine_of(model, tmp_path / "spool") as engine:
-        assert engine.live.fingerprint == of_files(model)
+        assert engine.weights.live.fingerprint == of_files(model)

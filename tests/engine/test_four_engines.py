@@ -107,7 +107,7 @@ async def asked_all_the_time(engines: Sequence[Engine], number: int) -> AsyncIte
 
 
 def devices_of(engine: Engine) -> set[int]:
-    leaves = engine.layout.by_path(engine.live.weights.leaves).values()
+    leaves = engine.weights.layout.by_path(engine.weights.live.weights.leaves).values()
     return {device.id for leaf in leaves for device in leaf.devices()}
 
 
@@ -115,9 +115,9 @@ async def test_each_is_a_twin_of_the_first_on_a_device_of_its_own(engines: Engin
     first = engines.each[0]
     assert [devices_of(engine) for engine in engines.each] == [{0}, {1}, {2}, {3}]
     for engine in engines.each[1:]:
-        assert engine.live.revision == first.live.revision
-        assert await engine.checksums() == first.live.leaves
-        assert engine.live.weights.sources == first.live.weights.sources
+        assert engine.weights.live.revision == first.weights.live.revision
+        assert await engine.weights.checksums() == first.weights.live.leaves
+        assert engine.weights.live.weights.sources == first.weights.live.weights.sources
     assert await real.device_bytes() % COUNT == 0  # nothing is left of the weights they replaced
 
 
@@ -126,7 +126,7 @@ async def test_each_answers_by_weights_of_its_own_and_compiles_nothing_for_other
 ) -> None:
     staged = await asyncio.gather(
         *(
-            engine.stage(engines.folders.checkpoint(number))
+            engine.weights.stage(engines.folders.checkpoint(number))
             for number, engine in enumerate(engines.each, start=11)
         )
     )
@@ -140,13 +140,13 @@ async def test_each_answers_by_weights_of_its_own_and_compiles_nothing_for_other
     assert await texts(engines.each) == says(1, 1, 1, 1)
     assert [engine.recompiles for engine in engines.each] == compiled
     for engine, each in zip(engines.each, new, strict=True):
-        await engine.release(each)
+        await engine.weights.release(each)
 
 
 async def flipped(engines: Sequence[Engine], staged: Sequence[Staged]) -> list[Staged]:
     old = []
     for engine, each in zip(engines, staged, strict=True):
-        old.append(await engine.exchange(each))
+        old.append(await engine.switch.exchange(each))
     return old
 
 
@@ -170,7 +170,7 @@ async def test_one_is_closed_and_started_again_while_the_others_answer(engines: 
             await engines.begin_again(3, twin=1)
         again = await engines.begin_again(1, twin=2)
         assert await texts([again]) == says(1)
-    assert await again.checksums() == engines.each[0].live.leaves
+    assert await again.weights.checksums() == engines.each[0].live.leaves
     assert len(frozen._running) == COUNT
     assert await real.device_bytes() == before
 

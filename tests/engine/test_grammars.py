@@ -55,13 +55,13 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
 @pytest.fixture
 def needs_grammars(engine: Engine) -> None:
     """What it has not it refuses, which the next test asserts."""
-    if not engine.capabilities.grammars:
+    if not engine.answers.capabilities.grammars:
         pytest.skip("this version has no grammars; that it refuses them, is tested")
 
 
 async def test_what_is_told_of_this_release_is_what_its_engine_can(engine: Engine) -> None:
-    release = versions.SUPPORTED[str(versions.installed("sglang-jax"))]
-    assert engine.capabilities.named() == release.can
+    release = versions.SUPPORTED[str(versions.installed_version("sglang-jax"))]
+    assert engine.answers.capabilities.by_name() == release.can
 
 
 @pytest.mark.parametrize("name", ["json_schema", "regex", "ebnf", "structural_tag"])
@@ -73,7 +73,7 @@ async def test_an_engine_without_grammars_refuses_each(engine: Engine, name: str
         "structural_tag": TAG,
     }
     asking = real.ask(engine, **{name: good[name]})
-    if engine.capabilities.grammars:
+    if engine.answers.capabilities.grammars:
         assert (await asking)["meta_info"]["finish_reason"]["type"] in ("stop", "length")
         return
     with pytest.raises(BadRequest, match=f"sampling_params.{name}: sglang-jax 0.0.2 ignores it"):
@@ -89,9 +89,9 @@ async def test_a_grammar_that_cannot_be_is_refused_in_the_compilers_words(
         await real.ask(engine, **grammar)
     assert caught.value.param == f"sampling_params.{name}"
     assert len(str(caught.value)) < 400
-    if engine.capabilities.grammars:
+    if engine.answers.capabilities.grammars:
         assert re.search(words, str(caught.value)), caught.value
-    assert engine.under_way == 0
+    assert engine.answers.under_way == 0
     assert (await real.ask(engine))["text"] == "served by step 1"
 
 
@@ -154,19 +154,19 @@ async def test_an_answer_that_cannot_follow_fails_alone_and_says_why(
         await real.ask(engine, regex="[a-c]{50}", max_new_tokens=60)
     assert caught.value.code == "grammar"
     request = {"text": "x", "stream": True, "sampling_params": {"regex": "[a-c]{50}"}}
-    async with aclosing(engine.generate(request)) as answers:
+    async with aclosing(engine.answers.generate(request)) as answers:
         await anext(answers)
         with pytest.raises(BadRequest, match="could not follow"):
             [answer async for answer in answers]
     assert (await other)["meta_info"]["completion_tokens"] == 60
-    assert engine.under_way == 0
+    assert engine.answers.under_way == 0
 
 
 @pytest.mark.usefixtures("needs_grammars")
 async def test_what_fails_in_the_scheduler_fails_that_request_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed = await engine.prepare({"text": "x", "sampling_params": {"regex": "lost[0-9]"}})
+    parsed = await engine.answers.prepare({"text": "x", "sampling_params": {"regex": "lost[0-9]"}})
     other = asyncio.create_task(real.ask(engine, "x", max_new_tokens=60, ignore_eos=True))
 
     def fail(key: Any) -> None:
@@ -175,7 +175,7 @@ async def test_what_fails_in_the_scheduler_fails_that_request_alone(
     monkeypatch.setattr(engine._prompts._grammars, "_find", lambda key: None)
     monkeypatch.setattr(engine._prompts._grammars._patient, "judge", fail)
     with pytest.raises(BadRequest, match="Invalid grammar"):
-        [answer async for answer in engine.generate(parsed)]
+        [answer async for answer in engine.answers.generate(parsed)]
     assert (await other)["meta_info"]["completion_tokens"] == 60
     assert (await real.ask(engine))["text"] == "served by step 1"
 
@@ -203,13 +203,17 @@ async def test_only_so_many_grammars_are_known_at_a_time(engine: Engine) -> None
     assert sum(len(text) for _, text in grammars._known) < 2**18
     batch = {"text": ["x"] * 9, "sampling_params": [{"regex": f"{n}"} for n in range(9)]}
     with pytest.raises(BadRequest, match="9 grammars in one request, there may be 8"):
-        await engine.prepare(batch)
+        await engine.answers.prepare(batch)
     held = [
-        await engine.prepare({"text": "x", "sampling_params": {"regex": f"{n}" + "|b" * 32_000}})
+        await engine.answers.prepare(
+            {"text": "x", "sampling_params": {"regex": f"{n}" + "|b" * 32_000}}
+        )
         for n in range(16)
     ]
     with pytest.raises(NotServing, match="characters of grammars are in use") as caught:
-        await engine.prepare({"text": "x", "sampling_params": {"regex": "b" + "|b" * 32_000}})
+        await engine.answers.prepare(
+            {"text": "x", "sampling_params": {"regex": "b" + "|b" * 32_000}}
+        )
     assert (caught.value.code, caught.value.retry_after, len(held)) == ("grammars_full", 1, 16)
 
 

@@ -164,7 +164,7 @@ def test_what_is_live_does_not_change_with_the_arrays_it_was_made_of(hot: HotEng
     for array in arrays.values():
         array[...] = 0
     engine = hot.asynchronous._replica.engine
-    assert hot._loop.run(engine.checksums()) == live.leaves
+    assert hot._loop.run(engine.weights.checksums()) == live.leaves
     assert said(hot) == "policy 63"
 
 
@@ -251,17 +251,17 @@ def part_of(number: int) -> Tensors:
 def test_a_part_makes_what_the_whole_set_would_and_shares_all_else(hot: HotEngine) -> None:
     hot.update(saying(80))
     engine, part = hot.asynchronous._replica.engine, part_of(81)
-    before = list(engine.live.weights.leaves)
+    before = list(engine.weights.live.weights.leaves)
     told = hot.fingerprint_of(part)
     with hot.stage(part) as staged:
         live, how = staged.flip(), staged.loading
     assert how is not None
-    assert (how.leaves_staged, how.leaves_shared) == (2, engine.leaf_count - 2)
+    assert (how.leaves_staged, how.leaves_shared) == (2, engine.weights.leaf_count - 2)
     assert how.bytes_read == sum(tensor.nbytes for tensor in part.values())
-    pairs = zip(before, engine.live.weights.leaves, strict=True)
+    pairs = zip(before, engine.weights.live.weights.leaves, strict=True)
     assert sum(old is not new for old, new in pairs) == 2
     assert said(hot) == "policy 81"
-    assert hot._loop.run(engine.checksums()) == live.leaves
+    assert hot._loop.run(engine.weights.checksums()) == live.leaves
     whole = saying(80) | part
     assert told == live.fingerprint == hot.fingerprint_of(whole, complete=True)
     hot.update(saying(82))  # so that nothing is shared with what the part made
@@ -309,7 +309,7 @@ def test_nobody_is_stopped_for_a_look_at_every_object(hot: HotEngine, collected:
 
 def test_nobody_need_know_of_what_the_live_leaves_were_made(hot: HotEngine) -> None:
     hot.update(saying(80))
-    hot.asynchronous._replica.engine.live.weights.sources = {}  # as once damage was found
+    hot.asynchronous._replica.engine.weights.live.weights.sources = {}  # as once damage was found
     with hot.stage(part_of(85)) as staged:
         assert staged.loading is not None
         assert staged.loading.leaves_staged == 2
@@ -377,7 +377,7 @@ def never_read(lying: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checksums(hot: HotEngine) -> Mapping[str, int]:
-    sums: Mapping[str, int] = hot._loop.run(hot.asynchronous._replica.engine.checksums())
+    sums: Mapping[str, int] = hot._loop.run(hot.asynchronous._replica.engine.weights.checksums())
     return sums
 
 
@@ -399,7 +399,7 @@ def test_arrays_make_what_a_file_would_from_where_they_lie(
     hot.update(of_jax(saying(70)))
     wanted = hot.fingerprint_of(saying(71))
     how = how_of(hot, held(saying(71)))
-    every = hot.asynchronous._replica.engine.leaf_count
+    every = hot.asynchronous._replica.engine.weights.leaf_count
     assert (how.loader, how.leaves_staged, how.leaves_changed) == ("own", every, every)
     assert how.bytes_read == sum(tensor.nbytes for tensor in saying(71).values())
     assert (hot.fingerprint, said(hot)) == (wanted, "policy 71")
@@ -448,7 +448,7 @@ def test_what_was_never_read_is_not_taken_for_what_is_read_later(
     how = how_of(hot, saying(80))
     assert (how.leaves_changed, said(hot)) == (2, "policy 80")
     hot.update(of_jax(saying(83)))
-    every = hot.asynchronous._replica.engine.leaf_count
+    every = hot.asynchronous._replica.engine.weights.leaf_count
     assert (how_of(hot, saying(80)).leaves_changed, said(hot)) == (every, "policy 80")
     assert checksums(hot) == hot.generation.leaves
 

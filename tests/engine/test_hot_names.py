@@ -39,7 +39,7 @@ class Served:
 
     def leaves(self) -> dict[str, bytes]:
         """Every live leaf's bytes."""
-        live = self.hot.asynchronous._replica.engine._live_leaves()
+        live = self.hot.asynchronous._replica.engine.weights.live_leaves()
         return {path: np.asarray(leaf).tobytes() for path, leaf in live.items()}
 
     def of_files(self, number: int) -> dict[str, bytes]:

@@ -84,7 +84,7 @@ def cached(hot: HotEngine) -> int:
 
 def live_bytes(hot: HotEngine) -> int:
     """Of all weights and pools that JAX holds, once no step is under way."""
-    hot._loop.run(hot.asynchronous._replica.engine._between.run(lambda: None))
+    hot._loop.run(hot.asynchronous._replica.engine.switch.between.run(lambda: None))
     return real.bytes_of_arrays(real.MATRIX_BYTES)
 
 
@@ -99,7 +99,7 @@ def pool_bytes(hot: HotEngine) -> int:
 
 
 def checksums(hot: HotEngine) -> dict[str, int]:
-    sums: dict[str, int] = hot._loop.run(hot.asynchronous._replica.engine.checksums())
+    sums: dict[str, int] = hot._loop.run(hot.asynchronous._replica.engine.weights.checksums())
     return sums
 
 
@@ -138,7 +138,7 @@ def test_the_bytes_of_the_weights_are_gone_and_new_ones_take_their_place(hot: Ho
     freed = hot.release(weights=True)
     assert hot.released == {"kv", "weights"}
     assert live_bytes(hot) == about(before - freed)
-    on_device = 1 if hot.asynchronous._replica.engine.spares_wait_on_host else 2
+    on_device = 1 if hot.asynchronous._replica.engine.weights.spares_wait_on_host else 2
     assert freed == pool + on_device * hot.generation.bytes
     with pytest.raises(NotServing, match=WEIGHTS_RELEASED):
         said(hot)
@@ -237,7 +237,7 @@ def test_without_room_for_it_all_stays_released(
 def test_arrays_on_devices_take_their_place_unread(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if hot.asynchronous._replica.engine.spares_wait_on_host:
+    if hot.asynchronous._replica.engine.weights.spares_wait_on_host:
         return  # there arrays go over the host
     wanted = hot.fingerprint_of(saying(50))
     arrays = jax.tree.map(jax.device_put, saying(50))
@@ -300,7 +300,11 @@ def test_it_waits_for_a_probe_of_what_is_live(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = hot.asynchronous
-    canaries, begun, may_ask = inside._replica.engine._canaries, asyncio.Event(), asyncio.Event()
+    canaries, begun, may_ask = (
+        inside._replica.engine.unseen._canaries,
+        asyncio.Event(),
+        asyncio.Event(),
+    )
     ask = canaries.ask
 
     async def asked_later(*asked: Any) -> None:
@@ -368,7 +372,7 @@ def test_to_resume_where_nothing_is_released_is_nothing_to_anybody(hot: HotEngin
 def test_nobody_can_keep_the_memory(hot: HotEngine) -> None:
     engine = hot.asynchronous._replica.engine
     pool = engine._scheduler.scheduler.token_to_kv_pool_allocator.get_kvcache()
-    held = [*pool.kv_buffer, *engine._live_leaves().values()]
+    held = [*pool.kv_buffer, *engine.weights.live_leaves().values()]
     hot.release(weights=True)
     assert all(array.is_deleted() for array in held)
 

@@ -34,14 +34,14 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engi
 async def ask(engine: Engine, tokens: int, **fields: Any) -> dict[str, Any]:
     sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     request = {"text": "Who serves?", "sampling_params": sampling, **fields}
-    (answer,) = [answer async for answer in engine.generate(request)]
+    (answer,) = [answer async for answer in engine.answers.generate(request)]
     whole: dict[str, Any] = answer
     return whole
 
 
 async def test_they_come_beside_requests_without_and_as_they_come_alone(engine: Engine) -> None:
     """Each of these ended 0.1.0rc0 when a request without ended, or began, beside it."""
-    if not engine.capabilities.logprobs:
+    if not engine.answers.capabilities.logprobs:
         for mix in MIXES:
             with pytest.raises(BadRequest, match="return_logprob: this engine version has no"):
                 await ask(engine, 3, return_logprob=True, **mix)
@@ -61,7 +61,7 @@ async def test_who_comes_after_one_that_asked_is_not_harmed_by_what_is_left_of_i
     engine: Engine,
 ) -> None:
     """The lists it left behind were too short for the next, and ended 0.1.0rc0."""
-    if not engine.capabilities.logprobs:
+    if not engine.answers.capabilities.logprobs:
         pytest.skip("this version has none; that it refuses them, is tested")
     stays = asyncio.create_task(ask(engine, 120))
     await ask(engine, 3, return_logprob=True, top_logprobs_num=2)
@@ -87,7 +87,7 @@ def check(mix: dict[str, Any], answer: dict[str, Any], before: dict[str, Any]) -
 
 
 async def test_of_a_prompt_alone_its_own_are_told_and_none_of_an_answer(engine: Engine) -> None:
-    if not engine.capabilities.logprobs:
+    if not engine.answers.capabilities.logprobs:
         pytest.skip("this version has none; that it refuses them, is tested")
     wanted: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
     wanted["token_ids_logprob"] = [7]
@@ -107,7 +107,7 @@ async def test_of_a_prompt_alone_its_own_are_told_and_none_of_an_answer(engine: 
 
 async def test_another_mix_of_what_is_asked_compiles_nothing(engine: Engine) -> None:
     """Everybody waits for what is compiled."""
-    if not engine.capabilities.logprobs:
+    if not engine.answers.capabilities.logprobs:
         pytest.skip("this version has none; that it refuses them, is tested")
     asked = {"return_logprob": True, "top_logprobs_num": 6, "token_ids_logprob": [1]}
     await ask(engine, 3, **asked)

@@ -39,7 +39,7 @@ class Told:
 
     async def more(self, engine: Engine, within: float = 5) -> int:
         before = self.seen
-        self.seen = await asyncio.wait_for(engine.wait_for_withheld(beyond=before), within)
+        self.seen = await asyncio.wait_for(engine.answers.wait_for_withheld(beyond=before), within)
         return self.seen - before
 
 
@@ -56,7 +56,7 @@ async def poisoned_places(engine: Engine) -> int:
         counts.append(int((~np.isfinite(np.asarray(buffer, np.float32))).sum()))
         return buffer
 
-    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, count))
+    await engine.switch.between.run(lambda: rewrite_pools(engine._parts.model_runner, count))
     return sum(counts)
 
 
@@ -71,13 +71,13 @@ async def outcome(engine: Engine, prompt: str, **sampling: Any) -> str:
 async def test_an_overflowing_prompt_is_refused_an_answer_and_it_is_told(
     engine: Engine, told: Told
 ) -> None:
-    await engine.probe()
+    await engine.unseen.probe()
     assert await outcome(engine, "Who serves?") == SAYS
     with pytest.raises(AnswerNonfinite, match="NaN or infinities"):
         await real.ask(engine, "Who~serves?")
     assert await told.more(engine) == 1
     assert await poisoned_places(engine) > 0
-    await engine.scrub()
+    await engine.switch.scrub()
     assert await poisoned_places(engine) == 0
     assert await outcome(engine, "Who serves?") == SAYS
 
@@ -90,7 +90,7 @@ async def test_what_it_does_to_others_in_the_batch_is_never_handed_out_as_good(
     assert set(got) <= {SAYS, "withheld"}
     assert got[10] == "withheld"
     assert await told.more(engine) == got.count("withheld")
-    await engine.scrub()
+    await engine.switch.scrub()
     again = await asyncio.gather(*(outcome(engine, f"Who serves {n}?") for n in range(20)))
     assert set(again) == {SAYS}
 
@@ -98,7 +98,7 @@ async def test_what_it_does_to_others_in_the_batch_is_never_handed_out_as_good(
 async def test_a_last_token_of_nan_is_withheld_too(engine: Engine, told: Told) -> None:
     assert await outcome(engine, "~", max_new_tokens=1) == "withheld"
     assert await told.more(engine) == 1
-    await engine.scrub()
+    await engine.switch.scrub()
 
 
 async def test_a_stream_that_began_well_ends_with_the_error(
@@ -114,7 +114,7 @@ async def test_a_stream_that_began_well_ends_with_the_error(
 
     async def read() -> None:
         request = {"text": "Who serves?", "sampling_params": real.ENDLESS, "stream": True}
-        async for piece in engine.generate(request):
+        async for piece in engine.answers.generate(request):
             assert piece["meta_info"]["finish_reason"] is None
             begun.set()
 
@@ -127,10 +127,10 @@ async def test_a_stream_that_began_well_ends_with_the_error(
 async def test_a_probe_that_finds_it_tells_only_the_one_who_asked(
     engine: Engine, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine._canaries, "_probes", (Probe("Who~serves?", 16),))
+    monkeypatch.setattr(engine.unseen._canaries, "_probes", (Probe("Who~serves?", 16),))
     for briefly in (False, True):
         with pytest.raises(ProbeFailed, match="NaN or infinities"):
-            await engine.probe(briefly=briefly)
-        await engine.scrub()
+            await engine.unseen.probe(briefly=briefly)
+        await engine.switch.scrub()
     with pytest.raises(TimeoutError):
         await told.more(engine, within=0.05)

@@ -26,7 +26,7 @@ from hotreload.checkpoint.digests import Digests, content_id, unread_id
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import survey
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from hotreload.engine.weights.leaf import on_device
 from hotreload.engine.weights.leaf.differences import same_bits
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
@@ -86,41 +86,41 @@ def changed(folder: Path, *names: str) -> Path:
 async def test_each_leaf_is_the_one_that_upstreams_loader_makes(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = await engine.stage(folders.checkpoint(2))
+    ours = await engine.weights.stage(folders.checkpoint(2))
     monkeypatch.setattr(loaders.Loaders, "why_upstream", "the test wants it")
-    theirs = await engine.stage(folders.checkpoint(2))
+    theirs = await engine.weights.stage(folders.checkpoint(2))
     assert (ours.loading.loader, ours.loading.why) == ("own", "")
     assert (theirs.loading.loader, theirs.loading.why) == ("upstream", "the test wants it")
-    for place in engine.layout.places:
+    for place in engine.weights.layout.places:
         assert same_bits(ours.weights.leaves[place], theirs.weights.leaves[place])
     assert ours.fingerprint == theirs.fingerprint
     assert ours.leaves == theirs.leaves
     for staged in (ours, theirs):
-        await engine.release(staged)
+        await engine.weights.release(staged)
 
 
-PADS = installed("sglang-jax") == "0.0.2"
+PADS = installed_version("sglang-jax") == "0.0.2"
 """It loads short heads into longer leaves than its models describe: ours cannot foresee them."""
 
 
 async def test_leaves_that_are_turned_on_the_device_answer_and_nothing_recompiles(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = await engine.stage(folders.checkpoint(9))
+    expected = await engine.weights.stage(folders.checkpoint(9))
     await real.ask(engine)
     compiled = engine.recompiles
     monkeypatch.setattr(own, "SMALL", 0)  # each leaf by itself, as large ones are
     monkeypatch.setattr(own, "pays_on_device", can_turn)
-    staged = await engine.stage(folders.checkpoint(9))
+    staged = await engine.weights.stage(folders.checkpoint(9))
     assert staged.fingerprint == expected.fingerprint
     assert staged.leaves == expected.leaves
-    for place in engine.layout.places:
+    for place in engine.weights.layout.places:
         assert same_bits(staged.weights.leaves[place], expected.weights.leaves[place])
-    await engine.release(expected)
-    first = await engine.exchange(staged)
+    await engine.weights.release(expected)
+    first = await engine.switch.exchange(staged)
     assert (await real.ask(engine))["text"] == "served by step 9"
     assert engine.recompiles == compiled
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 ODD = {
@@ -139,16 +139,16 @@ async def test_heads_are_made_as_upstreams_loader_makes_them(
     folder = with_heads(write_tiny(tmp_path / "model", arch=arch), **sizes)
     trust = tmp_path / "own_loader"
     async with real.engine_of(folder, tmp_path / "spool", tp=tp, trust=trust) as engine:
-        assert engine.loaders.comparison.is_tried
-        assert engine.loaders.why_upstream is None
+        assert engine.weights.loaders.comparison.is_tried
+        assert engine.weights.loaders.why_upstream is None
         checkpoint = real.checked(folder)
-        assert engine.expected_tensors() == checkpoint.tensors
+        assert engine.weights.expected_tensors() == checkpoint.tensors
         filling = FirstLoad(checkpoint, str(read_mark(trust)), within=60)
         bare = without_weights(folder, tmp_path / "bare")
         with pytest.raises(NotByOurs) if "head_dim" in sizes and PADS else nullcontext():
             async with real.engine_of(bare, tmp_path, tp=tp, filling=filling) as fresh:
-                assert fresh.structure() == engine.structure()
-                assert fresh.live.leaves == engine.live.leaves
+                assert fresh.weights.structure() == engine.weights.structure()
+                assert fresh.weights.live.leaves == engine.weights.live.leaves
 
 
 def with_heads(folder: Path, **sizes: int) -> Path:
@@ -224,18 +224,20 @@ async def test_experts_that_a_part_leaves_out_stay_what_they_are(tmp_path: Path)
 
 
 async def test_on_the_host_a_part_makes_a_whole_set(engine: Engine, folders: real.Folders) -> None:
-    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(8))))
+    await engine.weights.release(
+        await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(8)))
+    )
     folder = changed(folders.folder(8), "model.norm.weight")
     whole = real.checked(folder)
     part = real.part_of(whole, "model.norm.weight")
-    place, live = Destination(is_host=True), engine.live.weights
-    load = engine.loaders.load
+    place, live = Destination(is_host=True), engine.weights.live.weights
+    load = engine.weights.loaders.load
     made, how = load(part, live, place, threading.Event(), lambda total: None)
-    assert (how.leaves_staged, how.leaves_shared) == (1, len(engine.layout.places) - 1)
-    assert sorted(made.host) == list(engine.layout.places)
+    assert (how.leaves_staged, how.leaves_shared) == (1, len(engine.weights.layout.places) - 1)
+    assert sorted(made.host) == list(engine.weights.layout.places)
     expected, _ = load(whole, live, place, threading.Event(), lambda total: None)
     assert made.measured == expected.measured
-    assert all(same_bits(made.host[at], expected.host[at]) for at in engine.layout.places)
+    assert all(same_bits(made.host[at], expected.host[at]) for at in engine.weights.layout.places)
     assert not any(np.may_share_memory(made.host[at], live.leaves[at]) for at in made.host)
 
 
@@ -269,12 +271,12 @@ async def test_what_is_live_does_not_change_with_its_file(
     engine: Engine, folders: real.Folders
 ) -> None:
     checkpoint = folders.checkpoint(3)
-    staged = await engine.stage(checkpoint)
+    staged = await engine.weights.stage(checkpoint)
     file = checkpoint.path / WEIGHTS
     with file.open("r+b") as overwritten:
         overwritten.write(b"\0" * file.stat().st_size)
-    assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
-    await engine.release(staged)
+    assert engine.weights.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    await engine.weights.release(staged)
 
 
 # --- what changed meanwhile -------------------------------------------------------------------
@@ -287,7 +289,7 @@ async def test_bytes_that_were_not_checked_are_refused(
     changed(checkpoint.path, "model.layers.1.mlp.up_proj.weight")
     before = await real.device_bytes()
     with pytest.raises(CheckpointChanged, match=r"up_proj\.weight are different now") as refused:
-        await engine.stage(checkpoint)
+        await engine.weights.stage(checkpoint)
     assert refused.value.code == "changed"
     del refused
     assert await real.device_bytes() == before
@@ -304,9 +306,9 @@ async def test_a_file_that_is_only_touched_while_it_is_read_is_what_was_checked(
         return placed(arrays, lives)
 
     monkeypatch.setattr(own, "_place", touching)
-    staged = await engine.stage(checkpoint)
+    staged = await engine.weights.stage(checkpoint)
     assert staged.revision == checkpoint.revision
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 # --- what is shared ---------------------------------------------------------------------------
@@ -316,13 +318,13 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     engine: Engine, folders: real.Folders
 ) -> None:
     base = changed(folders.folder(6))
-    live = await engine.stage(real.checked(base))
-    first = await engine.exchange(live)
+    live = await engine.weights.stage(real.checked(base))
+    first = await engine.switch.exchange(live)
     changed(base, "model.norm.weight", "model.layers.0.mlp.up_proj.weight")
     before = await real.device_bytes()
-    staged = await engine.stage(real.checked(base))
+    staged = await engine.weights.stage(real.checked(base))
     how = staged.loading
-    count = len(engine.layout.places)
+    count = len(engine.weights.layout.places)
     assert (how.leaves_staged, how.leaves_shared, how.leaves_changed) == (2, count - 2, 2)
     assert how.largest_change == pytest.approx(0.5, rel=0.02)
     sizes = {name: held.end - held.begin for name, held in real.checked(base).held.items()}
@@ -330,10 +332,10 @@ async def test_leaves_whose_tensors_did_not_change_are_the_live_ones(
     assert how.bytes_read == sizes["model.norm.weight"] + matrix
     assert await real.device_bytes() - before == matrix
     assert staged.fingerprint != live.fingerprint
-    old = await engine.exchange(staged)
-    await engine.release(old)
-    assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
-    await engine.release(await engine.exchange(first))
+    old = await engine.switch.exchange(staged)
+    await engine.weights.release(old)
+    assert engine.weights.loaders.measure(staged.weights.leaves) == staged.weights.measured
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
@@ -341,13 +343,15 @@ async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
 ) -> None:
     """And each leaf is counted once, as it is held once."""
     base, names = changed(folders.folder(6)), ("model.norm.weight", "lm_head.weight")
-    older = await engine.stage(real.checked(base))
-    first = await engine.exchange(older)
-    await engine.exchange(await engine.stage(real.checked(changed(folders.folder(6), *names))))
+    older = await engine.weights.stage(real.checked(base))
+    first = await engine.switch.exchange(older)
+    await engine.switch.exchange(
+        await engine.weights.stage(real.checked(changed(folders.folder(6), *names)))
+    )
     back = real.checked(changed(folders.folder(6)))
     before = await real.device_bytes()
-    again = await engine.stage(back)
-    count = len(engine.layout.places)
+    again = await engine.weights.stage(back)
+    count = len(engine.weights.layout.places)
     how = again.loading
     assert (how.leaves_staged, how.leaves_shared, how.bytes_read) == (0, count, 0)
     assert how.leaves_changed == 2
@@ -356,25 +360,31 @@ async def test_leaves_that_an_older_set_still_holds_are_not_made_again(
     assert again.fingerprint == older.fingerprint
     assert await real.device_bytes() == before
     own = sum(back.held[name].end - back.held[name].begin for name in names)
-    whole = engine.set_bytes
-    assert engine.held_bytes([engine.live, older, again, first])[:3] == [whole, own, 0]
-    await engine.release(again)
-    assert engine.held_bytes([older]) == [whole]
-    drifted = engine.live.leaves | {engine.layout.paths[0]: 1}
-    engine._note_damage(engine.live, drifted)  # who knows which set holds what was damaged, too
+    whole = engine.weights.set_bytes
+    assert engine.weights.held_bytes([engine.weights.live, older, again, first])[:3] == [
+        whole,
+        own,
+        0,
+    ]
+    await engine.weights.release(again)
+    assert engine.weights.held_bytes([older]) == [whole]
+    drifted = engine.weights.live.leaves | {engine.weights.layout.paths[0]: 1}
+    engine.weights.note_damage(
+        engine.weights.live, drifted
+    )  # who knows which set holds what was damaged, too
     assert older.weights.sources == {}
-    await engine.release(older)
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(older)
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 async def test_what_is_missing_for_one_more_set_is_reckoned_by_what_it_shares(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = await engine.stage(real.checked(folders.folder(6)))
-    first = await engine.exchange(live)
+    live = await engine.weights.stage(real.checked(folders.folder(6)))
+    first = await engine.switch.exchange(live)
     same = real.checked(folders.folder(6))
     little = real.checked(changed(folders.folder(6), "model.norm.weight"))
-    kept, buffers = 2**30, engine._shadow_pool.buffers
+    kept, buffers = 2**30, engine._shadows.pool.buffers
     reading = max(held.end - held.begin for held in same.held.values()) + sum(
         math.prod(each.shape) * each.dtype.itemsize for each in buffers
     )
@@ -384,21 +394,21 @@ async def test_what_is_missing_for_one_more_set_is_reckoned_by_what_it_shares(
         there = kept + reading + free
         monkeypatch.setattr(headroom, "host_bytes_free", lambda there=there: there)
         for checkpoint in lacking:
-            assert "to spare" in str(await engine.lacks_room(checkpoint))
-    assert await engine.lacks_room(same) is None
-    await engine.release(await engine.exchange(first))
+            assert "to spare" in str(await engine.weights.lacks_room(checkpoint))
+    assert await engine.weights.lacks_room(same) is None
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 async def test_a_checkpoint_that_is_live_already_is_not_read_again(
     engine: Engine, folders: real.Folders
 ) -> None:
-    live = await engine.stage(folders.checkpoint(7))
-    first = await engine.exchange(live)
-    staged = await engine.stage(folders.checkpoint(7))
+    live = await engine.weights.stage(folders.checkpoint(7))
+    first = await engine.switch.exchange(live)
+    staged = await engine.weights.stage(folders.checkpoint(7))
     assert (staged.loading.bytes_read, staged.loading.leaves_staged) == (0, 0)
     assert staged.fingerprint == live.fingerprint
-    await engine.release(staged)
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(staged)
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 # --- trust ------------------------------------------------------------------------------------
@@ -410,11 +420,11 @@ async def test_a_loader_that_makes_something_else_is_switched_off_and_told(
     with monkeypatch.context() as broken:
         broken.setattr(Rule, "apply", lambda self, tensor: tensor.reshape(self.leaf_shape))
         async with real.engine_of(folders.folder(1), folders.root / "spool") as engine:
-            why = await asyncio.wait_for(engine.wait_for_distrust(), 60)
+            why = await asyncio.wait_for(engine.weights.wait_for_distrust(), 60)
             assert "ours made another" in why
-            staged = await engine.stage(folders.checkpoint(2))
+            staged = await engine.weights.stage(folders.checkpoint(2))
             assert (staged.loading.loader, staged.loading.why) == ("upstream", why)
-            await engine.release(await engine.exchange(staged))
+            await engine.weights.release(await engine.switch.exchange(staged))
             assert (await real.ask(engine))["text"] == "served by step 2"
 
 
@@ -422,8 +432,8 @@ async def test_without_files_to_compare_with_the_first_checkpoint_is_loaded_both
     folders: real.Folders,
 ) -> None:
     async with real.engine_of(folders.folder(1), folders.root / "spool", checkpoint=None) as engine:
-        first = await engine.stage(folders.checkpoint(2))
-        second = await engine.stage(folders.checkpoint(3))
+        first = await engine.weights.stage(folders.checkpoint(2))
+        second = await engine.weights.stage(folders.checkpoint(3))
         assert first.loading.loader == "upstream"
         assert "not been compared" in first.loading.why
         assert second.loading.loader == "own"
@@ -432,7 +442,7 @@ async def test_without_files_to_compare_with_the_first_checkpoint_is_loaded_both
 async def test_the_operator_may_want_upstreams_loader(folders: real.Folders) -> None:
     spool = folders.root / "spool"
     async with real.engine_of(folders.folder(1), spool, loader="upstream") as engine:
-        staged = await engine.stage(folders.checkpoint(2))
+        staged = await engine.weights.stage(folders.checkpoint(2))
         assert staged.loading.why == "[engine] loader = 'upstream'"
 
 
@@ -465,21 +475,27 @@ async def test_a_start_reads_each_byte_once_and_comes_to_what_upstreams_loader_m
         assert read == [size]
         assert filling.so_far == HowFar(size, checkpoint.bytes)
         assert (fresh.facts()["loader"], engine.facts()["loader"]) == ("own", "upstream")
-        theirs = await engine.stage(checkpoint)
-        assert (fresh.structure(), fresh.plan) == (engine.structure(), engine.plan)
-        for at in engine.layout.places:
-            assert same_bits(fresh.live.weights.leaves[at], theirs.weights.leaves[at])
-        assert fresh.live.revision == checkpoint.revision
-        assert (fresh.live.fingerprint, fresh.live.leaves) == (theirs.fingerprint, theirs.leaves)
-        assert fresh.live.weights.measured == theirs.weights.measured
+        theirs = await engine.weights.stage(checkpoint)
+        assert (fresh.weights.structure(), fresh.weights.plan) == (
+            engine.weights.structure(),
+            engine.weights.plan,
+        )
+        for at in engine.weights.layout.places:
+            assert same_bits(fresh.weights.live.weights.leaves[at], theirs.weights.leaves[at])
+        assert fresh.weights.live.revision == checkpoint.revision
+        assert (fresh.weights.live.fingerprint, fresh.weights.live.leaves) == (
+            theirs.fingerprint,
+            theirs.leaves,
+        )
+        assert fresh.weights.live.weights.measured == theirs.weights.measured
         assert (await real.ask(fresh))["text"] == "served by step 1"
-        again = await fresh.stage(checkpoint)
+        again = await fresh.weights.stage(checkpoint)
         assert again.loading.bytes_read == 0  # it is known of which tensors they were made
-        new = await fresh.stage(folders.checkpoint(2))
+        new = await fresh.weights.stage(folders.checkpoint(2))
         assert (again.loading.loader, new.loading.loader) == ("own", "own")
-        await fresh.release(await fresh.exchange(new))
+        await fresh.weights.release(await fresh.switch.exchange(new))
         assert (await real.ask(fresh))["text"] == "served by step 2"
-        await engine.release(theirs)
+        await engine.weights.release(theirs)
 
 
 async def test_a_start_refuses_bytes_that_were_not_checked(
@@ -541,22 +557,29 @@ async def test_only_what_was_compared_is_filled_in(folders: real.Folders, tmp_pa
 async def test_a_mark_is_that_of_the_versions_our_code_the_leaves_and_how_tensors_are_stored(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout, leaves, checkpoint = engine.layout, engine.live.weights.leaves, folders.checkpoint(1)
+    layout, leaves, checkpoint = (
+        engine.weights.layout,
+        engine.weights.live.weights.leaves,
+        folders.checkpoint(1),
+    )
     mark = partial(trust.mark_of, layout)
     same = read_mark(folders.root / "own_loader")
-    assert mark(leaves, engine.plan, checkpoint) == same
+    assert mark(leaves, engine.weights.plan, checkpoint) == same
     wide = {name: replace(spec, dtype="F32") for name, spec in checkpoint.tensors.items()}
-    others = [mark(leaves, engine.plan, replace(checkpoint, tensors=wide))]
-    path, (part,) = next(iter(engine.plan.parts.items()))
-    turned = {**engine.plan.parts, path: (replace(part, rule=Rule(part.rule.shape, axes=(0, 1))),)}
-    others.append(mark(leaves, replace(engine.plan, parts=turned), checkpoint))
+    others = [mark(leaves, engine.weights.plan, replace(checkpoint, tensors=wide))]
+    path, (part,) = next(iter(engine.weights.plan.parts.items()))
+    turned = {
+        **engine.weights.plan.parts,
+        path: (replace(part, rule=Rule(part.rule.shape, axes=(0, 1))),),
+    }
+    others.append(mark(leaves, replace(engine.weights.plan, parts=turned), checkpoint))
     elsewhere = list(leaves)
     elsewhere[layout.places[0]] = jax.device_put(leaves[layout.places[0]], jax.devices()[1])
-    others.append(mark(elsewhere, engine.plan, checkpoint))
-    for name in ("installed", "_our_code"):
+    others.append(mark(elsewhere, engine.weights.plan, checkpoint))
+    for name in ("installed_version", "_our_code"):
         with monkeypatch.context() as another:
             another.setattr(trust, name, lambda *asked: "another")
-            others.append(mark(leaves, engine.plan, checkpoint))
+            others.append(mark(leaves, engine.weights.plan, checkpoint))
     assert len({same, *others}) == 6
 
 
@@ -566,9 +589,9 @@ async def test_a_mark_is_that_of_the_versions_our_code_the_leaves_and_how_tensor
 async def test_several_threads_make_the_same(folders: real.Folders) -> None:
     quiet = Quiet(threads=3)
     async with real.engine_of(folders.folder(1), folders.root / "spool", quiet=quiet) as engine:
-        staged = await engine.stage(folders.checkpoint(2))
-        assert engine.loaders.measure(staged.weights.leaves) == staged.weights.measured
-        await engine.release(await engine.exchange(staged))
+        staged = await engine.weights.stage(folders.checkpoint(2))
+        assert engine.weights.loaders.measure(staged.weights.leaves) == staged.weights.measured
+        await engine.weights.release(await engine.switch.exchange(staged))
         assert (await real.ask(engine))["text"] == "served by step 2"
 
 
@@ -584,18 +607,18 @@ def unread(folder: Path) -> Checkpoint:
 async def test_one_reading_makes_what_a_second_one_makes(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = await engine.stage(folders.checkpoint(12))
+    expected = await engine.weights.stage(folders.checkpoint(12))
     folder = folders.root / "step_12"
     monkeypatch.setattr(own, "SMALL", 0)
     for turn in (on_device.pays_on_device, can_turn):
         monkeypatch.setattr(own, "pays_on_device", turn)
-        staged = await engine.stage(unread(folder))
+        staged = await engine.weights.stage(unread(folder))
         assert staged.revision.id == content_id(survey(folder))
         assert (staged.fingerprint, staged.leaves) == (expected.fingerprint, expected.leaves)
         assert staged.weights.sources == expected.weights.sources
         assert staged.loading.bytes_read == (folder / WEIGHTS).stat().st_size - head_of(folder)
-        await engine.release(staged)
-    await engine.release(expected)
+        await engine.weights.release(staged)
+    await engine.weights.release(expected)
 
 
 def head_of(folder: Path) -> int:
@@ -605,23 +628,27 @@ def head_of(folder: Path) -> int:
 async def test_leaves_that_are_there_are_shared_in_one_reading(
     engine: Engine, folders: real.Folders
 ) -> None:
-    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(13))))
+    await engine.weights.release(
+        await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(13)))
+    )
     folder = changed(folders.folder(13), "model.norm.weight")
-    staged = await engine.stage(unread(folder))
-    live = engine.live.weights.leaves
-    leaves = len(engine.layout.places)
+    staged = await engine.weights.stage(unread(folder))
+    live = engine.weights.live.weights.leaves
+    leaves = len(engine.weights.layout.places)
     assert (staged.loading.leaves_staged, staged.loading.leaves_shared) == (1, leaves - 1)
     assert sum(a is not b for a, b in zip(staged.weights.leaves, live, strict=True)) == 1
-    again = await engine.stage(real.checked(folder))
+    again = await engine.weights.stage(real.checked(folder))
     assert again.fingerprint == staged.fingerprint
     for each in (staged, again):
-        await engine.release(each)
+        await engine.weights.release(each)
 
 
 async def test_what_finds_no_room_as_a_whole_is_read_first_and_shares_what_it_can(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await engine.release(await engine.exchange(await engine.stage(folders.checkpoint(14))))
+    await engine.weights.release(
+        await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(14)))
+    )
     folder = changed(folders.folder(14), "model.norm.weight")
     really, asked = headroom.check_headroom, list[int]()
 
@@ -635,24 +662,24 @@ async def test_what_finds_no_room_as_a_whole_is_read_first_and_shares_what_it_ca
     for module in (extra_reads, loaders):
         monkeypatch.setattr(module, "check_headroom", of_a_few)
     checkpoint = unread(folder)
-    staged = await engine.stage(checkpoint)
+    staged = await engine.weights.stage(checkpoint)
     assert (staged.loading.leaves_staged, asked[-1] <= 3) == (1, True)
     assert staged.revision.id == content_id(survey(folder)) == checkpoint.as_read.revision.id
-    await engine.release(staged)
+    await engine.weights.release(staged)
     lacks = ["room for three leaves"]
     monkeypatch.setattr(extra_reads, "why_no_further", lambda new, host: lacks[len(new) <= 3 :][:1])
-    assert not await engine.lacks_room(unread(folder))
+    assert not await engine.weights.lacks_room(unread(folder))
 
 
 async def test_upstreams_loader_takes_only_what_was_read_first(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = await engine.stage(folders.checkpoint(15))
+    expected = await engine.weights.stage(folders.checkpoint(15))
     monkeypatch.setattr(loaders.Loaders, "why_upstream", "the test wants it")
-    staged = await engine.stage(unread(folders.root / "step_15"))
+    staged = await engine.weights.stage(unread(folders.root / "step_15"))
     assert (staged.loading.loader, staged.fingerprint) == ("upstream", expected.fingerprint)
     for each in (expected, staged):
-        await engine.release(each)
+        await engine.weights.release(each)
 
 
 @pytest.mark.parametrize("damage", ["nan", "inf", "zeros"])
@@ -661,7 +688,7 @@ async def test_the_first_reading_finds_what_any_reading_finds(
 ) -> None:
     folder = folders.folder(16, damage)
     with pytest.raises(CheckpointRejected) as found:
-        await engine.stage(unread(folder))
+        await engine.weights.stage(unread(folder))
     with pytest.raises(CheckpointRejected) as expected:
         check_checkpoint(None, folder, served=None, policy=Policy())
     assert found.value.reason == expected.value.reason
@@ -675,7 +702,7 @@ async def test_what_is_touched_before_its_first_reading_is_over_is_put_off(
     checkpoint = unread(folder)
     touch(folder / WEIGHTS)
     with pytest.raises(CheckpointChanged, match=f"{WEIGHTS}: it was (touched|replaced)"):
-        await engine.stage(checkpoint)
+        await engine.weights.stage(checkpoint)
 
 
 async def test_of_slow_storage_more_is_read_at_a_time(

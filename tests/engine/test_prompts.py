@@ -401,7 +401,7 @@ def noted_of(tokenizer: Any, question: Question, tokens: int) -> int:
     step = tuple(np.zeros((1, *shape)) for shape in ((), (), (4,), (4,)))
     batch.along.noted[item.name] = [(step, 0)] * tokens
     ended = {"finish_reason": {"type": "length"}}
-    (found,) = batch.answered([{"text": "", "output_ids": [7] * tokens, "meta_info": ended}])
+    (found,) = batch.read_answers([{"text": "", "output_ids": [7] * tokens, "meta_info": ended}])
     assert len(found.tokens) == tokens
     return len(found.expected)
 

@@ -88,12 +88,12 @@ def fail_to_start() -> None:
 
 
 async def noise(engine: Engine, stowed: Staged) -> Staged:
-    made: Staged = await engine.perturb(Revision("noise"), NOISE)
+    made: Staged = await engine.weights.perturb(Revision("noise"), NOISE)
     return made
 
 
 async def way_back(engine: Engine, stowed: Staged) -> Staged:
-    back: Staged = await engine.unstow(stowed)
+    back: Staged = await engine.weights.unstow(stowed)
     return back
 
 
@@ -111,9 +111,9 @@ async def test_neither_noise_nor_a_way_back_makes_a_third_set_beside_one_left_be
 
     async with real.engine_of(folders.folder(1), tmp_path / "spool") as engine:
         one_set = await real.device_bytes()
-        stowed = await engine.stow(await engine.stage(folders.checkpoint(2)))
+        stowed = await engine.weights.stow(await engine.weights.stage(folders.checkpoint(2)))
         monkeypatch.setattr(staged_set, "check_signatures", hang_with_the_set_made)
-        await left_behind(engine.stage(folders.checkpoint(3)), hanging.is_there)
+        await left_behind(engine.weights.stage(folders.checkpoint(3)), hanging.is_there)
         two_sets = await real.device_bytes()
         for another in (noise, way_back):
             with pytest.raises(TryAgain, match="still hangs") as refused:
@@ -123,6 +123,6 @@ async def test_neither_noise_nor_a_way_back_makes_a_third_set_beside_one_left_be
         monkeypatch.setattr(threads, "LEFT_BEHIND_SECONDS", 30)
         hanging.go.set()
         for another in (noise, way_back):
-            await engine.release(await another(engine, stowed))
+            await engine.weights.release(await another(engine, stowed))
         del refused
         assert await real.device_bytes() == one_set

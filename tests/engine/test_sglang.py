@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 from hotreload.behaviour import LEAD, NOTED, Led, Question, Text
 from hotreload.checkpoint.known_names import matches
 from hotreload.core.progress import AttemptProgress
-from hotreload.engine import switching, versions
+from hotreload.engine import versions, weight_switch
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.upstream.thread import between
 from hotreload.engine.weights.weights import Weights
@@ -77,7 +77,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._between.run(lambda: None)
+    await engine.switch.between.run(lambda: None)
 
 
 # Answers
@@ -85,7 +85,7 @@ async def idle(engine: Engine) -> None:
 
 async def test_an_answer_is_upstreams_with_the_clients_own_id(engine: Engine) -> None:
     request = {"text": "hi", "rid": "mine", "sampling_params": real.GREEDY}
-    (answer,) = [answer async for answer in engine.generate(request)]
+    (answer,) = [answer async for answer in engine.answers.generate(request)]
     assert answer["text"] == "served by step 1"
     assert answer["meta_info"]["id"] == "mine"
     assert answer["meta_info"]["finish_reason"]["type"] == "stop"
@@ -95,7 +95,7 @@ async def test_a_stream_comes_piece_by_piece_and_ends_like_the_whole(engine: Eng
     # So long that a loop on a busy machine does not find all of it there at once.
     sampling = {**real.ENDLESS, "max_new_tokens": 60}
     request = {"text": "hi", "sampling_params": sampling, "stream": True}
-    pieces = [answer async for answer in engine.generate(request)]
+    pieces = [answer async for answer in engine.answers.generate(request)]
     texts = [piece["text"] for piece in pieces]
     assert len(texts) > 2
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
@@ -105,14 +105,14 @@ async def test_a_stream_comes_piece_by_piece_and_ends_like_the_whole(engine: Eng
 async def test_a_batch_answers_every_prompt_in_its_place(engine: Engine) -> None:
     each = [{**real.GREEDY, "max_new_tokens": n} for n in (1, 2, 3)]
     request = {"text": ["a", "b", "c"], "sampling_params": each}
-    (answers,) = [answer async for answer in engine.generate(request)]
+    (answers,) = [answer async for answer in engine.answers.generate(request)]
     assert [len(answer["output_ids"]) for answer in answers] == [1, 2, 3]
 
 
 async def test_a_streamed_batch_names_each_pieces_prompt(engine: Engine) -> None:
     each = [{**real.GREEDY, "max_new_tokens": n} for n in (1, 3)]
     request = {"input_ids": [[104], [105]], "sampling_params": each, "stream": True}
-    pieces = [piece async for piece in engine.generate(request)]
+    pieces = [piece async for piece in engine.answers.generate(request)]
     last = {piece["index"]: len(piece["output_ids"]) for piece in pieces}
     assert last == {0: 1, 1: 3}
 
@@ -123,9 +123,9 @@ async def test_an_answer_lists_every_token_that_it_counts(engine: Engine, stream
     ends = {"text": "hi", "sampling_params": real.GREEDY}
     goes_on = {"text": "hi", "sampling_params": {**real.ENDLESS, "max_new_tokens": 24}}
     for request in (ends, goes_on):
-        logprobs = {"return_logprob": True} if engine.capabilities.logprobs else {}
+        logprobs = {"return_logprob": True} if engine.answers.capabilities.logprobs else {}
         asked = {**request, **logprobs, "stream": stream}
-        answers = [answer async for answer in engine.generate(asked)]
+        answers = [answer async for answer in engine.answers.generate(asked)]
         told = answers[-1]["meta_info"]
         for answer in answers:
             assert len(answer["output_ids"]) == answer["meta_info"]["completion_tokens"]
@@ -140,14 +140,14 @@ async def test_an_answer_shows_special_tokens_as_its_own_request_says(engine: En
     shown = (True, False, True, False)
     each = [{**real.ENDLESS, "max_new_tokens": 24, "skip_special_tokens": not one} for one in shown]
     request = {"text": ["a", "b", "c", "d"], "sampling_params": each, "stream": True}
-    last = {piece["index"]: piece["text"] async for piece in engine.generate(request)}
+    last = {piece["index"]: piece["text"] async for piece in engine.answers.generate(request)}
     assert ["<|end|>" in last[index] for index in range(4)] == list(shown)
 
 
 async def test_two_clients_may_choose_the_same_id(engine: Engine) -> None:
     async def one() -> tuple[str, list[int]]:
         request = {"text": "hi", "rid": "same", "sampling_params": real.GREEDY}
-        return real.said([answer async for answer in engine.generate(request)][-1])
+        return real.said([answer async for answer in engine.answers.generate(request)][-1])
 
     first, second = await asyncio.gather(one(), one())
     assert first == second
@@ -170,8 +170,8 @@ async def test_a_refused_request_leaves_nothing_in_the_engine(
     engine: Engine, request_body: dict[str, Any]
 ) -> None:
     with pytest.raises(BadRequest):
-        [answer async for answer in engine.generate(request_body)]
-    assert engine.under_way == 0
+        [answer async for answer in engine.answers.generate(request_body)]
+    assert engine.answers.under_way == 0
     await idle(engine)
     assert (await real.ask(engine))["text"] == "served by step 1"
 
@@ -179,10 +179,10 @@ async def test_a_refused_request_leaves_nothing_in_the_engine(
 async def test_what_this_version_cannot_do_is_refused_by_name(
     engine: Engine, folders: real.Folders
 ) -> None:
-    if engine.capabilities.logprobs:
+    if engine.answers.capabilities.logprobs:
         pytest.skip("this version has log-probabilities")
     with pytest.raises(BadRequest, match="return_logprob"):
-        [a async for a in engine.generate({"text": "x", "return_logprob": True})]
+        [a async for a in engine.answers.generate({"text": "x", "return_logprob": True})]
     probes = [Probe("x", 16, min_mean_logprob=-1)]
     with pytest.raises(ConfigError, match="no log-probabilities"):
         async with real.engine_of(folders.folder(1), folders.root / "never", probes=probes):
@@ -197,28 +197,28 @@ async def test_a_reader_who_leaves_takes_the_request_out_of_the_engine(
     request = {"text": text, "sampling_params": real.ENDLESS, "stream": stream}
 
     async def read() -> None:
-        async with aclosing(engine.generate(request)) as answers:
+        async with aclosing(engine.answers.generate(request)) as answers:
             async for _ in answers:
                 if stream:
                     return
 
     reader = asyncio.create_task(read())
     if not stream:
-        await turn_until(lambda: engine.under_way > 0)
+        await turn_until(lambda: engine.answers.under_way > 0)
         reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-    assert engine.under_way == 0
+    assert engine.answers.under_way == 0
     await idle(engine)
 
 
 async def test_abort_ends_every_generation_with_what_it_has(engine: Engine) -> None:
     asks = [asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS)) for _ in range(12)]
     # More than run at once: some wait in the queue.
-    await turn_until(lambda: engine.under_way == len(asks))
-    await engine.abort()
+    await turn_until(lambda: engine.answers.under_way == len(asks))
+    await engine.answers.abort()
     answers = await asyncio.gather(*asks)
     assert {a["meta_info"]["finish_reason"]["type"] for a in answers} == {"abort"}
-    assert engine.under_way == 0
+    assert engine.answers.under_way == 0
 
 
 # Swaps
@@ -234,33 +234,33 @@ async def test_once_it_is_warm_a_first_batch_of_any_size_compiles_nothing(engine
         sampling = {"temperature": 0.7, "max_new_tokens": 6}
         prompts = [f"{'why ' * 18 * count}{number}" for number in range(count)]
         request = {"text": prompts, "sampling_params": sampling}
-        assert len([answer async for answer in engine.generate(request)]) == 1
+        assert len([answer async for answer in engine.answers.generate(request)]) == 1
     assert engine.recompiles == known
 
 
 async def test_a_swap_recompiles_nothing(engine: Engine, folders: real.Folders) -> None:
-    staged = await engine.stage(folders.checkpoint(2))
+    staged = await engine.weights.stage(folders.checkpoint(2))
     await real.ask(engine)
     before = engine.recompiles
     for _ in range(3):
-        staged = await engine.exchange(staged)
+        staged = await engine.switch.exchange(staged)
         await real.ask(engine)
-        await engine.scrub()
+        await engine.switch.scrub()
         await real.ask(engine)
     assert engine.recompiles == before
-    await engine.release(await engine.exchange(staged))
+    await engine.weights.release(await engine.switch.exchange(staged))
 
 
 async def test_a_swap_binds_and_nothing_more_on_the_scheduler_thread(
     engine: Engine, folders: real.Folders
 ) -> None:
-    staged = await engine.stage(folders.checkpoint(2))
+    staged = await engine.weights.stage(folders.checkpoint(2))
     times = []
     for _ in range(10):
-        staged = await engine.exchange(staged)
-        times.append(engine.last_exchange_seconds)
+        staged = await engine.switch.exchange(staged)
+        times.append(engine.switch.last_exchange_seconds)
     assert min(times) < 0.001
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 class Unread(list[Any]):
@@ -292,21 +292,27 @@ def steps_of(job: Callable[[], Any]) -> int:
 
 
 async def test_a_flip_and_a_swap_are_no_more_work_for_more_leaves(engine: Engine) -> None:
-    thread, measured, live = engine._scheduler, engine.live.weights.measured, engine.live.weights
+    thread, measured, live = (
+        engine._scheduler,
+        engine.weights.live.weights.measured,
+        engine.weights.live.weights,
+    )
 
     def made_of(leaves: int) -> tuple[int, int]:
         """Flip to weights of so many leaves, and swap to them; nobody is answered by them."""
         weights = Weights(Unread([object()] * leaves), measured)
-        ready = thread.lanes.prepare(weights.leaves, engine._lane(None))
-        flip = steps_of(partial(engine._flip, weights, ready))
+        ready = thread.lanes.prepare(weights.leaves, engine.switch.lane_of(None))
+        flip = steps_of(partial(engine.switch._flip_on_scheduler, weights, ready))
         lane = thread.lanes._lane(weights.lane)
         thread.lanes._rotation.lanes.remove(lane)
-        swap = steps_of(partial(engine._swap, weights))
+        swap = steps_of(partial(engine.switch._swap_on_scheduler, weights))
         thread.bind(live.leaves)
         return flip, swap
 
     counts = (30, 30, 3000)  # the first time some import is looked up
-    _, few, many = [await engine._between.at_a_turn(partial(made_of, count)) for count in counts]
+    _, few, many = [
+        await engine.switch.between.at_a_turn(partial(made_of, count)) for count in counts
+    ]
     assert few == many
     assert min(few) > 100
 
@@ -317,52 +323,52 @@ async def test_a_cached_prompt_answers_with_the_new_weights(
     await real.ask(engine, "cached prompt")
     again = await real.ask(engine, "cached prompt")
     assert again["meta_info"]["cached_tokens"] > 0
-    old = await engine.exchange(await engine.stage(folders.checkpoint(2)))
+    old = await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(2)))
     answer = await real.ask(engine, "cached prompt")
     assert (answer["text"], answer["meta_info"]["cached_tokens"]) == ("served by step 2", 0)
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_without_forgetting_the_caches_a_swap_would_mix_two_generations(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await real.ask(engine, "cached prompt")
-    staged = await engine.stage(folders.checkpoint(2))
+    staged = await engine.weights.stage(folders.checkpoint(2))
     with monkeypatch.context() as broken:
-        broken.setattr(switching, "forget_caches", lambda scheduler: None)
-        old = await engine.exchange(staged)
+        broken.setattr(weight_switch, "forget_caches", lambda scheduler: None)
+        old = await engine.switch.exchange(staged)
     assert (await real.ask(engine, "cached prompt"))["text"] == "served by step 1"
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_a_swap_while_something_runs_changes_nothing(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(between, "JOB_SECONDS", 0.05)
-    staged, live = await engine.stage(folders.checkpoint(2)), engine.live
+    staged, live = await engine.weights.stage(folders.checkpoint(2)), engine.weights.live
     running = asyncio.create_task(real.ask(engine, "hi", **real.ENDLESS))
-    await turn_until(lambda: engine.under_way > 0)
+    await turn_until(lambda: engine.answers.under_way > 0)
     with pytest.raises(DrainTimedOut, match="1 prompts are under way"):
-        await engine.exchange(staged)
+        await engine.switch.exchange(staged)
     answer = await running
-    assert engine.live is live
+    assert engine.weights.live is live
     assert answer["text"].startswith("served by step 1")
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 async def test_nan_in_the_kv_pool_is_gone_after_a_scrub(
     engine: Engine, folders: real.Folders
 ) -> None:
     before = real.said(await real.ask(engine))
-    old = await engine.exchange(await engine.stage(folders.checkpoint(9, "nan")))
+    old = await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(9, "nan")))
     with pytest.raises(ProbeFailed, match="NaN or infinities"):
-        await engine.probe()
-    bad = await engine.exchange(old)
+        await engine.unseen.probe()
+    bad = await engine.switch.exchange(old)
     assert await pool_has_nan(engine), "the old weights alone are no rollback"
-    await engine.scrub()
+    await engine.switch.scrub()
     assert not await pool_has_nan(engine)
     assert real.said(await real.ask(engine)) == before
-    await engine.release(bad)
+    await engine.weights.release(bad)
 
 
 async def pool_has_nan(engine: Engine) -> bool:
@@ -376,7 +382,7 @@ async def pool_has_nan(engine: Engine) -> bool:
         found.append(bool(jnp.isnan(buffer).any()))
         return buffer
 
-    await engine._between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
+    await engine.switch.between.run(lambda: rewrite_pools(engine._parts.model_runner, look))
     assert found
     return any(found)
 
@@ -386,20 +392,20 @@ async def test_the_built_in_probe_tells_nonsense(
     engine: Engine, folders: real.Folders, damage: str
 ) -> None:
     before = real.said(await real.ask(engine))
-    old = await engine.exchange(await engine.stage(folders.checkpoint(8, damage)))
+    old = await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(8, damage)))
     with pytest.raises(ProbeFailed):
-        await engine.probe()
-    await engine.release(await engine.exchange(old))
-    await engine.scrub()
+        await engine.unseen.probe()
+    await engine.weights.release(await engine.switch.exchange(old))
+    await engine.switch.scrub()
     assert real.said(await real.ask(engine)) == before
 
 
 async def test_checksums_are_of_what_is_live_now(engine: Engine, folders: real.Folders) -> None:
-    staged = await engine.stage(folders.checkpoint(2))
-    assert await engine.checksums() == engine.live.leaves
-    old = await engine.exchange(staged)
-    assert await engine.checksums() == staged.leaves != old.leaves
-    await engine.release(await engine.exchange(old))
+    staged = await engine.weights.stage(folders.checkpoint(2))
+    assert await engine.weights.checksums() == engine.weights.live.leaves
+    old = await engine.switch.exchange(staged)
+    assert await engine.weights.checksums() == staged.leaves != old.leaves
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 # Staging
@@ -408,8 +414,8 @@ async def test_checksums_are_of_what_is_live_now(engine: Engine, folders: real.F
 async def test_the_plan_names_every_tensor_of_a_checkpoint(
     engine: Engine, folders: real.Folders
 ) -> None:
-    assert engine.expected_tensors() == folders.checkpoint(1).tensors
-    assert matches("model.layers.0.self_attn.rotary_emb.inv_freq", engine.ignorable)
+    assert engine.weights.expected_tensors() == folders.checkpoint(1).tensors
+    assert matches("model.layers.0.self_attn.rotary_emb.inv_freq", engine.weights.plan.ignorable)
 
 
 def truncate(folder: Path) -> None:
@@ -433,7 +439,7 @@ async def test_what_is_loaded_is_what_was_checked(
     checkpoint, before = folders.checkpoint(5), await real.device_bytes()
     change(checkpoint.path)
     with pytest.raises(CheckpointChanged, match=r"model\.safetensors") as refused:
-        await engine.stage(checkpoint)
+        await engine.weights.stage(checkpoint)
     assert refused.value.code == "changed"
     del refused
     await assert_nothing_is_left(folders, before)
@@ -456,7 +462,7 @@ async def test_a_checkpoint_that_does_not_fit_is_refused_by_name(
 ) -> None:
     before = await real.device_bytes()
     with pytest.raises(CheckpointRejected, match=named) as refused:
-        await engine.stage(folders.checkpoint(6, damage))
+        await engine.weights.stage(folders.checkpoint(6, damage))
     assert refused.value.code == code
     del refused
     await assert_nothing_is_left(folders, before)
@@ -468,7 +474,7 @@ async def test_a_tensor_the_checks_overlooked_is_found_after_loading(
     checkpoint, whole = folders.checkpoint(6, "missing-tensor"), folders.checkpoint(6)
     believed = replace(checkpoint, tensors=whole.tensors)
     with pytest.raises(CheckpointRejected, match=r"layers\.0\.mlp\.up_proj\.weight") as refused:
-        await engine.stage(believed)
+        await engine.weights.stage(believed)
     assert refused.value.code == "missing"
 
 
@@ -476,7 +482,7 @@ async def test_stray_files_are_not_read(engine: Engine, folders: real.Folders) -
     checkpoint = folders.checkpoint(2)
     (checkpoint.path / "half-written.safetensors").write_bytes(b"\xff" * 100)
     try:
-        await engine.release(await engine.stage(checkpoint))
+        await engine.weights.release(await engine.weights.stage(checkpoint))
     finally:
         (checkpoint.path / "half-written.safetensors").unlink()
 
@@ -484,16 +490,16 @@ async def test_stray_files_are_not_read(engine: Engine, folders: real.Folders) -
 async def test_weights_own_their_memory_once_they_are_staged_or_live(
     engine: Engine, folders: real.Folders
 ) -> None:
-    staged = await engine.stage(folders.checkpoint(7))
+    staged = await engine.weights.stage(folders.checkpoint(7))
     for number in (1, 7):
         file = folders.root / f"step_{number}" / "model.safetensors"
         with file.open("r+b") as out:
             out.write(b"\x7f" * file.stat().st_size)  # in place: mappings of it see this
     try:
-        assert await engine.checksums() == engine.live.leaves
-        old = await engine.exchange(staged)
-        assert await engine.checksums() == staged.leaves
-        await engine.release(await engine.exchange(old))
+        assert await engine.weights.checksums() == engine.weights.live.leaves
+        old = await engine.switch.exchange(staged)
+        assert await engine.weights.checksums() == staged.leaves
+        await engine.weights.release(await engine.switch.exchange(old))
     finally:
         folders.folder(1)
 
@@ -504,12 +510,12 @@ async def test_a_stage_cancelled_at_any_time_leaves_nothing(
 ) -> None:
     await idle(engine)
     checkpoint, before = folders.checkpoint(2), await real.device_bytes()
-    staging = asyncio.create_task(engine.stage(checkpoint))
+    staging = asyncio.create_task(engine.weights.stage(checkpoint))
     for _ in range(turns):
         await asyncio.sleep(0.002)  # no event marks the middle of upstream's loading
     staging.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await engine.release(await staging)
+        await engine.weights.release(await staging)
     del staging
     await assert_nothing_is_left(folders, before)
 
@@ -521,7 +527,7 @@ async def test_too_little_memory_is_said_in_figures_before_anything_is_read(
         "hotreload.engine.weights.memory.headroom.host_bytes_free", lambda: 1_000_000
     )
     with pytest.raises(NotEnoughMemory, match=r"host memory has 0\.00 GB free.*0\.01 GB"):
-        await engine.stage(folders.checkpoint(2))
+        await engine.weights.stage(folders.checkpoint(2))
 
 
 # The process around it
@@ -584,7 +590,7 @@ async def test_a_setting_the_engine_cannot_have_is_named(
             pass
 
 
-@pytest.mark.skipif(versions.installed("sglang-jax") == "0.0.2", reason="it has no buckets")
+@pytest.mark.skipif(versions.installed_version("sglang-jax") == "0.0.2", reason="it has no buckets")
 async def test_more_at_once_than_its_largest_batch_holds_is_named(folders: real.Folders) -> None:
     """The first such batch would end the engine, and the daemon with it."""
     args = {"max_running_requests": 128, "chunked_prefill_size": 64}
@@ -622,7 +628,7 @@ async def test_with_pages_of_several_tokens_a_batch_is_answered_right_or_the_sta
 ) -> None:
     model, words = write_tiny(tmp_path / "model", steps=36), [*TUNED_TEXT][:5]
     start = real.engine_of(model, tmp_path / "spool", args={"page_size": 4})
-    if versions.installed("sglang-jax") == "0.0.2":
+    if versions.installed_version("sglang-jax") == "0.0.2":
         with pytest.raises(ConfigError, match=r"page_size = 4: .* leave page_size out"):
             await start.__aenter__()
         return
@@ -654,10 +660,12 @@ async def test_other_architectures_swap_as_well(tmp_path: Path, arch: str) -> No
         write_tiny(tmp_path / f"step_{number}", f"served by step {number}", arch=arch, shards=2)
     checkpoint = real.checked(tmp_path / "step_2")
     async with real.engine_of(tmp_path / "step_1", tmp_path / "spool") as engine:
-        assert engine.expected_tensors() == checkpoint.tensors
-        await engine.exchange(await engine.stage(checkpoint))
+        assert engine.weights.expected_tensors() == checkpoint.tensors
+        await engine.switch.exchange(await engine.weights.stage(checkpoint))
         assert (await real.ask(engine))["text"] == "served by step 2"
-        await engine.release(await says_what_its_network_computes(engine, tmp_path / "a", arch))
+        await engine.weights.release(
+            await says_what_its_network_computes(engine, tmp_path / "a", arch)
+        )
 
 
 @pytest.mark.parametrize("damage", [None, "interleaved-rotary", "swapped-gate-up"])
@@ -665,7 +673,7 @@ async def test_a_trained_model_says_what_its_network_computes(
     engine: Engine, tmp_path: Path, damage: str | None
 ) -> None:
     old = await says_what_its_network_computes(engine, tmp_path / "a", "qwen3", damage)
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def says_what_its_network_computes(
@@ -676,7 +684,7 @@ async def says_what_its_network_computes(
         write_wrong(folder, damage, steps=12, arch=arch)
     else:
         write_tiny(folder, arch=arch, steps=12)
-    old = await engine.exchange(await engine.stage(real.checked(folder)))
+    old = await engine.switch.exchange(await engine.weights.stage(real.checked(folder)))
     network = Network(load_file(folder / "model.safetensors"))
     for word in list(TUNED_TEXT)[::4]:
         said = (await real.ask(engine, word))["output_ids"]
@@ -690,14 +698,18 @@ async def test_weights_are_led_along_to_the_end_of_an_answer_and_nothing_is_comp
     engine: Engine,
 ) -> None:
     words = ("Who serves?", "Once upon a time", "2 + 2")
-    live = await engine.answer_unseen(engine.live, [Question(word, 24) for word in words])
+    live = await engine.unseen.ask(engine.weights.live, [Question(word, 24) for word in words])
     over = [(word, each) for word, each in zip(words, live, strict=True) if each.ended == "stop"]
     short = [(word, each) for word, each in over if len(each.tokens) < NOTED]
     assert short
-    await engine.answer_unseen(engine.live, [Led(word, 24, answer=a.tokens) for word, a in short])
+    await engine.unseen.ask(
+        engine.weights.live, [Led(word, 24, answer=a.tokens) for word, a in short]
+    )
     compiled = engine.recompiles
     led = [Led(word, 24, answer=each.to_be_led) for word, each in short]
-    for (_, own), along in zip(short, await engine.answer_unseen(engine.live, led), strict=True):
+    for (_, own), along in zip(
+        short, await engine.unseen.ask(engine.weights.live, led), strict=True
+    ):
         assert along.tokens[:-1] == own.tokens
         assert [each.top for each in along.expected] == [*along.tokens]
         assert len(along.expected) == len(own.expected) == len(own.tokens) + 1
@@ -712,12 +724,12 @@ async def test_weights_led_along_an_answer_say_what_their_network_expects(
     """Also along one that is not theirs, in a batch with others; and nobody else notices."""
     before, folder = await real.ask(engine), tmp_path / "a"
     write_tiny(folder, arch="qwen3", steps=12)
-    staged = await engine.stage(real.checked(folder))
+    staged = await engine.weights.stage(real.checked(folder))
     network, words = Network(load_file(folder / "model.safetensors")), list(TUNED_TEXT)[::8]
     given = tuple(int(each) for each in asked_ids(words[0]))
     led = [Led(word, 12, answer=given) for word in words]
     free = [Question(word, 12) for word in words]
-    found = await engine.answer_unseen(staged, [*led, Text(TEXT, 5), *free])
+    found = await engine.unseen.ask(staged, [*led, Text(TEXT, 5), *free])
     for word, along in zip(words, found[: len(words)], strict=True):
         prompt = asked_ids(word)
         logits = network.logits(np.array([[*prompt, *given]]))[0, len(prompt) - 1 : -1]
@@ -729,7 +741,7 @@ async def test_weights_led_along_an_answer_say_what_their_network_expects(
         assert np.allclose([e.entropy for e in along.expected], entropy, atol=2 * ROUNDING)
         first = [max(each.likeliest, key=each.likeliest.__getitem__) for each in along.expected]
         assert [logs[at, id] for at, id in enumerate(first)] >= list(logs.max(axis=-1) - ROUNDING)
-    (ids,) = await engine.tokenize({"text": [TEXT]})
+    (ids,) = await engine.answers.tokenize({"text": [TEXT]})
     assert found[len(words)].tokens == tuple(ids[LEAD : LEAD + 5])
     for answer in found[len(words) + 1 :]:
         assert answer.ended in ("stop", "length")
@@ -738,7 +750,7 @@ async def test_weights_led_along_an_answer_say_what_their_network_expects(
             token == max(each.likeliest, key=each.likeliest.__getitem__)
             for token, each in zip(answer.tokens, answer.expected, strict=False)
         )
-    await engine.release(staged)
+    await engine.weights.release(staged)
     assert (await real.ask(engine))["output_ids"] == before["output_ids"]
 
 
@@ -747,11 +759,11 @@ async def test_a_dummy_start_serves_real_weights_once_they_are_staged(
 ) -> None:
     model, spool = folders.folder(1), folders.root / "dummy"
     async with real.engine_of(model, spool, load_format="dummy") as engine:
-        assert engine.expected_tensors() == folders.checkpoint(1).tensors
-        await engine.exchange(await engine.stage(folders.checkpoint(2)))
+        assert engine.weights.expected_tensors() == folders.checkpoint(1).tensors
+        await engine.switch.exchange(await engine.weights.stage(folders.checkpoint(2)))
         assert (await real.ask(engine))["text"] == "served by step 2"
 
 
 async def test_every_error_of_the_engine_is_one_of_ours(engine: Engine) -> None:
     with pytest.raises(HotReloadError):
-        [answer async for answer in engine.generate({})]
+        [answer async for answer in engine.answers.generate({})]

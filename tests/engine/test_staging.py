@@ -42,7 +42,7 @@ async def engine(folders: real.Folders) -> AsyncIterator[Engine]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more, which would hold arrays of its own."""
-    await engine._between.run(lambda: None)
+    await engine.switch.between.run(lambda: None)
 
 
 def out_of_host_memory(*args: object, **more: object) -> Any:
@@ -82,12 +82,12 @@ async def test_out_of_memory_is_no_fault_of_the_checkpoint_and_nothing_is_left(
     with monkeypatch.context() as broken:
         broken.setattr(f"hotreload.engine.weights.load.{step}", fault)
         with pytest.raises(NotEnoughMemory, match="no room for a second set of weights"):
-            await engine.stage(checkpoint)
+            await engine.weights.stage(checkpoint)
     async with asyncio.timeout(PATIENCE):
         while await real.device_bytes() != before:  # noqa: ASYNC110 (the thread has yet to end)
             await asyncio.sleep(0)
     assert real.said(await real.ask(engine)) == said
-    await engine.release(await engine.stage(checkpoint))
+    await engine.weights.release(await engine.weights.stage(checkpoint))
 
 
 async def test_a_loader_that_fails_otherwise_refuses_the_checkpoint(
@@ -98,7 +98,7 @@ async def test_a_loader_that_fails_otherwise_refuses_the_checkpoint(
 
     monkeypatch.setattr(upstream_loader, "load_shadow", fail)
     with pytest.raises(CheckpointIncompatible, match=r"loader fails on it: KeyError.*layers\.7"):
-        await engine.stage(for_upstream(folders.checkpoint(2)))
+        await engine.weights.stage(for_upstream(folders.checkpoint(2)))
 
 
 async def test_a_device_without_room_is_named_before_anything_is_read(
@@ -116,17 +116,17 @@ async def test_a_device_without_room_is_named_before_anything_is_read(
     monkeypatch.setattr(headroom, "shares_of", lambda arrays: {Full(): 2 * 10**9})
     said = r"TPU_7 has 1\.00 GB free.*needs 2\.00 GB: 1000000000 bytes are missing.*'host'"
     with pytest.raises(NotEnoughMemory, match=said):
-        await engine.stage(folders.checkpoint(2))
+        await engine.weights.stage(folders.checkpoint(2))
 
 
 async def test_each_device_needs_its_share_of_every_leaf(engine: Engine) -> None:
     leaves = staging_layout(engine)
     (need,) = headroom.shares_of(leaves.values()).values()
-    assert need == headroom.size_of(leaves) == engine.live.bytes
+    assert need == headroom.size_of(leaves) == engine.weights.live.bytes
 
 
 def staging_layout(engine: Engine) -> dict[str, jax.Array]:
-    named: dict[str, jax.Array] = engine._live_leaves()
+    named: dict[str, jax.Array] = engine.weights.live_leaves()
     return named
 
 
@@ -136,7 +136,7 @@ async def test_weights_that_drifted_too_far_are_refused_by_leaf(
     folder = folders.folder(3)
     scale(folder / "model.safetensors", "model.norm.weight", 2 * FACTOR)
     with pytest.raises(CheckpointRejected, match=r"norm.*more than a factor of 50") as refusal:
-        await engine.stage(real.checked(folder))
+        await engine.weights.stage(real.checked(folder))
     assert refusal.value.code == "drift"
 
 
@@ -149,11 +149,14 @@ def scale(file: Path, name: str, factor: float) -> None:
 async def test_a_checkpoint_in_another_dtype_is_cast_and_recompiles_nothing(
     engine: Engine, folders: real.Folders
 ) -> None:
-    staged, structure = await engine.stage(folders.checkpoint(4, "wrong-dtype")), engine.structure()
+    staged, structure = (
+        await engine.weights.stage(folders.checkpoint(4, "wrong-dtype")),
+        engine.weights.structure(),
+    )
     await real.ask(engine)
     before = engine.recompiles
-    old = await engine.exchange(staged)
+    old = await engine.switch.exchange(staged)
     assert (await real.ask(engine))["text"] == "served by step 4"
-    assert engine.structure() == structure
+    assert engine.weights.structure() == structure
     assert engine.recompiles == before
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))

@@ -44,9 +44,9 @@ async def test_ours_takes_less_time_than_upstreams_of_a_private_copy(
         for name, chosen in (("ours", nullcontext), ("theirs", by_upstream)):
             began = time.perf_counter()
             with chosen():
-                staged = await engine.stage(checkpoint)
+                staged = await engine.weights.stage(checkpoint)
             took[name].append(time.perf_counter() - began)
-            await engine.release(staged)
+            await engine.weights.release(staged)
     # The least of each: what else runs on the machine makes either longer. Far less on 0.0.2; the
     # loader of 0.1.0rc0 is quicker.
     assert min(took["ours"]) * 1.3 < min(took["theirs"]), took
@@ -55,21 +55,23 @@ async def test_ours_takes_less_time_than_upstreams_of_a_private_copy(
 async def test_what_is_read_is_what_changed(engine: Any, root: Path) -> None:
     folder = with_layers_changed(root / "live", root / "little", [2])
     checkpoint = real.checked(folder)
-    staged = await engine.stage(checkpoint)
+    staged = await engine.weights.stage(checkpoint)
     changed = [held for name, held in checkpoint.held.items() if ".layers.2." in name]
     assert staged.loading.bytes_read == sum(held.end - held.begin for held in changed)
     assert staged.loading.bytes_read * 4 < checkpoint.bytes
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 async def test_staging_takes_no_more_memory_than_what_is_staged_and_a_little(
     engine: Any, root: Path
 ) -> None:
     checkpoint = real.checked(model(root / "third", SHAPE, seed=3))
-    await engine.release(await engine.stage(checkpoint))  # loads what every later one needs too
+    await engine.weights.release(
+        await engine.weights.stage(checkpoint)
+    )  # loads what every later one needs too
     with Peak() as peak:
-        staged = await engine.stage(checkpoint)
-    await engine.release(staged)
+        staged = await engine.weights.stage(checkpoint)
+    await engine.weights.release(staged)
     assert peak.rise < checkpoint.bytes * 1.15
 
 
@@ -77,9 +79,9 @@ async def test_rounds_leave_no_memory_behind(engine: Any, root: Path) -> None:
     checkpoint = real.checked(model(root / "fourth", SHAPE, seed=4))
     kept = []
     for _ in range(6):
-        staged = await engine.stage(checkpoint)
+        staged = await engine.weights.stage(checkpoint)
         held = resident()
-        await engine.release(staged)
+        await engine.weights.release(staged)
         kept.append(resident())
         assert held - kept[-1] > checkpoint.bytes / 2
     # The least of some: what threads have freed goes back to the system now or after a round.

@@ -47,12 +47,12 @@ async def test_a_call_is_as_its_schema_says_or_strict_is_refused(tmp_path: Path)
     async with real.engine_of(tmp_path / "step_1", tmp_path / "spool") as engine:
         chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Oslo?"}]}
         sampling = {"temperature": 1, "max_new_tokens": 190}
-        asking = engine.prepare({**chat, "tools": [STRICT], "sampling_params": sampling})
-        if not engine.capabilities.grammars:
+        asking = engine.answers.prepare({**chat, "tools": [STRICT], "sampling_params": sampling})
+        if not engine.answers.capabilities.grammars:
             with pytest.raises(BadRequest, match="this model writes its calls as qwen25"):
                 await asking
             return
-        async with aclosing(engine.generate(await asking)) as answers:
+        async with aclosing(engine.answers.generate(await asking)) as answers:
             answer = await anext(answers)
         assert isinstance(answer, dict)
         assert answer["tool_calls"]

@@ -82,18 +82,18 @@ def agreed() -> Callable[[str, object], bool]:
 async def engine(request: pytest.FixtureRequest, voices: Wide) -> AsyncIterator[Engine]:
     spool = voices.root / "spool"
     async with real.engine_of(voices.folder(1), spool, tp=request.param) as engine:
-        assert engine.cannot_overlap is None
+        assert engine.switch.cannot_overlap is None
         assert len({d for leaf in live(engine) for d in leaf.devices()}) == request.param
         yield engine
 
 
 def live(engine: Engine) -> list[jax.Array]:
-    return list(engine._live_leaves().values())
+    return list(engine.weights.live_leaves().values())
 
 
 def bits(engine: Engine, staged: Staged) -> dict[tuple[str, int], bytes]:
     """What each device holds of each leaf."""
-    named: dict[str, jax.Array] = engine.layout.by_path(staged.weights.leaves)
+    named: dict[str, jax.Array] = engine.weights.layout.by_path(staged.weights.leaves)
     return {
         (path, shard.device.id): np.asarray(shard.data).tobytes()
         for path, leaf in named.items()
@@ -107,7 +107,7 @@ def of_files(folder: Path) -> str | None:
 
 async def back_to(engine: Engine, first: Staged) -> None:
     """Nothing else is kept."""
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(await engine.switch.exchange(first))
     assert (await tell(engine, 20)).is_whole
 
 
@@ -117,24 +117,24 @@ async def back_to(engine: Engine, first: Staged) -> None:
 async def test_the_fingerprint_is_that_of_the_files_on_any_number_of_devices(
     engine: Engine, voices: Wide
 ) -> None:
-    staged = await engine.stage(voices.checkpoint(2))
-    assert engine.live.fingerprint == of_files(voices.folder(1))
-    assert staged.fingerprint == of_files(voices.folder(2)) != engine.live.fingerprint
-    assert await engine.checksums() == engine.live.leaves
-    await engine.release(staged)
+    staged = await engine.weights.stage(voices.checkpoint(2))
+    assert engine.weights.live.fingerprint == of_files(voices.folder(1))
+    assert staged.fingerprint == of_files(voices.folder(2)) != engine.weights.live.fingerprint
+    assert await engine.weights.checksums() == engine.weights.live.leaves
+    await engine.weights.release(staged)
 
 
 async def test_both_loaders_give_each_device_the_same_bits(
     engine: Engine, voices: Wide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = await engine.stage(voices.checkpoint(2))
+    ours = await engine.weights.stage(voices.checkpoint(2))
     monkeypatch.setattr(Loaders, "why_upstream", "the test wants it")
-    theirs = await engine.stage(voices.checkpoint(2))
+    theirs = await engine.weights.stage(voices.checkpoint(2))
     assert (ours.loading.loader, theirs.loading.loader) == ("own", "upstream")
     assert bits(engine, ours) == bits(engine, theirs)
     assert ours.leaves == theirs.leaves
     for staged in (ours, theirs):
-        await engine.release(staged)
+        await engine.weights.release(staged)
 
 
 # What is shared is ours to say; on the newer one, too, both loaders give each device the same bits.
@@ -143,15 +143,17 @@ async def test_only_what_changed_is_made_and_the_rest_is_shared_on_each_device(
     engine: Engine, voices: Wide
 ) -> None:
     checkpoint = voices.changed(1, NORM, MATRIX)
-    staged = await engine.stage(checkpoint)
-    was, now = engine.live.weights.leaves, staged.weights.leaves
-    fresh = {at for at in engine.layout.places if now[at] is not was[at]}
-    made = {p.tensor for at in fresh for p in engine.plan.parts[engine.layout.paths[at]]}
+    staged = await engine.weights.stage(checkpoint)
+    was, now = engine.weights.live.weights.leaves, staged.weights.leaves
+    fresh = {at for at in engine.weights.layout.places if now[at] is not was[at]}
+    made = {
+        p.tensor for at in fresh for p in engine.weights.plan.parts[engine.weights.layout.paths[at]]
+    }
     assert made == {NORM, MATRIX}
     sizes = [checkpoint.held[name].end - checkpoint.held[name].begin for name in made]
     assert (staged.loading.leaves_staged, staged.loading.bytes_read) == (2, sum(sizes))
     assert staged.fingerprint == of_files(checkpoint.path)
-    await back_to(engine, await engine.exchange(staged))
+    await back_to(engine, await engine.switch.exchange(staged))
 
 
 @pytest.mark.alike  # we measure, with JAX alone
@@ -159,16 +161,16 @@ async def test_it_is_measured_alike_where_the_devices_are_no_part_of_the_host(
     engine: Engine, voices: Wide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on an accelerator: each leaf is measured, and compared with another, where it is."""
-    here = await engine.stage(voices.checkpoint(2))
+    here = await engine.weights.stage(voices.checkpoint(2))
     for module in (measures, differences):
         monkeypatch.setattr(module, "is_on_host", lambda leaf: False)
-    there = await engine.stage(voices.checkpoint(2))
+    there = await engine.weights.stage(voices.checkpoint(2))
     assert there.loading.largest_change == pytest.approx(here.loading.largest_change)
-    measured = engine.loaders.measure(there.weights.leaves)
+    measured = engine.weights.loaders.measure(there.weights.leaves)
     assert measured.sums == here.weights.measured.sums
     assert measured.rms == pytest.approx(here.weights.measured.rms, rel=1e-3)
     for staged in (here, there):
-        await engine.release(staged)
+        await engine.weights.release(staged)
 
 
 # --- while clients ask ------------------------------------------------------------------------
@@ -180,21 +182,21 @@ async def test_answers_stay_whole_through_flips_and_a_rollback(
     engine: Engine, voices: Wide
 ) -> None:
     crowd = Crowd(engine, clients=3, tokens=(3, 8, 24), prompts=("hello", "x" * 150))
-    first = engine.live
+    first = engine.weights.live
     before = bits(engine, first)
     async with crowd.asking():
         await crowd.more(4)
-        second = await engine.stage(voices.checkpoint(2))
-        await engine.flip(second)
+        second = await engine.weights.stage(voices.checkpoint(2))
+        await engine.switch.flip(second)
         await crowd.more(4, by=second)
         for number in range(3, 2 + FLIPS):
             await replace(engine, voices, number, crowd)
-        last = await engine.flip(first)
+        last = await engine.switch.flip(first)
         await crowd.more(4, by=first)
         await end(engine, last, crowd)
     assert crowd.mixed == []
     assert bits(engine, first) == before
-    assert await engine.checksums() == first.leaves
+    assert await engine.weights.checksums() == first.leaves
     await check_memory(engine)
 
 
@@ -203,15 +205,15 @@ async def test_bad_weights_are_refused_and_answers_beside_them_keep_every_bit(
     engine: Engine, voices: Wide, bad: str
 ) -> None:
     checkpoint = voices.overflowing(9) if bad == "overflowing" else voices.checkpoint(9, bad)
-    before, staged = bits(engine, engine.live), await engine.stage(checkpoint)
+    before, staged = bits(engine, engine.weights.live), await engine.weights.stage(checkpoint)
     async with Crowd(engine, clients=3, tokens=(8, 24)).asking() as crowd:
         await crowd.more(2)
         with pytest.raises(ProbeFailed, match="NaN or infinities"):
-            await engine.prove(staged)
+            await engine.unseen.prove(staged)
         await crowd.more(2)
     assert crowd.mixed == []
-    assert bits(engine, engine.live) == before
-    await engine.release(staged)
+    assert bits(engine, engine.weights.live) == before
+    await engine.weights.release(staged)
     await check_memory(engine)
 
 
@@ -221,19 +223,19 @@ async def test_bad_weights_are_refused_and_answers_beside_them_keep_every_bit(
 async def test_what_was_live_comes_back_from_the_host_as_it_was_and_nothing_is_compiled_again(
     engine: Engine, voices: Wide
 ) -> None:
-    before, placement = bits(engine, engine.live), engine.structure()
+    before, placement = bits(engine, engine.weights.live), engine.weights.structure()
     assert (await tell(engine, 20)).is_whole
     compiled = engine.recompiles
-    first = await engine.flip(await engine.stage(voices.checkpoint(2)))
-    await engine.retire(first)
+    first = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(2)))
+    await engine.switch.retire(first)
     assert (await tell(engine, 20)).is_whole
-    kept = await engine.stow(first)
+    kept = await engine.weights.stow(first)
     assert kept.weights.leaves == []
-    back = await engine.unstow(kept)
-    second = await engine.flip(back)
+    back = await engine.weights.unstow(kept)
+    second = await engine.switch.flip(back)
     await end(engine, second)
     assert bits(engine, back) == before
-    assert engine.structure() == placement
+    assert engine.weights.structure() == placement
     assert (await tell(engine, 20)).is_whole
     assert engine.recompiles == compiled
 
@@ -243,8 +245,8 @@ def memory(engine: Engine, policy: str) -> Iterator[None]:
     """As if the engine had been started with this [reload] memory."""
 
     def decide(policy: str) -> None:
-        engine._memory = policy
-        engine.decide(engine._shadow_pool.buffers)
+        engine.weights._memory = policy
+        engine.weights.decide(engine._shadows.pool.buffers)
 
     decide(policy)
     try:
@@ -256,13 +258,13 @@ def memory(engine: Engine, policy: str) -> Iterator[None]:
 async def test_with_room_for_one_set_each_device_trades_its_share_leaf_by_leaf(
     engine: Engine, voices: Wide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = bits(engine, engine.live)
+    first = bits(engine, engine.weights.live)
     assert (await tell(engine, 20)).is_whole
     compiled = engine.recompiles
     with memory(engine, "host"):
-        spare = await engine.stage(voices.checkpoint(2))
+        spare = await engine.weights.stage(voices.checkpoint(2))
         assert not spare.weights.leaves
-        await engine.scrub()
+        await engine.switch.scrub()
         await real.device_bytes()
         before = on_each_device()
 
@@ -276,16 +278,16 @@ async def test_with_room_for_one_set_each_device_trades_its_share_leaf_by_leaf(
 
         with monkeypatch.context() as watching:
             watching.setattr(one_set, "place_copy", watched)
-            spare = await engine.exchange(spare)
+            spare = await engine.switch.exchange(spare)
         assert (await tell(engine, 20)).is_whole
-        assert engine.live.revision.id == "step_2"
+        assert engine.weights.live.revision.id == "step_2"
         with monkeypatch.context() as broken:
-            broken.setattr(one_set, "place_copy", failing_at(engine.leaf_count // 2))
+            broken.setattr(one_set, "place_copy", failing_at(engine.weights.leaf_count // 2))
             with pytest.raises(NotEnoughMemory):
-                await engine.exchange(spare)
-        assert await engine.checksums() == engine.live.leaves
-        await engine.release(await engine.exchange(spare))
-    assert bits(engine, engine.live) == first
+                await engine.switch.exchange(spare)
+        assert await engine.weights.checksums() == engine.weights.live.leaves
+        await engine.weights.release(await engine.switch.exchange(spare))
+    assert bits(engine, engine.weights.live) == first
     assert (await tell(engine, 20)).is_whole
     assert engine.recompiles == compiled
 
@@ -315,12 +317,12 @@ async def test_room_is_counted_by_what_each_device_would_hold(
         for shard in leaf.addressable_shards:
             held[shard.device] = held.get(shard.device, 0) + shard.data.nbytes
     assert headroom.shares_of(live(engine)) == held
-    pool = sum(headroom.shares_of(engine._shadow_pool.buffers).values())
+    pool = sum(headroom.shares_of(engine._shadows.pool.buffers).values())
     need = sum(held.values()) + pool
     for free, told in ((need, None), (need - 1, "1 bytes are missing")):
         monkeypatch.setattr(headroom, "host_bytes_free", lambda free=free: free)
         with memory(engine, "auto"):
-            why = engine.cannot_overlap
+            why = engine.switch.cannot_overlap
         assert why is None if told is None else told in why
 
 
@@ -331,13 +333,13 @@ async def test_a_bit_that_flips_on_the_last_device_is_found_in_every_leaf(
     engine: Engine, voices: Wide
 ) -> None:
     """In what it shares with no other, in what each has whole, and in its copy of the one head."""
-    first = await engine.exchange(await engine.stage(voices.checkpoint(2)))
-    whole = engine.live.leaves
-    for path, leaf in engine._live_leaves().items():
+    first = await engine.switch.exchange(await engine.weights.stage(voices.checkpoint(2)))
+    whole = engine.weights.live.leaves
+    for path, leaf in engine.weights.live_leaves().items():
         with flipped_bit(leaf.addressable_shards[-1].data):
-            now = await engine.checksums()
+            now = await engine.weights.checksums()
             assert [name for name in whole if now[name] != whole[name]] == [path]
-    assert await engine.checksums() == whole
+    assert await engine.weights.checksums() == whole
     await back_to(engine, first)
 
 
@@ -356,35 +358,35 @@ async def test_noise_for_the_host_leaves_no_copy_of_what_is_live_there(
 ) -> None:
     """JAX keeps what a leaf that is split was asked for, for as long as the leaf lives."""
     first, noise = (
-        await engine.exchange(await engine.stage(voices.checkpoint(2))),
+        await engine.switch.exchange(await engine.weights.stage(voices.checkpoint(2))),
         Noise(7, 0.05, 1),
     )
-    await engine.release(await engine.perturb(Revision("noisy"), noise))  # compiles
+    await engine.weights.release(await engine.weights.perturb(Revision("noisy"), noise))  # compiles
     tracemalloc.start()
     try:
         with memory(engine, "host"):
-            await engine.release(await engine.perturb(Revision("noisy"), noise))
+            await engine.weights.release(await engine.weights.perturb(Revision("noisy"), noise))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < engine.live.bytes / 4
+    assert kept < engine.weights.live.bytes / 4
     await back_to(engine, first)
 
 
 async def test_equal_noise_is_equal_on_any_number_of_devices_and_in_every_copy(
     engine: Engine, agreed: Callable[[str, object], bool]
 ) -> None:
-    noise = Noise(7, 0.05, engine.leaf_count)
-    noisy = await engine.perturb(Revision("noisy"), noise)
-    named = engine.layout.by_path(noisy.weights.leaves)
+    noise = Noise(7, 0.05, engine.weights.leaf_count)
+    noisy = await engine.weights.perturb(Revision("noisy"), noise)
+    named = engine.weights.layout.by_path(noisy.weights.leaves)
     assert agreed("noisy", (noisy.fingerprint, noisy.leaves))
-    assert list(leaves_whose_copies_differ(named, engine.plan.parts)) == []
+    assert list(leaves_whose_copies_differ(named, engine.weights.plan.parts)) == []
     with memory(engine, "host"):
-        waiting = await engine.perturb(Revision("noisy"), noise)
+        waiting = await engine.weights.perturb(Revision("noisy"), noise)
     assert waiting.fingerprint == noisy.fingerprint
-    await engine.release(waiting)
-    first = await engine.exchange(noisy)
-    assert await engine.checksums() == noisy.leaves
+    await engine.weights.release(waiting)
+    first = await engine.switch.exchange(noisy)
+    assert await engine.weights.checksums() == noisy.leaves
     await back_to(engine, first)
 
 

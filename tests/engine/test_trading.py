@@ -66,16 +66,16 @@ def live_bytes() -> int:
 
 async def bytes_at_rest(engine: Engine) -> int:
     """On the device, with nothing of a step left."""
-    await engine.scrub()
+    await engine.switch.scrub()
     return await real.device_bytes()
 
 
 async def test_through_many_exchanges_the_device_holds_one_set_and_at_most_a_leaf_more(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    largest = max(leaf.nbytes for leaf in engine._live_leaves().values())
+    largest = max(leaf.nbytes for leaf in engine.weights.live_leaves().values())
     said, compiled = real.said(await real.ask(engine)), engine.recompiles
-    spare = await engine.stage(folders.checkpoint(2))
+    spare = await engine.weights.stage(folders.checkpoint(2))
     before, more = await bytes_at_rest(engine), list[int]()
 
     def watched(leaf: Any, sharding: Any) -> jax.Array:
@@ -90,12 +90,12 @@ async def test_through_many_exchanges_the_device_holds_one_set_and_at_most_a_lea
     with monkeypatch.context() as watching:
         watching.setattr(one_set, "place_copy", watched)
         for _ in range(SWAPS):
-            spare = await engine.exchange(spare)
-    assert len(more) == 2 * SWAPS * engine.leaf_count
+            spare = await engine.switch.exchange(spare)
+    assert len(more) == 2 * SWAPS * engine.weights.leaf_count
     assert max(more) <= largest
     assert real.said(await real.ask(engine)) == said
     assert engine.recompiles == compiled
-    await engine.release(spare)
+    await engine.weights.release(spare)
     assert await bytes_at_rest(engine) == before
 
 
@@ -103,65 +103,70 @@ async def test_a_part_of_the_tensors_trades_as_a_whole_set(
     engine: Engine, folders: real.Folders
 ) -> None:
     number = "model.layers.0.self_attn.v_proj.weight"  # which carries the one that is said
-    first, before = engine.live.fingerprint, await bytes_at_rest(engine)
-    staged = await engine.stage(real.part_of(folders.checkpoint(5), number))
-    assert (staged.loading.leaves_staged, len(staged.weights.host)) == (1, engine.leaf_count)
-    old = await engine.exchange(staged)
+    first, before = engine.weights.live.fingerprint, await bytes_at_rest(engine)
+    staged = await engine.weights.stage(real.part_of(folders.checkpoint(5), number))
+    assert (staged.loading.leaves_staged, len(staged.weights.host)) == (
+        1,
+        engine.weights.leaf_count,
+    )
+    old = await engine.switch.exchange(staged)
     assert (await real.ask(engine))["text"] == "served by step 5"
-    assert await engine.checksums() == staged.leaves
-    await engine.release(await engine.exchange(old))
-    assert (engine.live.fingerprint, await bytes_at_rest(engine)) == (first, before)
+    assert await engine.weights.checksums() == staged.leaves
+    await engine.weights.release(await engine.switch.exchange(old))
+    assert (engine.weights.live.fingerprint, await bytes_at_rest(engine)) == (first, before)
 
 
 async def test_who_asks_while_leaves_change_places_is_answered_by_the_new_weights(
     engine: Engine, folders: real.Folders, held: Held
 ) -> None:
-    exchanging = asyncio.create_task(engine.exchange(await engine.stage(folders.checkpoint(2))))
+    exchanging = asyncio.create_task(
+        engine.switch.exchange(await engine.weights.stage(folders.checkpoint(2)))
+    )
     await held.until_reached()
     asked = asyncio.create_task(real.ask(engine))
-    summed = asyncio.create_task(engine.checksums())
+    summed = asyncio.create_task(engine.weights.checksums())
     await asyncio.wait({asked, summed}, timeout=0.2)  # a step would be over by then
     assert [asked.done(), summed.done()] == [False, False]
     held.go_on.set()
     old = await exchanging
     assert (await asked)["text"] == "served by step 2"
-    assert await summed == engine.live.leaves
-    await engine.release(await engine.exchange(old))
+    assert await summed == engine.weights.live.leaves
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_a_trade_is_seen_through_though_its_caller_is_cancelled(
     engine: Engine, folders: real.Folders, held: Held
 ) -> None:
-    first, staged = engine.live, await engine.stage(folders.checkpoint(2))
-    exchanging = asyncio.create_task(engine.exchange(staged))
+    first, staged = engine.weights.live, await engine.weights.stage(folders.checkpoint(2))
+    exchanging = asyncio.create_task(engine.switch.exchange(staged))
     await held.until_reached()
     exchanging.cancel()
     held.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await exchanging
-    assert engine.live is staged
+    assert engine.weights.live is staged
     assert (await real.ask(engine))["text"] == "served by step 2"
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 async def test_a_leaf_without_room_leaves_the_engine_as_it_was(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, said = engine.live, real.said(await real.ask(engine))
+    first, said = engine.weights.live, real.said(await real.ask(engine))
     before, compiled = await bytes_at_rest(engine), engine.recompiles
-    staged = await engine.stage(folders.checkpoint(2))
+    staged = await engine.weights.stage(folders.checkpoint(2))
     with monkeypatch.context() as broken:
-        broken.setattr(one_set, "place_copy", failing_at(engine.leaf_count // 2))
+        broken.setattr(one_set, "place_copy", failing_at(engine.weights.leaf_count // 2))
         with pytest.raises(NotEnoughMemory):
-            await engine.exchange(staged)
-    assert engine.live is first
+            await engine.switch.exchange(staged)
+    assert engine.weights.live is first
     assert real.said(await real.ask(engine)) == said
-    assert await engine.checksums() == first.leaves
+    assert await engine.weights.checksums() == first.leaves
     assert await bytes_at_rest(engine) == before
-    assert await engine.exchange(staged) is first
+    assert await engine.switch.exchange(staged) is first
     assert (await real.ask(engine))["text"] == "served by step 2"
     assert engine.recompiles == compiled
-    await engine.release(await engine.exchange(first))
+    await engine.weights.release(await engine.switch.exchange(first))
 
 
 def failing_at(*calls: int) -> Callable[..., jax.Array]:
@@ -181,28 +186,30 @@ async def test_equal_noise_is_equal_whether_it_is_made_on_the_device_or_for_the_
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, noise = Revision("noisy"), Noise(7, 0.05, 3)
-    on_host = await engine.perturb(name, noise)
-    monkeypatch.setattr(engine, "why_one_set", None)
-    on_device = await engine.perturb(name, noise)
-    assert (on_host.weights.leaves, len(on_host.weights.host)) == ([], engine.leaf_count)
+    on_host = await engine.weights.perturb(name, noise)
+    monkeypatch.setattr(engine.weights, "why_one_set", None)
+    on_device = await engine.weights.perturb(name, noise)
+    assert (on_host.weights.leaves, len(on_host.weights.host)) == ([], engine.weights.leaf_count)
     assert (on_device.leaves, on_device.fingerprint) == (on_host.leaves, on_host.fingerprint)
-    await engine.release(on_device)
-    old = await engine.exchange(on_host)
-    assert await engine.checksums() == on_host.leaves != old.leaves
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(on_device)
+    old = await engine.switch.exchange(on_host)
+    assert await engine.weights.checksums() == on_host.leaves != old.leaves
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 async def test_while_it_trades_it_is_seen_at_work_leaf_by_leaf_and_else_it_hangs(
     engine: Engine, folders: real.Folders, held: Held
 ) -> None:
-    exchanging = asyncio.create_task(engine.exchange(await engine.stage(folders.checkpoint(2))))
+    exchanging = asyncio.create_task(
+        engine.switch.exchange(await engine.weights.stage(folders.checkpoint(2)))
+    )
     await held.until_reached()
     while engine.is_turning(0.05):  # noqa: ASYNC110 (what it waits for is that time passes)
         await asyncio.sleep(0.05)
     held.go_on.set()
     old = await exchanging
     assert engine.is_turning(PATIENCE)
-    await engine.release(await engine.exchange(old))
+    await engine.weights.release(await engine.switch.exchange(old))
 
 
 # --- what ends it ----------------------------------------------------------------------------
@@ -218,12 +225,12 @@ async def test_half_a_set_answers_nobody_and_the_engine_is_lost(
     another: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged, died = (
-        await another.stage(folders.checkpoint(2)),
+        await another.weights.stage(folders.checkpoint(2)),
         asyncio.create_task(another.wait_until_dead()),
     )
     monkeypatch.setattr(one_set, "place_copy", failing_at(3, 4))
     with pytest.raises(EngineLost, match="half exchanged"):
-        await another.exchange(staged)
+        await another.switch.exchange(staged)
     with pytest.raises(EngineLost, match="half exchanged"):
         await died
     with pytest.raises(EngineLost):
@@ -233,7 +240,9 @@ async def test_half_a_set_answers_nobody_and_the_engine_is_lost(
 async def test_an_engine_that_is_lost_while_a_transfer_hangs_waits_for_it_no_longer(
     another: Engine, folders: real.Folders, held: Held
 ) -> None:
-    exchanging = asyncio.create_task(another.exchange(await another.stage(folders.checkpoint(2))))
+    exchanging = asyncio.create_task(
+        another.switch.exchange(await another.weights.stage(folders.checkpoint(2)))
+    )
     await held.until_reached()
     another.lose("it was given up")
     with pytest.raises(EngineLost, match="given up"):
@@ -248,13 +257,13 @@ async def test_auto_is_one_set_where_two_do_not_fit_and_says_how_many_bytes_are_
         engine = real.engine_of(folders.folder(1), tmp_path / "spool", memory="auto")
         running = await engine.__aenter__()
         with pytest.raises(NotEnoughMemory, match="bytes are missing"):
-            await running.stage(folders.checkpoint(2))
+            await running.weights.stage(folders.checkpoint(2))
     try:
-        why = running.cannot_overlap
+        why = running.switch.cannot_overlap
         assert why.startswith("[reload] memory = 'auto': host memory has 0.00 GB free")
         assert "bytes are missing" in why
-        assert running.spares_wait_on_host
-        old = await running.exchange(await running.stage(folders.checkpoint(2)))
+        assert running.weights.spares_wait_on_host
+        old = await running.switch.exchange(await running.weights.stage(folders.checkpoint(2)))
         assert old.weights.host
         assert (await real.ask(running))["text"] == "served by step 2"
     finally:

@@ -19,7 +19,7 @@ from hotreload.errors import ConfigError
 def has(monkeypatch: pytest.MonkeyPatch, **packages: str) -> None:
     named = {name.replace("_", "-"): version for name, version in packages.items()}
     for module in (versions, checkup):
-        monkeypatch.setattr(module, "installed", named.get)
+        monkeypatch.setattr(module, "installed_version", named.get)
 
 
 @pytest.mark.parametrize("engine", SUPPORTED)

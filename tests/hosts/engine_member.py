@@ -194,39 +194,41 @@ class Doing:
         return told
 
     async def live(self) -> str:
-        return str(self._member.live.fingerprint)
+        return str(self._member.weights.live.fingerprint)
 
     async def measured(self) -> bool:
         """Whether what is live is still what went live; each rank measures its share."""
-        return bool(await self._member.checksums() == self._member.live.leaves)
+        return bool(await self._member.weights.checksums() == self._member.weights.live.leaves)
 
     async def stage(self, number: int) -> str:
-        self._staged = await self._member.stage(self._checkpoints[number])
+        self._staged = await self._member.weights.stage(self._checkpoints[number])
         return str(self._staged.fingerprint)
 
     async def exchange(self) -> None:
-        self._before = await self._member.exchange(self._staged)
+        self._before = await self._member.switch.exchange(self._staged)
 
     async def release(self) -> None:
-        await self._member.release(self._before)
+        await self._member.weights.release(self._before)
 
     async def drop(self) -> None:
-        await self._member.release(self._staged)
+        await self._member.weights.release(self._staged)
 
     async def prove(self) -> None:
-        await self._member.prove(self._staged)
+        await self._member.unseen.prove(self._staged)
 
     async def flip(self) -> None:
-        self._before = await self._member.flip(self._staged)
+        self._before = await self._member.switch.flip(self._staged)
 
     async def retire(self) -> None:
-        await self._member.retire(self._before)
-        await self._member.release(self._before)
+        await self._member.switch.retire(self._before)
+        await self._member.weights.release(self._before)
 
     async def ask(self, prompt: str, tokens: int = 12) -> str:
         params = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": tokens > 12}
         request = {"text": prompt, "sampling_params": params}
-        async for answer in self._engine.generate(await self._engine.prepare(request)):
+        async for answer in self._engine.answers.generate(
+            await self._engine.answers.prepare(request)
+        ):
             text = answer["text"]
         return str(text)
 
@@ -236,7 +238,7 @@ class Doing:
         return self._leading or self._member
 
     async def cannot_overlap(self) -> str | None:
-        why: str | None = self._member.cannot_overlap
+        why: str | None = self._member.switch.cannot_overlap
         return why
 
     async def batches(self) -> list[int]:
@@ -294,20 +296,20 @@ class Doing:
         ranks = self._leading._ranks
         ranks.seconds = replace(ranks.seconds, stage=within)
         engine = self._leading
-        staged = await engine.stage(replace(checkpoint, revision=revision))
+        staged = await engine.weights.stage(replace(checkpoint, revision=revision))
         try:
-            await engine.prove(staged)
+            await engine.unseen.prove(staged)
         except BaseException:
-            await engine.release(staged)
+            await engine.weights.release(staged)
             raise
-        before = await engine.flip(staged)
-        await engine.retire(before)
-        await engine.release(before)
-        return str(engine.live.fingerprint)
+        before = await engine.switch.flip(staged)
+        await engine.switch.retire(before)
+        await engine.weights.release(before)
+        return str(engine.weights.live.fingerprint)
 
     async def drifted(self) -> bool:
         """Whether what is live on all ranks is not what went live."""
-        return bool(await self._leading.checksums() != self._leading.live.leaves)
+        return bool(await self._leading.weights.checksums() != self._leading.weights.live.leaves)
 
 
 async def _run(

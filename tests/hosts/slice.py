@@ -84,7 +84,7 @@ class Slice:
 
     @property
     def live(self) -> list[str]:
-        return [engine.live.revision.id for engine in self.engines]
+        return [engine.weights.live.revision.id for engine in self.engines]
 
     @property
     def sets(self) -> list[int]:

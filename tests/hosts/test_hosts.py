@@ -171,7 +171,9 @@ async def test_a_checkpoint_goes_live_on_both_and_rank_0_going_ends_both(hosts: 
         await pair.live("model")
         hosts.drop("step_1")
         await pair.live("step_1")
-        assert [engine.live.revision.label for engine in hosts.engines.values()] == ["step_1"] * 2
+        assert [engine.weights.live.revision.label for engine in hosts.engines.values()] == [
+            "step_1"
+        ] * 2
         paths = [daemon.ledger.generations[-1].path for daemon in pair.daemons]
         assert paths == [str(hosts.of(rank) / "checkpoints" / "step_1") for rank in (0, 1)]
         pair.lives[0].cancel()

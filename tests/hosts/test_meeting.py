@@ -148,5 +148,5 @@ async def test_a_rank_that_follows_sends_everybody_to_rank_0(
     ) as told:
         await ask(there)
     assert told.value.code == "not_rank_0"
-    with pytest.raises(NotServing), there.lend_preparer():
+    with pytest.raises(NotServing), there.lend_engine():
         pass

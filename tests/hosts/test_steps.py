@@ -41,11 +41,11 @@ def test_what_changes_which_weights_answer_loses_the_engine_once_it_is_done_in_v
 
 async def test_a_follower_passes_an_attempts_failpoints_around_what_it_does() -> None:
     async with running() as ranks:
-        staged = await ranks.over.stage(unread(NEW))
-        await ranks.over.prove(staged)
-        before = await ranks.over.flip(staged)
+        staged = await ranks.over.weights.stage(unread(NEW))
+        await ranks.over.unseen.prove(staged)
+        before = await ranks.over.switch.flip(staged)
         await ranks.over.send_live({"number": "2"})
-        await ranks.over.retire(before)
-        await ranks.over.release(await ranks.over.exchange(before))
+        await ranks.over.switch.retire(before)
+        await ranks.over.weights.release(await ranks.over.switch.exchange(before))
     overlapped = ["staged", "probing", "proven", "swapping", "flipped", "committed"]
     assert [each.passed for each in ranks.following] == [[*overlapped, "swapping", "swapped"]] * 2

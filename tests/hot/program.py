@@ -38,7 +38,7 @@ class Program:
         self.replica = Replica(self.engine, self.gate, live, mode)
         self.replica.open()
         self.changes = WeightChanges(
-            self.replica, attempts, rules, check=self.gate.get_preparer, check_there=lambda: None
+            self.replica, attempts, rules, check=self.gate.get_engine, check_there=lambda: None
         )
 
     async def stage(self, name: str) -> AsyncStagedWeights:

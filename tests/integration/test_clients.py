@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from pydantic import SecretStr
 
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from hotreload.types import Generation, Outcome
 from tests.integration.openai_clients import (
     NAMED,
@@ -175,7 +175,7 @@ async def test_each_client_is_served_before_during_and_after_ten_flips(running: 
 # --- upstream's benchmark --------------------------------------------------------------------
 
 BACKENDS = ["sgl-jax", "sglang-oai"]
-if installed("sglang-jax") != "0.0.2":
+if installed_version("sglang-jax") != "0.0.2":
     BACKENDS.append("sglang-oai-chat")
 REQUESTS = 60
 TOKENS = 40

@@ -95,13 +95,17 @@ async def test_it_follows_pushes_under_load_without_a_failed_or_mixed_answer(
 async def test_a_commit_is_named_by_a_stat_until_it_was_staged(
     running: FromHub, monkeypatch: pytest.MonkeyPatch, read: dict[str, int]
 ) -> None:
-    stage, content_of, known = running.engine.stage, running.daemon.source.content_of, list[str]()
+    stage, content_of, known = (
+        running.engine.weights.stage,
+        running.daemon.source.content_of,
+        list[str](),
+    )
 
     async def look_and_stage(checkpoint: Checkpoint) -> Staged:
         known.append(content_of(checkpoint.revision))
         return await stage(checkpoint)
 
-    monkeypatch.setattr(running.engine, "stage", look_and_stage)
+    monkeypatch.setattr(running.engine.weights, "stage", look_and_stage)
     sha = running.push(10)
     await running.lives(sha)
     assert is_once(running, sha, read)
@@ -185,7 +189,7 @@ async def test_what_is_written_to_a_snapshot_is_put_off_and_downloaded_again(
     running: FromHub, monkeypatch: pytest.MonkeyPatch, harm: Harm
 ) -> None:
     """Also where the old times are put back: a stat tells of that, too."""
-    stage, harmed = running.engine.stage, list[Path]()
+    stage, harmed = running.engine.weights.stage, list[Path]()
 
     async def harm_and_stage(checkpoint: Checkpoint) -> Staged:
         if not harmed:
@@ -193,7 +197,7 @@ async def test_what_is_written_to_a_snapshot_is_put_off_and_downloaded_again(
             harm(harmed[0])
         return await stage(checkpoint)
 
-    monkeypatch.setattr(running.engine, "stage", harm_and_stage)
+    monkeypatch.setattr(running.engine.weights, "stage", harm_and_stage)
     number = 20 + (harm is truncate)
     came = running.hub.count("/cdn/")
     sha = running.push(number)

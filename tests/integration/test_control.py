@@ -297,7 +297,7 @@ async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothin
             body = {"text": text, "sampling_params": sampled, "stream": number > 3}
             assert (await client.post("/generate", json=body)).status_code == 200
     kept = hearing_of(running.daemon).for_the_candidate()
-    ids = await running.engine.tokenize({"text": prompts})
+    ids = await running.engine.answers.tokenize({"text": prompts})
     assert [list(each.prompt) for each in kept] == ids[::-1]
     heard = {"mirror": 0.1, "replay": 8, "kept": 8, "mirrored": 0}
     assert (await get(running, "/status"))["heard"] == heard
@@ -398,7 +398,7 @@ async def test_a_comparison_by_which_nothing_decides_keeps_nothing_back_and_come
             slowly.setattr(worker, "forward_batch_generation", launch_slowly)
             asked = client.post("/generate", json={"text": "x", "sampling_params": sampling})
             answering = asyncio.create_task(asked)
-            await running.until(lambda: running.engine.under_way == 1)
+            await running.until(lambda: running.engine.answers.under_way == 1)
             await running.attempted(running.drop(52))
             assert not answering.done()
             first = await compared(running, 52)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(180)]
 
 def flip_a_bit(running: Running, leaf: str) -> None:
     """As a fault of the memory does; JAX hears nothing of it."""
-    (shard,) = running.engine._live_leaves()[leaf].addressable_shards
+    (shard,) = running.engine.weights.live_leaves()[leaf].addressable_shards
     byte = ctypes.c_uint8.from_address(shard.data.unsafe_buffer_pointer())
     byte.value ^= 1
 

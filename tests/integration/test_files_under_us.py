@@ -115,7 +115,7 @@ async def test_what_is_done_to_the_live_files_changes_no_answer(
     number = next(NEWER)
     folder = running.drop(number, shards=2)
     assert (await running.attempted(folder)).outcome is Outcome.LIVE
-    before, sums = await what_it_says(running), await running.engine.checksums()
+    before, sums = await what_it_says(running), await running.engine.weights.checksums()
     assert before[0][0] == words(number)
     live = running.live
     for file in of_weights(folder):
@@ -124,7 +124,7 @@ async def test_what_is_done_to_the_live_files_changes_no_answer(
     await running.until(lambda: looks_of(running) >= looks + 2)  # the second began after the harm
     await running.ask("a prompt that no cache has seen before")
     assert await what_it_says(running) == before
-    assert await running.engine.checksums() == sums
+    assert await running.engine.weights.checksums() == sums
     assert running.live == live
 
 
@@ -146,13 +146,13 @@ class Staging:
 
     def before_it_is_read(self, harm: Harm) -> None:
         engine = self.running.engine
-        real = engine.stage
+        real = engine.weights.stage
 
         async def stage(checkpoint: Checkpoint) -> Staged:
             self._do(harm, checkpoint.path)
             return await real(checkpoint)
 
-        self.patch.setattr(engine, "stage", stage)
+        self.patch.setattr(engine.weights, "stage", stage)
 
     def while_it_is_read(self, harm: Harm) -> None:
         """After the third piece of the first tensor that has so many."""
@@ -238,7 +238,7 @@ def storing_before_it_is_staged(
 ) -> list[str]:
     """Other bytes come into the folder just before it is staged; as what it was known then."""
     StillTimes(patch)
-    stage, known = running.engine.stage, list[str]()
+    stage, known = running.engine.weights.stage, list[str]()
 
     async def stage_other_bytes(checkpoint: Checkpoint) -> Staged:
         if not known:
@@ -246,7 +246,7 @@ def storing_before_it_is_staged(
             store_through_a_mapping(folder)
         return await stage(checkpoint)
 
-    patch.setattr(running.engine, "stage", stage_other_bytes)
+    patch.setattr(running.engine.weights, "stage", stage_other_bytes)
     return known
 
 

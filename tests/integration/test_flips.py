@@ -45,7 +45,7 @@ async def test_thirty_flips_under_sixteen_streams(tmp_path: Path) -> None:
         await ended(running)
         # By upstream's own reckoning, once nothing is under way.
         scheduler = running.engine._scheduler.scheduler
-        await running.engine._between.run(scheduler.check_memory)
+        await running.engine.switch.between.run(scheduler.check_memory)
 
 
 async def ended(running: Running) -> None:

@@ -52,14 +52,16 @@ async def test_every_request_gets_an_answer_or_a_reason_and_the_engine_stays_who
     assert running.is_open
     # Of a client that hung up a worker tells when it has seen it.
     await turn_until(lambda: not running.daemon.entrance.inside)
-    await turn_until(lambda: not running.engine.under_way)
+    await turn_until(lambda: not running.engine.answers.under_way)
 
 
 async def attack(
     running: Running, chance: random.Random, requests: int, codes: Counter[int]
 ) -> None:
     """Send so many, some at a time; what the engine has not must be refused."""
-    can = Can(running.engine.capabilities.logprobs, running.engine.capabilities.grammars)
+    can = Can(
+        running.engine.answers.capabilities.logprobs, running.engine.answers.capabilities.grammars
+    )
     bodies = [any_body(chance, can) for _ in range(requests)]
 
     async def client(own: random.Random, mine: Sequence[Body]) -> None:

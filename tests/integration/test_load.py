@@ -64,7 +64,7 @@ async def settled(running: Running) -> tuple[int, int]:
     """
     for _ in range(3):
         await running.ask()
-    await running.engine.scrub()
+    await running.engine.switch.scrub()
     return await device_bytes(), running.engine.recompiles
 
 

@@ -47,7 +47,7 @@ async def test_what_this_engine_can_and_what_it_cannot(tmp_path: Path) -> None:
         await streams_with_usage_and_stop_strings(client)
         drawn = await client.completions.create(model="tiny", prompt="x", seed=1, max_tokens=2)
         assert len(drawn.choices) == 1  # the seed is a wish, which this engine cannot grant
-        can = running.engine.capabilities
+        can = running.engine.answers.capabilities
         await answers_with_logprobs(client, can=can.logprobs)
         await answers_in_json(client, can=can.grammars)
         await asyncio.to_thread(answers_huggingface, running, can)

@@ -73,7 +73,7 @@ async def client(running: Running) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 def has_grammars(running: Running) -> bool:
-    return running.engine.capabilities.grammars
+    return running.engine.answers.capabilities.grammars
 
 
 async def test_a_model_calls_a_tool(client: openai.AsyncOpenAI) -> None:
@@ -146,12 +146,12 @@ async def test_a_likelihood_is_that_of_the_engine(
 ) -> None:
     """As lm-eval asks for it: a prompt of ids, whose last token is one more than is judged."""
     said = running.daemon.slot.replicas().first.engine
-    (ids,) = await said.tokenize({"text": ["Who?"]})
+    (ids,) = await said.answers.tokenize({"text": ["Who?"]})
     ids = [*ids, opener_id("served"), word_id("by")]
     asking = client.completions.create(
         model="tiny", prompt=[ids], echo=True, logprobs=1, max_tokens=1, temperature=0
     )
-    if not running.engine.capabilities.logprobs:
+    if not running.engine.answers.capabilities.logprobs:
         with pytest.raises(openai.BadRequestError, match="no log-probabilities") as caught:
             await asking
         assert caught.value.param == "logprobs"

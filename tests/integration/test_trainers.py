@@ -117,7 +117,7 @@ async def rolling_out(trainer: Trainer) -> AsyncIterator[list[tuple[str, str]]]:
 
 def with_logprobs(trainer: Trainer) -> dict[str, Any]:
     """What trainers ask for in each rollout; engine 0.0.2 has none, and it is refused there."""
-    return {"return_logprob": True} if trainer.running.engine.capabilities.logprobs else {}
+    return {"return_logprob": True} if trainer.running.engine.answers.capabilities.logprobs else {}
 
 
 def assert_logprobs(trainer: Trainer, answer: Any) -> None:

@@ -53,13 +53,13 @@ CANNOT_BE: list[tuple[dict[str, Any], dict[str, Any]]] = [
 async def asked_of_the_engine(running: Running, monkeypatch: pytest.MonkeyPatch) -> Requests:
     """All that it is asked to prepare, once all workers serve."""
     await running.until(lambda: sum(map(serves, running.happened)) == WORKERS)
-    asked, prepare = Requests(), running.engine.prepare
+    asked, prepare = Requests(), running.engine.answers.prepare
 
     async def noted(request: Mapping[str, Any]) -> Any:
         asked.append(request)
         return await prepare(request)
 
-    monkeypatch.setattr(running.engine, "prepare", noted)
+    monkeypatch.setattr(running.engine.answers, "prepare", noted)
     return asked
 
 
@@ -84,7 +84,7 @@ async def test_what_they_cannot_encode_is_refused_in_the_words_of_the_engine(
     for body, sampling in CANNOT_BE:
         request = {**body, "sampling_params": sampling}
         with pytest.raises(BadRequest) as refused:
-            await running.engine.prepare(request)
+            await running.engine.answers.prepare(request)
         async with running.client() as client:
             told = await client.post("/generate", json=request)
         own = problem_of(refused.value, "/generate")
@@ -97,7 +97,7 @@ async def test_an_engine_with_another_tokenizer_is_asked_by_texts(
     asked_of_the_engine: Requests,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running.engine, "_encoder", EncoderCopy("another", b""))
+    monkeypatch.setattr(running.engine.answers, "_encoder", EncoderCopy("another", b""))
     path, body = ASKS[0]
     async with running.client() as client:
         assert (await client.post(path, json=body)).json()["text"].startswith("served")
@@ -108,7 +108,10 @@ async def test_an_id_that_no_tokenizer_makes_does_not_reach_the_engine(
     running: Running, asked_of_the_engine: Requests
 ) -> None:
     """Whoever has taken over a worker may ask what any client may, and nothing else."""
-    encoded, until = EncodedBy(running.engine.encodes_as), asyncio.get_running_loop().time() + 9
+    encoded, until = (
+        EncodedBy(running.engine.answers.encodes_as),
+        asyncio.get_running_loop().time() + 9,
+    )
     for ids in ([10**6], [-1], [1.5], ["x"]):
         ask = ModelRequest({"input_ids": ids}, until, encoded=encoded)
         with pytest.raises(BadRequest, match="no token id"):

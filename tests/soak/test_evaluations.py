@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from hotreload.tiny import write_tiny
 from hotreload.types import Outcome
 from tests.integration.openai_clients import NAMED, free_address
@@ -152,7 +152,7 @@ async def test_lm_eval_finds_every_answer_and_where_there_are_log_probabilities_
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(f'{{"question": "Who serves {n}?"}}\n' for n in range(QUESTIONS)))
     tasks = {"generates": GENERATES}
-    if installed("sglang-jax") != "0.0.2":  # it has no log-probabilities of a prompt
+    if installed_version("sglang-jax") != "0.0.2":  # it has no log-probabilities of a prompt
         tasks["chooses"] = CHOOSES
     for name, rest in tasks.items():
         (tmp_path / f"{name}.yaml").write_text(OUR_TASK.format(name=name, data=asked) + rest)

@@ -79,7 +79,7 @@ def held(hot: HotEngine) -> tuple[int, int]:
     """Bytes of all arrays, and of the process, once nothing is under way or fades."""
     inside = hot.asynchronous
     hot._loop.run(inside._replica.fewer_fade(1))
-    hot._loop.run(inside._replica.engine._between.run(lambda: None))
+    hot._loop.run(inside._replica.engine.switch.between.run(lambda: None))
     return real.bytes_of_arrays(real.MATRIX_BYTES), resident()
 
 

@@ -35,10 +35,9 @@ class NumpyEngine:
 
     def __init__(self, live: Arrays) -> None:
         self.live = staged(live)
+        self.unseen = self
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         """In two batches: answers token by token, and places of what is given in one pass."""
         network = Network(staged.weights)
         free = [each for each in questions if not _given(each)]

@@ -56,7 +56,7 @@ async def close_drained_generations(
 
 async def _retire(replica: Replica[Engine], over: FadingWeights, publish: Publish) -> None:
     try:
-        await replica.engine.retire(over.weights)
+        await replica.engine.switch.retire(over.weights)
     except Exception as broken:
         raise EngineLost(f"old weights could not be retired: {broken}") from broken
     for generation in over.generations:
@@ -79,7 +79,7 @@ async def _put_away(
     except Exception:  # a fault of ours must not stop the live weights from serving
         fading_log.exception("fading.not_kept")
         with suppress(Exception):
-            await replica.engine.release(over.weights)
+            await replica.engine.weights.release(over.weights)
     replica.end(over)
 
 
@@ -103,7 +103,7 @@ async def react_to_nonfinite_answers(
     """Act each time answers were withheld, for ever; EngineLost ends the task."""
     seen = 0
     while True:
-        first = await replica.engine.wait_for_withheld(beyond=seen)
+        first = await replica.engine.answers.wait_for_withheld(beyond=seen)
         live = replica.live
         is_to_blame = not replica.fading  # else it is unknown which weights made them
         publish(AnswersWithheld(live, first - seen))
@@ -113,7 +113,7 @@ async def react_to_nonfinite_answers(
             if is_live or replica.mode is Mode.OVERLAP:
                 await _clean(replica, drain_timeout())
             # No request is inside: all answers withheld meanwhile came from the same weights.
-            seen = await replica.engine.wait_for_withheld(beyond=first - 1)
+            seen = await replica.engine.answers.wait_for_withheld(beyond=first - 1)
         if seen > first:
             publish(AnswersWithheld(live, seen - first))
         if is_live and is_to_blame and leave is not None:
@@ -132,7 +132,7 @@ async def _clean(replica: Replica[Engine], drain_timeout: float) -> None:
     try:
         with replica.seal_when_lost():
             await drain(replica, drain_timeout, abort=True)
-            await replica.engine.scrub()
+            await replica.engine.switch.scrub()
     except DrainTimedOut as late:  # the next withheld answer brings us here again
         nonfinite_log.warning("nonfinite.not_cleaned", extra={"cause": str(late)})
     finally:

@@ -18,7 +18,7 @@ from hotreload.types import Generation, Lease, Mode, Reason, Staged
 
 def choose_mode(wished: Mode, engine: Engine) -> ModeChosen:
     """Choose how this life swaps weights: as the settings say, if the engine can."""
-    why_not = engine.cannot_overlap if wished is Mode.OVERLAP else None
+    why_not = engine.switch.cannot_overlap if wished is Mode.OVERLAP else None
     return ModeChosen(Mode.DRAIN if why_not else wished, why_not)
 
 
@@ -76,7 +76,7 @@ class Replica[E: Engine]:
         return self.gate.open(self._lease())
 
     def _lease(self) -> Lease[E]:
-        weights = self._engine.live if self.mode is Mode.OVERLAP else None
+        weights = self._engine.weights.live if self.mode is Mode.OVERLAP else None
         return Lease(self.live, self._engine, weights)
 
     def switch_to(self, live: Generation, previous: Staged) -> None:
@@ -84,11 +84,13 @@ class Replica[E: Engine]:
 
         Requests inside go on under the old weights, which fade.
         """
-        again = next((each for each in self.fading if each.weights is self._engine.live), None)
+        again = next(
+            (each for each in self.fading if each.weights is self._engine.weights.live), None
+        )
         faded = FadingWeights(previous, (*self._was_live_as, self.live), time.monotonic())
         self._was_live_as = again.generations if again else ()
         self.fading = [*(each for each in self.fading if each is not again), faded]
-        if self.previous is self._engine.live:
+        if self.previous is self._engine.weights.live:
             self.previous = None
         self.live = live
         self.gate.change(self._lease())
@@ -133,16 +135,18 @@ class Replica[E: Engine]:
     async def put_away(self, spare: Staged, keep: KeepPrevious) -> None:
         """Keep weights that were live for a rollback, if the settings say so, or free them."""
         if keep is KeepPrevious.NONE:
-            await self._engine.release(spare)
+            await self._engine.weights.release(spare)
             return
         await self.forget_previous()
-        self.previous = await self._engine.stow(spare) if keep is KeepPrevious.HOST else spare
+        self.previous = (
+            await self._engine.weights.stow(spare) if keep is KeepPrevious.HOST else spare
+        )
 
     async def forget_previous(self) -> None:
         """Free the weights kept for a rollback."""
         previous, self.previous = self.previous, None
         if previous is not None:
-            await self._engine.release(previous)
+            await self._engine.weights.release(previous)
 
     def drop_spares(self) -> None:
         """Drop all weights but the live ones, which end with the engine.

@@ -166,7 +166,7 @@ class Rollout:
         if (original := self._original) is None:
             return None
         staged = self.ready.get(original) or original.live
-        return lambda engine: engine.twin(staged)
+        return lambda engine: engine.weights.twin(staged)
 
     def check_original(self) -> None:
         """Raise TryAgain when all engines that had the new weights are lost."""
@@ -266,7 +266,10 @@ async def _put_one_back(switch: Switch, live: Generation, unchanged: Sequence[Sw
     if original is None:
         raise TryAgain("no engine that serves has it any more")
     staged = original.live
-    async with switch.keep_staged(lambda engine: engine.twin(staged)) as copy, switch.lock_engine():
+    async with (
+        switch.keep_staged(lambda engine: engine.weights.twin(staged)) as copy,
+        switch.lock_engine(),
+    ):
         await _answer_by(switch, copy, live)
 
 

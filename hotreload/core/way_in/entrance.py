@@ -104,19 +104,19 @@ class Entrance[E]:
         """Raise nothing: this host admits requests."""
 
     @contextmanager
-    def lend_preparer(self) -> Iterator[E]:
+    def lend_engine(self) -> Iterator[E]:
         """Lend an engine to encode and validate a request before admission; NotServing when sealed.
 
         Every engine checks and encodes alike; the lease says which one answers.
         """
         gate = self._choose_gate(0)
         with _seal_when_lost(gate):
-            yield gate.get_preparer()
+            yield gate.get_engine()
 
     def engines(self) -> list[E]:
         """List the engines that answer, even behind closed gates; NotServing when there is none."""
         leases = [gate.lease for gate in self.gates if gate.lease and not gate.is_lost]
-        return [lease.engine for lease in leases] or [self.gates[0].get_preparer()]
+        return [lease.engine for lease in leases] or [self.gates[0].get_engine()]
 
     def admit(self, asked: Conditions = UNCONDITIONAL) -> AbstractAsyncContextManager[Lease[E]]:
         """Admit one request; the lease it yields says which weights answer, from start to end.

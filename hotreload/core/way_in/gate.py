@@ -85,7 +85,7 @@ class Gate[E]:
         """Wakes tasks that wait for requests to leave: a lease lost its last holder or keeper."""
         self._held_since = 0.0
 
-    def get_preparer(self) -> E:
+    def get_engine(self) -> E:
         """Return the engine that encodes and validates requests; NotServing when sealed."""
         self._check_unsealed()
         assert self.lease is not None, "what was never opened is sealed"

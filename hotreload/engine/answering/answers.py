@@ -95,6 +95,7 @@ class Answers:
 
     async def generate(self, parsed: Parsed, lane: int) -> AsyncGenerator[Answer | list[Answer]]:
         """The answers as upstream forms them: whole, in a list for a batch, or piece by piece."""
+        self._watch.check()
         if not parsed.is_batch:
             async with aclosing(self._answer(parsed.items[0], lane, parsed)) as answers:
                 async for answer in answers:

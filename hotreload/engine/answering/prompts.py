@@ -62,9 +62,9 @@ class Prompts:
         grammars: Grammars | None = None,
         calling: ToolFormat | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._limits = limits
-        self._can = can
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self.capabilities = can
         self._grammars = grammars
         self._calling = calling
         self._usual = Crew(THREADS, "the making of a prompt")
@@ -83,7 +83,7 @@ class Prompts:
         calls = None
         if self._calling is not None:
             request, calls = self._calling.arrange(request)
-        limits, can, encode = self._limits, self._can, self._until(is_given_up)
+        limits, can, encode = self.limits, self.capabilities, self._until(is_given_up)
         parsed = parse(request, limits=limits, can=can, encode=encode, chat=self._chat)
         return parsed if calls is None else replace(parsed, calls=calls)
 
@@ -94,8 +94,8 @@ class Prompts:
         """
 
         def check(is_given_up: IsGivenUp) -> Mapping[str, Any]:
-            made = with_ids(request, self._limits, self._until(is_given_up), self._chat)
-            items_of(made, limits=self._limits, can=self._can)
+            made = with_ids(request, self.limits, self._until(is_given_up), self._chat)
+            items_of(made, limits=self.limits, can=self.capabilities)
             return made
 
         return await self._by_size(request, check)
@@ -115,10 +115,10 @@ class Prompts:
         """The text of each list of ids; BadRequest names an id that there is not."""
         for each in ids:
             if each:
-                check_ids("tokens", each, self._limits.vocabulary)
+                check_ids("tokens", each, self.limits.vocabulary)
 
         def texts(is_given_up: IsGivenUp) -> list[str]:
-            decode = self._tokenizer.decode
+            decode = self.tokenizer.decode
             return [str(decode(each, skip_special_tokens=skip_special)) for each in ids]
 
         return await self._by_size({"text": ids}, texts)  # an id takes as long as a character
@@ -148,17 +148,17 @@ class Prompts:
 
     def _encode(self, text: str) -> list[int]:
         """The ids of a text, as upstream's tokenizer manager makes them."""
-        ids: list[int] = self._tokenizer(text)["input_ids"]
+        ids: list[int] = self.tokenizer(text)["input_ids"]
         return ids
 
     def _ids_of(self, text: str, is_special: bool) -> list[int]:
-        check_length("text", text, self._limits)
+        check_length("text", text, self.limits)
         with telling_refusals():
             return self._encode(text) if is_special else self._encode_rendered(text)
 
     def _chat(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> list[int]:
         """The ids of a chat, by the template of the model."""
-        if not getattr(self._tokenizer, "chat_template", None):
+        if not getattr(self.tokenizer, "chat_template", None):
             raise BadRequest(
                 "messages: this model's tokenizer has no chat template; ask /v1/completions, or "
                 "serve a model whose tokenizer_config.json has a chat_template",
@@ -167,19 +167,19 @@ class Prompts:
             )
         self._check_arguments(arguments)
         text = self._render(messages, arguments, tools)
-        check_length("messages", text, self._limits)
-        return encode_within_limits(text, self._encode_rendered, self._limits)
+        check_length("messages", text, self.limits)
+        return encode_within_limits(text, self._encode_rendered, self.limits)
 
     def _encode_rendered(self, text: str) -> list[int]:
         """The ids of a text made by a template, which puts the special tokens in itself."""
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
     def _render(self, messages: Messages, arguments: Mapping[str, Any], tools: Any) -> str:
         from jinja2 import TemplateError
 
         try:
-            text: str = self._tokenizer.apply_chat_template(
+            text: str = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
                 tokenize=False,
                 add_generation_prompt=True,
@@ -196,7 +196,7 @@ class Prompts:
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Let a client set arguments of the template, and none of the tokenizer's own."""
-        own = inspect.signature(self._tokenizer.apply_chat_template).parameters
+        own = inspect.signature(self.tokenizer.apply_chat_template).parameters
         for name, value in arguments.items():
             if name in own:
                 words = f"{name} is the server's to decide"

@@ -1,4 +1,4 @@
-"""Questions that weights are asked where nobody sees the answers: how, and what came of them."""
+"""Questions that weights are asked apart from clients: how they are asked, and their answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError
 
 MOST_TOKENS = 8192
-"""So many tokens questions take that are asked together, unless one alone takes more: the pool for
-them takes memory beside the weights that are compared."""
+"""The most tokens of questions that are asked together, unless one alone takes more: their pool
+takes memory beside the weights that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class UnseenBatch:
     def __init__(self, asked: Sequence[UnseenItem]) -> None:
         self._items = tuple(each.item for each in asked)
         self.along = Along({each.item.name: each.given for each in asked if each.given})
-        """The answers that are given, and what is noted."""
+        """The given answers, and the notes of their places."""
         self.request = Parsed(self._items, is_batch=True, stream=False)
 
     @property
@@ -58,11 +58,11 @@ class UnseenBatch:
         longest = max(int(each.sampling_params["max_new_tokens"]) for each in self._items)
         return longest + sum(len(each.input_ids) for each in self._items) // 64
 
-    def answered(self, answers: Sequence[Answer]) -> list[Answered]:
+    def read_answers(self, answers: Sequence[Answer]) -> list[Answered]:
         """Return how each question was answered."""
         given, noted = self.along.given, self.along.noted
         return [
-            _answered(each, noted.get(item.name, []), tuple(given.get(item.name, ())))
+            _make_answered(each, noted.get(item.name, []), tuple(given.get(item.name, ())))
             for each, item in zip(answers, self._items, strict=True)
         ]
 
@@ -98,7 +98,7 @@ def largest_batch(corpus: Sequence[Question], prompts: Prompts) -> Sequence[int]
 def as_items(asked: Sequence[Question], prompts: Prompts) -> list[UnseenItem]:
     """Make questions fit for the engine; blocks, for the texts may be long.
 
-    ConfigError names the line of a question that somebody wrote and that cannot be asked.
+    ConfigError names the line of a written question that cannot be asked.
     """
     return [_as_item(each, prompts, f"{at:04}") for at, each in enumerate(asked)]
 
@@ -123,22 +123,26 @@ def _as_item(question: Question, prompts: Prompts, name: str) -> UnseenItem:
     return UnseenItem(replace(item, input_ids=ids, sampling_params=sampling), given)
 
 
-def _answered(answer: Answer, noted: Sequence[tuple[Any, int]], given: tuple[int, ...]) -> Answered:
+def _make_answered(
+    answer: Answer, noted: Sequence[tuple[Any, int]], given: tuple[int, ...]
+) -> Answered:
     if given:
-        return Answered(given, "", "length", _all_expected(noted[: len(given)]))
+        return Answered(given, "", "length", _make_all_expected(noted[: len(given)]))
     ended: Mapping[str, Any] = answer["meta_info"].get("finish_reason") or {}
     tokens = tuple(answer["output_ids"])
     noted = noted[: min(len(tokens), NOTED)]  # a step more may have been under way
     if tokens and tokens[-1] == ended.get("matched"):
         tokens = tokens[:-1]
-    return Answered(tokens, answer["text"], str(ended.get("type", "")), _all_expected(noted))
+    return Answered(tokens, answer["text"], str(ended.get("type", "")), _make_all_expected(noted))
 
 
-def _all_expected(noted: Sequence[tuple[Any, int]]) -> tuple[Expected, ...]:
-    return tuple(_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted)
+def _make_all_expected(noted: Sequence[tuple[Any, int]]) -> tuple[Expected, ...]:
+    return tuple(
+        _make_expected([np.asarray(each)[row] for each in arrays]) for arrays, row in noted
+    )
 
 
-def _expected(noted: Sequence[Any]) -> Expected:
+def _make_expected(noted: Sequence[Any]) -> Expected:
     token, entropy, values, places = noted
     if not np.isfinite(entropy):
         raise AnswerNonfinite("the weights made NaN or infinities along an answer that was given")

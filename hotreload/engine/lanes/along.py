@@ -18,11 +18,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hotreload.engine.lanes.lane import name_of
 
 NAMED = 32
-"""So many of the likeliest tokens are noted at each place; of the others their sum is known."""
+"""The number of likeliest tokens that are noted at each place; of the others the sum is known."""
 LIKELIEST = -1
 """In the place of a token that is given: the likeliest, which is what an answer goes on with."""
 LEAST = -1e4
-"""The logarithm of the probability of what is forbidden: it is a number, as all others are."""
+"""The logarithm of a forbidden token's probability: a number, as all others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Along:
     _steps: deque[list[tuple[int, str, int]]] = field(default_factory=deque)
     """Of each step that is to come the rows to note, whose they are, and the token given there."""
 
-    def launched(self, parts: Sequence[PromptPart]) -> None:
+    def note_launch(self, parts: Sequence[PromptPart]) -> None:
         """Note that a step was launched which computes these parts, one after the other."""
         step, before = list[tuple[int, str, int]](), 0
         for part in parts:
@@ -59,13 +59,13 @@ class Along:
             before += part.end - part.begin
         self._steps.append(step)
 
-    def computed(self, logits: Any) -> None:
+    def note_logits(self, logits: Any) -> None:
         """Note what the logits of a step expect, which lie whole on each device."""
         noted = self._steps.popleft() if self._steps else []
         given = np.full(logits.shape[0], LIKELIEST, np.int32)
         for row, _, token in noted:
             given[row] = token
-        expected = _EXPECTED(logits, given)
+        expected = _READ_LOGITS(logits, given)
         for each in expected:
             each.copy_to_host_async()
         for row, name, _ in noted:
@@ -84,7 +84,7 @@ def _part_of(request: Any, *, is_prompt: bool) -> PromptPart:
 
 
 def note_along(model_runner: Any) -> None:
-    """Have the runner tell the lane's `Along`, if it has one, of each step."""
+    """Have the runner report each step to the lane's `Along`, if it has one."""
     forward = model_runner.forward
     everywhere = NamedSharding(model_runner.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
     model_runner.along = None
@@ -97,7 +97,7 @@ def note_along(model_runner: Any) -> None:
         output, *more = forward(forward_batch, logits_metadata)
         logits = output.next_token_logits
         whole = jax.device_put(logits, everywhere)
-        along.computed(whole)
+        along.note_logits(whole)
         if last is not None:  # the sampler's
             rows = _ROWS(whole, jax.device_put(last, everywhere))
             output.next_token_logits = jax.device_put(rows, logits.sharding)
@@ -119,7 +119,7 @@ def _ask_of_all(forward_batch: Any, metadata: Any) -> Any:
     return _LAST(lengths)
 
 
-def _expected(logits: Any, given: Any) -> tuple[Any, ...]:
+def _read_logits(logits: Any, given: Any) -> tuple[Any, ...]:
     logs = jnp.maximum(jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1), LEAST)
     entropy = -jnp.sum(jnp.exp(logs) * logs, axis=-1)
     own = jnp.take_along_axis(logs, jnp.maximum(given, 0)[:, None], axis=-1)[:, 0]
@@ -129,6 +129,6 @@ def _expected(logits: Any, given: Any) -> tuple[Any, ...]:
     return own, entropy, values, places
 
 
-_EXPECTED = jax.jit(_expected)
+_READ_LOGITS = jax.jit(_read_logits)
 _ROWS = jax.jit(lambda logits, rows: logits[rows])
 _LAST = jax.jit(lambda lengths: jnp.cumsum(lengths) - 1)

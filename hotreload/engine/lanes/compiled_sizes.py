@@ -1,8 +1,8 @@
 """Knows which sizes of batches are compiled for, and keeps batches to these for a while.
 
-A batch of another size has all who are answered wait for the compiler. So while sizes are compiled
-beside them, a lane takes in as many requests, and as much of a prompt, as what is compiled holds,
-and its batches are padded to such a size. What it does not take in waits for its turn.
+A batch of another size has all requests wait for the compiler. While sizes are still compiled, a
+lane takes in as many requests, and as much of a prompt, as a compiled size holds, and pads its
+batches to that size. The rest waits for its turn.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,10 +29,10 @@ class CompiledSizes:
             self.sizes.add(BatchSize(not mode.is_decode(), *size))
 
     @contextmanager
-    def bounding(self, scheduler: Any, row_limit: str) -> Iterator[int]:
-        """Bound by these sizes what a scheduler may take in; yields how many requests may run.
+    def limit_scheduler(self, scheduler: Any, row_limit: str) -> Iterator[int]:
+        """Limit what a scheduler takes in to these sizes; yields how many requests may run.
 
-        As long as none is known, as much as ever: somebody must be answered.
+        As long as no size is known there is no limit: some request must be answered.
         """
         rows, chunk = getattr(scheduler, row_limit), scheduler.chunked_prefill_size
         most = min(rows, max(self._tokens(is_prompt=False), default=rows))

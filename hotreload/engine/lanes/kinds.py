@@ -63,7 +63,7 @@ class LaneKind(Protocol):
         ...
 
     def evict(self, tree: Any, tokens: int) -> None:
-        """Give back so many tokens of cached prefixes that nobody uses now."""
+        """Free so many tokens of cached prefixes that no request uses now."""
         ...
 
     def note_room(self, scheduler: Any) -> None:
@@ -119,7 +119,7 @@ class FirstRelease:
         return _is_spent(look) and not look("chunked_req")
 
     def evict(self, tree: Any, tokens: int) -> None:
-        """Give back so many tokens of cached prefixes that nobody uses now."""
+        """Free so many tokens of cached prefixes that no request uses now."""
         tree.evict(tokens)
 
     def note_room(self, scheduler: Any) -> None:
@@ -218,7 +218,7 @@ class Newer:
         return _is_spent(look) and look("chunked_reqs")[0] is None
 
     def evict(self, tree: Any, tokens: int) -> None:
-        """Give back so many tokens of cached prefixes that nobody uses now."""
+        """Free so many tokens of cached prefixes that no request uses now."""
         from sgl_jax.srt.mem_cache.base_prefix_cache import EvictParams
 
         tree.evict(EvictParams(num_tokens=tokens, dp_rank=0))

@@ -44,7 +44,7 @@ class Lane:
         self.has_own_pool = has_own_pool
         """True where nothing it computes reaches the KV pool in which clients are served."""
         self.prompts = prompts
-        """So many are to be computed in one batch, and no others come; 0 where they come and go."""
+        """The number of prompts of its only batch; 0 where prompts come and go."""
         self.rows = max(prompts, rows)
         """All its steps are padded to so many; 0 where that is as upstream does it."""
         self.gathers = prompts > 1
@@ -125,11 +125,11 @@ class Rotation:
     """The lanes of one engine, the oldest first, in strict rotation; on the scheduler thread alone.
 
     Results come from one queue, in the order of the launches, and each lane takes the first one
-    there for its own. So a lane whose result is to come has the next turn after its launch that is
-    its own, neither earlier nor later: one that was skipped, or had two turns in a row, would hand
-    its tokens to the requests of another lane. Whether it launches anything in a turn is free, and
-    one that rests and awaits nothing is passed over. One that has ended hands its turn to the next
-    in order; a new one comes last.
+    there for its own. A lane whose result is to come must have its next turn in order, neither
+    earlier nor later: one that was skipped, or had two turns in a row, would hand its tokens to the
+    requests of another lane. Whether it launches anything in a turn is free, and one that rests and
+    awaits nothing is passed over. One that has ended hands its turn to the next in order; a new one
+    comes last.
     """
 
     def __init__(

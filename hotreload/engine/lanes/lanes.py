@@ -84,9 +84,9 @@ class Lanes:
     ) -> int:
         """A lane of weights that no client is admitted to, with a KV pool of its own.
 
-        So many prompts come to it and are computed in one batch, and it begins when all are there;
-        0 where they come and go. `along` is told of each of its steps. Where their number is not
-        known, or they are led along, all are padded to one size.
+        It begins when so many prompts have come, and computes them in one batch; 0 where they come
+        and go. `along` is called at each of its steps. Where their number is not known, or they are
+        led along, all are padded to one size.
         """
         scheduler = self._scheduler
         state = self._kind.fresh(scheduler, empty_like(scheduler.tree_cache, allocator), allocator)
@@ -196,7 +196,7 @@ class Lanes:
             lane.note_merged()
             if batch is not None and lane.bound.along is not None:
                 requests, is_prompt = self._kind.requests_of(batch), batch.forward_mode.is_extend()
-                lane.bound.along.launched(parts_of(requests, is_prompt=is_prompt))
+                lane.bound.along.note_launch(parts_of(requests, is_prompt=is_prompt))
             return batch
 
         return launch_or_rest

@@ -30,8 +30,8 @@ before it looks again."""
 
 
 SHADOW_ROWS = 16
-"""So many rows more there are than clients' requests may run: for the prompts that are asked where
-nobody sees it. They never wait for a client's answer, and take no row of one."""
+"""The number of rows beside those of clients' requests: for prompts that we ask. These never wait
+for a client's answer, and take no row of a client."""
 
 
 class Share:
@@ -46,7 +46,7 @@ class Share:
         self.has_others = False
         """True if other lanes took tokens of the same pool when this one had its last turn."""
         self.rows = 0
-        """So many requests might run then."""
+        """The number of requests that might run then."""
 
     def available_size(self, dp_rank: int = 0) -> int:
         """Tokens that this lane may still take."""
@@ -88,7 +88,7 @@ class PoolShares:
         if lane.has_own_pool:
             with self._rows_for(lane), self._in_pieces(lane):
                 return admit()
-        with self._compiled.bounding(self._scheduler, self._kind.row_limit) as rows:
+        with self._compiled.limit_scheduler(self._scheduler, self._kind.row_limit) as rows:
             return self._admit(lane, rows, admit)
 
     def _admit(self, lane: Lane, rows: int, admit: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A small KV pool in which weights are proven: what they compute there, NaN too, reaches nobody."""
+"""A small KV pool in which weights are proven: no client's answer reads it, not even NaN in it."""
 
 import copy
 from collections.abc import Sequence
@@ -46,11 +46,11 @@ class ShadowPool:
     def buffers(self) -> list[jax.ShapeDtypeStruct]:
         """The arrays of it that take memory while weights are proven."""
         return [
-            _described((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)
+            _describe_array((self._rows(each), *each.shape[1:]), each.dtype, each.sharding)
             for each in self._pool.kv_buffer
         ]
 
-    def described(self) -> Any:
+    def describe(self) -> Any:
         """The pool as the compiler sees it; it takes no memory."""
         pool = copy.copy(self._pool)
         pool.size, pool.kv_buffer = self.tokens, self.buffers
@@ -78,7 +78,7 @@ class ShadowPool:
         return int(buffer.shape[0] - (self._pool.size - self.tokens) // per_row)
 
 
-def _described(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+def _describe_array(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
 

@@ -61,10 +61,10 @@ class TurnShares:
         return True
 
     def hurry(self, lane: Lane, steps: int, since: float) -> None:
-        """Give what is proven the share by which its steps end in the time that it is to take.
+        """Give a proof the share by which its steps end in time.
 
-        It is the usual one at least. A step of anybody's is taken for as long as those before were:
-        `since` is the time of them. Where all ranks must decide the same, nobody asks: their clocks
+        It is the usual one at least. A step is taken for as long as those before were: `since` is
+        the time of them. Where all ranks must decide the same, this is not called: their clocks
         differ.
         """
         assert self._prove_within is not None, "nobody asks where clocks differ"
@@ -77,9 +77,9 @@ class TurnShares:
         return 1 if lane is self.live else math.ceil(1 / self._fading)
 
     def _share(self, lane: Lane, lanes: Sequence[Lane]) -> Fraction:
-        """The part of its turns in which it launches; all, if nobody else has anything to do.
+        """The part of its turns in which it launches; all, if no other lane has anything to do.
 
-        And of a shadow that is given up: what is left of it takes a step to end, and is waited for.
+        All, too, for a shadow that is given up: it takes a step to end, and is waited for.
         """
         serving = [each for each in lanes if not each.has_own_pool]
         if not lane.has_own_pool:

@@ -1,4 +1,4 @@
-"""Work-rounds of upstream's faults: each says what is wrong, in which versions, and when it goes.
+"""Work-rounds of upstream's faults: each names the fault, the versions, and when it goes.
 
 `0.0.2` is the release, `main` the repository as of August 2026. `embedded_engine` runs upstream in
 our process; `logprobs`, `nonfinite_logits` and `answering` have work-rounds of their own. Nothing

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,14 @@ from weakref import WeakSet
 
 from hotreload.engine.weights import staged_set
 from hotreload.engine.weights.leaf.differences import leaves_whose_copies_differ
-from hotreload.engine.weights.leaf.leaf_rules import Plan
-from hotreload.engine.weights.leaf.leaves import layout_of
+from hotreload.engine.weights.leaf.leaves import layout_of, signature
 from hotreload.engine.weights.leaf.measures import Measured
 from hotreload.engine.weights.leaf.values import first_values
 from hotreload.engine.weights.load.extra_reads import why_no_room
 from hotreload.engine.weights.load.first_load import FirstLoad
+from hotreload.engine.weights.load.loader_check import LoaderCheck
 from hotreload.engine.weights.load.loaders import Comparison, Loaders
 from hotreload.engine.weights.load.plan import record_plan
-from hotreload.engine.weights.load.trust import mark_of, note
 from hotreload.engine.weights.memory.headroom import size_of, why_one_set
 from hotreload.engine.weights.memory.room_for_a_set import Room
 from hotreload.engine.weights.noise import with_noise
@@ -28,7 +27,7 @@ from hotreload.engine.weights.weights import Destination, Weights, held_bytes, s
 from hotreload.errors import BadRequest
 from hotreload.quiet import QUIET, Quiet
 from hotreload.threads import in_thread
-from hotreload.types import Checkpoint, HowFar, LoadFacts, Noise, Revision, Staged
+from hotreload.types import Checkpoint, HowFar, LoadFacts, Noise, Revision, Staged, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +48,31 @@ First = Revision | Original | FirstLoad
 """The first weights: the name of what upstream loaded, another engine's, or what ours loaded."""
 
 
-class StagingEngine:
-    """An engine that can make and free sets of weights beside the live one.
+class WeightSets:
+    """The live set of an engine, and the spare ones: makes them, measures them, frees them.
 
-    `core.ports.Engine` says what its methods promise.
+    `core.ports.WeightSets` says what its methods promise.
     """
 
     live: Staged
-    """The weights that answer new requests."""
+    """The weights that answer new requests; known once the first set was adopted."""
 
     def __init__(
         self,
         model_runner: Any,
         terms: StagingOptions,
-        comparison: Comparison,
-        plan: Plan | None = None,
+        first: First,
+        until_compiled: Callable[[], Awaitable[None]],
     ) -> None:
+        """`until_compiled` waits for the programs that prove a set; staging begins after it."""
+        ours = first if isinstance(first, FirstLoad) else None
+        comparison = first.comparison if isinstance(first, Original) else Comparison()
+        comparison.is_tried = comparison.is_tried or ours is not None
+        others = "copy" if isinstance(first, Original) else "upstream"
+        self.first_loader = others if ours is None else "own"
+        """The loader of the first set; `copy` of another engine's."""
         self.layout = layout_of(model_runner.model)
+        plan = None if ours is None else ours.plan
         self.plan = plan or record_plan(model_runner, self.layout)
         self.loaders = Loaders(
             model_runner,
@@ -76,6 +83,7 @@ class StagingEngine:
             quiet=terms.quiet,
             comparison=comparison,
         )
+        self.loader_check = LoaderCheck(self.loaders, self.layout, self.plan, terms.trust)
         self.set_bytes = 0
         """The size of one set; known once the first was adopted."""
         self.why_one_set: str | None = None
@@ -85,12 +93,10 @@ class StagingEngine:
         self.max_drift = terms.max_drift
         """The factor by which a leaf's root mean square may change; it may be set at any time."""
         self._memory = terms.memory
-        self._trust = terms.trust
+        self._until_compiled = until_compiled
         self._destination = Destination()
         self._room = Room()
         self._made: WeakSet[Weights] = WeakSet()
-        self._comparing: asyncio.Task[None] | None = None
-        self._is_distrusted = asyncio.Event()
         self.unchanged = asyncio.Lock()
         """Held while the live leaves are read (never half of a set), and while they are traded."""
 
@@ -99,8 +105,25 @@ class StagingEngine:
         """True where one set of weights at a time is on the device."""
         return self.why_one_set is not None
 
+    @property
+    def leaf_count(self) -> int:
+        """Number of leaves of a set."""
+        return len(self.layout.places)
+
+    def expected_tensors(self) -> Mapping[str, TensorSpec]:
+        """Return every tensor a checkpoint must have; a shape is None where it is unknown."""
+        return self.plan.tensors
+
+    def live_leaves(self) -> dict[str, Any]:
+        """Return the live leaves by path."""
+        return self.layout.by_path(self.live.weights.leaves)
+
+    def structure(self) -> dict[str, tuple[Any, ...]]:
+        """Shape, dtype and placement of each live leaf: what the compiled model sees of it."""
+        return {path: signature(leaf) for path, leaf in self.live_leaves().items()}
+
     def adopt(self, leaves: list[Any], first: First) -> None:
-        """Set `live` to the leaves that a loader made, or to a copy of an original's."""
+        """Set `live` to the leaves that a loader made, or to a copy of an original's; it blocks."""
         if isinstance(first, FirstLoad):
             self.live = self._adopt_ours(leaves, first)
             return
@@ -136,45 +159,19 @@ class StagingEngine:
         for weights in self._made:
             weights.drop()
         self.layout.drop_references()
-        self._comparing = None
+        self.loader_check.drop_references()
         del self.loaders
-
-    def compare_with(self, checkpoint: Checkpoint) -> asyncio.Task[None]:
-        """Begin to compare our own loader with the leaves that upstream's made of a checkpoint."""
-        compare = self._compare(checkpoint, self.live.weights)
-        self._comparing = asyncio.create_task(compare, name="comparing the loaders")
-        return self._comparing
-
-    async def _compare(self, checkpoint: Checkpoint, live: Weights) -> None:
-        # The list is a copy: these leaves may be released meanwhile.
-        made = Weights(list(live.leaves), live.measured)
-        await in_thread(lambda cancel: self._compare_and_note(checkpoint, made, cancel))
-        self._note_distrust()
-        if self.loaders.comparison.is_tried:
-            live.sources = sources_of(checkpoint)
-
-    def _compare_and_note(
-        self, checkpoint: Checkpoint, made: Weights, cancel: threading.Event
-    ) -> None:
-        self.loaders.compare(checkpoint, made, cancel)
-        if self._trust is not None and self.loaders.why_upstream is None:
-            note(self._trust, mark_of(self.layout, made.leaves, self.plan, checkpoint))
-
-    def _note_distrust(self) -> None:
-        if self.loaders.comparison.distrust:
-            self._is_distrusted.set()
 
     async def wait_for_distrust(self) -> str:
         """Wait until our own loader makes other weights than upstream's; return which leaf."""
-        await self._is_distrusted.wait()
-        return self.loaders.comparison.distrust
+        return await self.loader_check.wait_for_distrust()
 
     def decide(self, beside: Sequence[Any] = ()) -> None:
         """Decide where spare sets wait; `beside` describes arrays that must fit beside a new one.
 
         It is decided once, before the first set is made: all spare sets wait in the same place.
         """
-        alive = self.layout.by_path(self.live.weights.leaves).values()
+        alive = self.live_leaves().values()
         self.why_one_set = why_one_set(self._memory, alive, beside)
         self._destination = (
             Destination(is_host=True) if self.why_one_set else Destination(beside=beside)
@@ -190,29 +187,25 @@ class StagingEngine:
             staged = await self._stage(checkpoint.revision, load)
         finally:
             self.staging_progress = None
-            self._note_distrust()
+            self.loader_check.note_distrust()
         revision = checkpoint.as_read.revision  # the id of unread files is known only now
         if checkpoint.is_unread:  # and so is that of arrays
             revision = replace(revision, id=staged.fingerprint)
         return replace(staged, revision=revision, loading=how[0])
 
     async def until_ready_to_stage(self) -> None:
-        """Wait until all work is over that must end before a set is staged."""
-        await self.until_compared()
-
-    async def until_compared(self) -> None:
-        """Wait for the comparison of the loaders: it holds live leaves, and one of its own."""
-        if self._comparing is not None:
-            await asyncio.wait({self._comparing})
+        """Wait until a set that is staged could be proven at once, too."""
+        await self._until_compiled()
+        await self.loader_check.until_done()
 
     async def check_takes(self, checkpoint: Checkpoint) -> None:
         """Raise BadRequest for a part of the tensors if only whole sets can be loaded."""
-        await self.until_compared()
+        await self.loader_check.until_done()
         self.loaders.check_takes(checkpoint)
 
     async def takes_unread(self, checkpoint: Checkpoint) -> bool:
         """Say if the engine copies these arrays from where they lie, and checks them there."""
-        await self.until_compared()
+        await self.loader_check.until_done()
         async with self.unchanged:
             live = self.live.weights
             return not self.spares_wait_on_host and self.loaders.takes_unread(checkpoint, live)
@@ -269,7 +262,7 @@ class StagingEngine:
 
     async def perturb(self, revision: Revision, noise: Noise) -> Staged:
         """Copy the live weights, with noise on some leaves; raises the errors of `stage`."""
-        await self.until_compared()
+        await self.loader_check.until_done()
         work = partial(with_noise, noise, layout=self.layout, live=self.live.weights)
         work = partial(work, parts=self.plan.parts, to_host=self._destination.is_host)
         return await self._stage(revision, work)
@@ -317,15 +310,15 @@ class StagingEngine:
             live = self.live
             # A cancel waits for the thread: it holds leaves that a trade must be able to free.
             now = await in_thread(lambda cancel: self._checksums(live.weights.leaves))
-            return self._note_damage(live, now)
+            return self.note_damage(live, now)
 
     async def first_values(self, name: str, most: int) -> list[Any]:
         """Return the first numbers, or rows, of a live leaf, or of a tensor in one."""
         async with self.unchanged:
-            show = partial(first_values, self.layout.by_path(self.live.weights.leaves))
+            show = partial(first_values, self.live_leaves())
             return await in_thread(lambda cancel: show(self.plan.parts, name, most))
 
-    def _note_damage(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
+    def note_damage(self, live: Staged, now: dict[str, int]) -> dict[str, int]:
         """Return the checksums; if they differ from the live set's, share no leaf any more."""
         if now != live.leaves:
             # A damaged leaf may be in other sets, too: all is read again.

@@ -52,7 +52,7 @@ class CommandJudge:
 
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where the command could ask this engine nothing."""
-        check_can_ask("[command] run", engine.cannot_overlap)
+        check_can_ask("[command] run", engine.switch.cannot_overlap)
 
     def watch(self) -> AbstractContextManager[None]:
         """Do nothing: the command begins when its turn comes."""
@@ -61,7 +61,7 @@ class CommandJudge:
     async def judge(self, case: Case) -> None:
         """Run the command while the weights answer it, and no client; a no raises why."""
         async with case.progress.phase(Phase.COMPARING):
-            async with case.replica.engine.as_candidate(case.staged):
+            async with case.replica.engine.unseen.as_candidate(case.staged):
                 end = await self._run(case.replica.index, case.staged)
             case.progress.note(evidence_of(end))
             check_end(end)

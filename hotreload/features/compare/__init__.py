@@ -32,7 +32,7 @@ def _begin(given: "Given") -> "FeatureParts":
 
     async def prepare(settings: "Settings") -> "Apply":
         for engine in given.engines():
-            await engine.check_questions(settings.of(CompareSettings).questions)
+            await engine.unseen.check_questions(settings.of(CompareSettings).questions)
         return nothing_to_apply
 
     return FeatureParts(

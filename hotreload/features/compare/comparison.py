@@ -133,7 +133,7 @@ class BehaviourComparison:
 
     async def _asked_new(self, asked: Sequence[Question]) -> Sequence[Answered]:
         try:
-            return await self.both.engine.answer_unseen(self.both.new, asked)
+            return await self.both.engine.unseen.ask(self.both.new, asked)
         except AnswerNonfinite as bad:
             raise BehaviourRejected(f"asked what every checkpoint is asked: {bad}") from bad
 
@@ -196,7 +196,7 @@ async def _asked_again(
         return said
     led, read = _all_led(said), texts() if said.read is None else ()
     # In another order: rows of a batch are no part of what weights expect.
-    found = await engine.answer_unseen(weights, [*reversed(led), *read])
+    found = await engine.unseen.ask(weights, [*reversed(led), *read])
     said = replace(said, again=found[: len(led)][::-1], read=said.read or found[len(led) :])
     known.keep(weights.fingerprint, said)
     return said
@@ -207,7 +207,7 @@ async def _answered_by_live(
 ) -> tuple[Sequence[Question], Sequence[Answered]]:
     """Ask the live weights; those questions are left out that they make no numbers of."""
     try:
-        return asked, await both.engine.answer_unseen(both.live, asked)
+        return asked, await both.engine.unseen.ask(both.live, asked)
     except AnswerNonfinite as bad:
         if len(asked) == 1:
             log.warning("behaviour.live_nonfinite", extra={"why": f"{asked[0].place}: {bad}"})

@@ -69,7 +69,7 @@ class CompareJudge:
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where limits are set and this engine cannot compare weights."""
         if self._settings.limits.are_any:
-            check_can_ask("[compare] limits", engine.cannot_compare)
+            check_can_ask("[compare] limits", engine.unseen.cannot_compare)
 
     def watch(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
@@ -80,7 +80,7 @@ class CompareJudge:
 
         What decides nothing is put off until the weights are live.
         """
-        if not self._settings.report or case.replica.engine.cannot_compare is not None:
+        if not self._settings.report or case.replica.engine.unseen.cannot_compare is not None:
             return
         self._heard = self._shared.hearing.for_the_candidate()
         both, known = _both(case), self._shared.known

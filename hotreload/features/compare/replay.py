@@ -57,13 +57,13 @@ async def _along(both: BothWeights, heard: Sequence[HeardRequest]) -> "HeardSums
     """Lead both along the same answers, the live ones twice; none where those make no numbers."""
     questions = [each.question for each in heard]
     try:
-        live = await both.engine.answer_unseen(both.live, questions)
+        live = await both.engine.unseen.ask(both.live, questions)
         # In another order: rows of a batch are no part of what weights expect.
-        again = await both.engine.answer_unseen(both.live, questions[::-1])
+        again = await both.engine.unseen.ask(both.live, questions[::-1])
     except AnswerNonfinite:
         return HeardSums()
     try:
-        new = await both.engine.answer_unseen(both.new, questions)
+        new = await both.engine.unseen.ask(both.new, questions)
     except AnswerNonfinite as bad:
         raise BehaviourRejected(f"asked what a client was answered: {bad}") from bad
     led = [AlongHeard(*each) for each in zip(live, again[::-1], new, strict=True)]

@@ -170,7 +170,9 @@ async def _pause(
 async def _until_none_runs(pause: Pause, entrance: Entrance[Any], *, aborts: bool) -> None:
     while pause.stands:
         if aborts:
-            await asyncio.gather(*(engine.abort_asked(None) for engine in entrance.engines()))
+            await asyncio.gather(
+                *(engine.answers.abort_asked(None) for engine in entrance.engines())
+            )
         try:
             return await entrance.wait_until_empty(AGAIN_SECONDS)
         except DrainTimedOut:

@@ -13,7 +13,9 @@ from hotreload.engine.answering.canaries import Batches
 from hotreload.engine.answering.items import Parsed
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import EngineOptions
-from hotreload.engine.sglang import SglangEngine, named
+from hotreload.engine.sglang import SglangEngine, name_first
+from hotreload.engine.unseen_answers import UnseenAnswers
+from hotreload.engine.unseen_room import UnseenRoom
 from hotreload.engine.upstream import build
 from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.parts import ENGINE_START, Parts, build_parts
@@ -22,11 +24,12 @@ from hotreload.engine.upstream.thread.scheduler import Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.leaf.differences import copies_here, find_differing
 from hotreload.engine.weights.leaf.measures import splits_words
-from hotreload.engine.weights.sets import StagingOptions
+from hotreload.engine.weights.sets import First, StagingOptions, WeightSets
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.joint_jobs import (
     BetweenStepsOfAll,
+    MeetingPlace,
     gather,
     merge_measurements,
     turns_of,
@@ -65,8 +68,67 @@ class NoFront(Answers):
         """Do nothing: there is nothing to close."""
 
 
+class RankSets(WeightSets):
+    """One rank's share of each set of weights."""
+
+    def __init__(self, meeting: MeetingPlace, *args: Any) -> None:
+        super().__init__(*args)
+        self._meeting = meeting
+
+    async def stage(self, checkpoint: Checkpoint) -> Staged:
+        """Load this rank's share beside the live one; the fingerprint is the whole checkpoint's.
+
+        Each rank reads the whole checkpoint and keeps its share: it waits for no other rank.
+        """
+        await self.loader_check.until_done()
+        why = self.loaders.why_not_ours(checkpoint)
+        if why is not None:
+            # Upstream's loader waits for the other ranks' in the middle of the engine's work.
+            raise CheckpointIncompatible(f"on several hosts only our own loader loads: {why}")
+        return await super().stage(checkpoint)
+
+    async def checksums(self) -> dict[str, int]:
+        """Return each live leaf's checksum over all ranks; every rank must call this."""
+        async with self.unchanged:
+            live, measure = self.live, self.loaders.measure
+            own = await in_thread(lambda cancel: measure(live.weights.leaves))
+            now = (await merge_measurements(self._meeting, name_next_job(), own)).checksums
+            leaves = self.live_leaves()
+            copies = await in_thread(lambda cancel: copies_here(leaves))
+            for path in find_differing(await gather(self._meeting, name_next_job(), copies)):
+                now[path] ^= 1  # as if copies differ on one host
+            return self.note_damage(live, now)
+
+    async def complete_first(self) -> None:
+        """Complete the first set's measurements, of which each rank has its share."""
+        weights = self.live.weights
+        weights.measured = await merge_measurements(
+            self._meeting, name_next_job(), weights.measured
+        )
+        fingerprint, checksums = weights.measured.fingerprint, weights.measured.checksums
+        self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
+
+    def check_shares(self) -> None:
+        """ConfigError for a leaf that is cut within four bytes: it has no checksum."""
+        for path, leaf in self.live_leaves().items():
+            if splits_words(leaf, self.plan.parts.get(path, ())):
+                raise ConfigError(
+                    f"[engine] nnodes: {path} would be cut within four bytes, so nobody could "
+                    "tell which weights answer; choose another tp"
+                )
+
+
+class FollowersUnseen(UnseenAnswers):
+    """The unseen answers on a rank that follows: it computes them along, and asks nothing."""
+
+    async def _ask_canaries(self, asked: Batches, lane: int) -> None:
+        """Ask nothing: rank 0 sends the prompts."""
+
+
 class RankEngine(SglangEngine):
     """One rank's part of an engine, made by `start_rank` on every rank at the same time."""
+
+    weights: RankSets
 
     def __init__(
         self,
@@ -78,10 +140,10 @@ class RankEngine(SglangEngine):
         probes: Sequence[Probe],
         terms: StagingOptions,
     ) -> None:
-        super().__init__(parts, watch, first=first, probes=probes, terms=terms)
         self._ranks = joined.ranks
         self._meeting = joined.meeting
-        self._check_shares()
+        super().__init__(parts, watch, first=first, probes=probes, terms=terms)
+        self.weights.check_shares()
 
     @classmethod
     async def start_rank(
@@ -109,31 +171,7 @@ class RankEngine(SglangEngine):
             building = partial(build.build, options, watch.report, make_hooks(joined.ranks))
             parts = await build_parts(lambda cancel: building())
             make = partial(cls, parts, watch, joined, probes=probes, terms=terms)
-            return await cls._begun(make, parts, watch, named(revision), checkpoint)
-
-    async def stage(self, checkpoint: Checkpoint) -> Staged:
-        """Load this rank's share beside the live one; the fingerprint is the whole checkpoint's.
-
-        Each rank reads the whole checkpoint and keeps its share: it waits for no other rank.
-        """
-        await self.until_compared()
-        why = self.loaders.why_not_ours(checkpoint)
-        if why is not None:
-            # Upstream's loader waits for the other ranks' in the middle of the engine's work.
-            raise CheckpointIncompatible(f"on several hosts only our own loader loads: {why}")
-        return await super().stage(checkpoint)
-
-    async def checksums(self) -> dict[str, int]:
-        """Return each live leaf's checksum over all ranks; every rank must call this."""
-        async with self.unchanged:
-            live, measure = self.live, self.loaders.measure
-            own = await in_thread(lambda cancel: measure(live.weights.leaves))
-            now = (await merge_measurements(self._meeting, name_next_job(), own)).checksums
-            leaves = self._live_leaves()
-            copies = await in_thread(lambda cancel: copies_here(leaves))
-            for path in find_differing(await gather(self._meeting, name_next_job(), copies)):
-                now[path] ^= 1  # as if copies differ on one host
-            return self._note_damage(live, now)
+            return await cls._begin_built(make, parts, watch, name_first(revision), checkpoint)
 
     def withdraw(self, step: int) -> None:
         """Cancel the waiting jobs of this step on all ranks; only rank 0 calls it."""
@@ -142,26 +180,24 @@ class RankEngine(SglangEngine):
 
     # --- differences from an engine on one host ---------------------------------------------------
 
+    def _make_sets(self, parts: Parts, first: First, terms: StagingOptions) -> RankSets:
+        runner, ready = parts.model_runner, self.ahead.until_ready_to_prove
+        return RankSets(self._meeting, runner, terms, first, ready)
+
     def _make_front(self) -> Answers:
         return super()._make_front() if self._ranks.leads else NoFront()
 
     def _make_between(self) -> BetweenSteps:
-        return BetweenStepsOfAll(self._scheduler, self._front, self._watch, self._meeting)
+        return BetweenStepsOfAll(self._scheduler, self._front, self.watch, self._meeting)
 
-    async def _know_whole(self) -> None:
-        """Complete the first set's measurements, of which each rank has its share."""
-        weights = self.live.weights
-        weights.measured = await merge_measurements(
-            self._meeting, name_next_job(), weights.measured
-        )
-        fingerprint, checksums = weights.measured.fingerprint, weights.measured.checksums
-        self.live = replace(self.live, fingerprint=fingerprint, leaves=checksums)
+    def _make_unseen(self, room: UnseenRoom) -> UnseenAnswers:
+        kind = UnseenAnswers if self._ranks.leads else FollowersUnseen
+        parts = (self._front, self.switch, self._shadows, room)
+        return kind(*parts, canaries=self._canaries, ahead=self.ahead)
+
+    async def _complete_first_set(self) -> None:
+        await self.weights.complete_first()
         await self._check_room()
-
-    async def _ask_canaries(self, asked: Batches, lane: int) -> None:
-        """Send the prompts on rank 0 only; the other ranks compute the answers along."""
-        if self._ranks.leads:
-            await super()._ask_canaries(asked, lane)
 
     async def _check_room(self) -> None:
         """ConfigError unless all ranks have room for as many tokens, in KV pools and probes."""
@@ -172,14 +208,6 @@ class RankEngine(SglangEngine):
                 raise ConfigError(
                     f"ranks differ in how many tokens they have room for, {theirs} and {own}: give "
                     "all the same [[probe]]s and [engine.args]"
-                )
-
-    def _check_shares(self) -> None:
-        for path, leaf in self._live_leaves().items():
-            if splits_words(leaf, self.plan.parts.get(path, ())):
-                raise ConfigError(
-                    f"[engine] nnodes: {path} would be cut within four bytes, so nobody could "
-                    "tell which weights answer; choose another tp"
                 )
 
 

@@ -208,7 +208,7 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def record(self, about: About) -> None:
         """Record the generation that is live on all ranks, under the number that rank 0 gave it."""
-        ledger, own = self._attempts.ledger, self.own.live
+        ledger, own = self._attempts.ledger, self.own.weights.live
         live = parse_live(about, own)
         if own.fingerprint != live.fingerprint:
             words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
@@ -266,7 +266,7 @@ class FollowerRefusal:
         raise NotServing(self._why, code=NOT_RANK_0)
 
     @contextmanager
-    def lend_preparer(self) -> Iterator[RunningEngine]:
+    def lend_engine(self) -> Iterator[RunningEngine]:
         """Refuse the request: rank 0 answers it."""
         self._refuse()
         yield

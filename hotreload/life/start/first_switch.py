@@ -66,12 +66,12 @@ class FirstSwitch:
         ledger = self._attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
             self.engine = engine = await self._start_engine(model, None, progress)
-            progress.generation = await self._mint(engine.live, None)
+            progress.generation = await self._mint(engine.weights.live, None)
         else:
             by = await self._served_by(model)
             self.engine = engine = await self._start_engine(model, checkpoint, progress)
             await self._prove(progress, engine, by)
-            progress.generation = await self._mint(engine.live, checkpoint.path)
+            progress.generation = await self._mint(engine.weights.live, checkpoint.path)
             ledger.served_by, ledger.missed = by, instead_of
         self._go_live(engine, progress.generation)
 
@@ -81,7 +81,7 @@ class FirstSwitch:
         If nothing else has changed since, only the beginning of each answer is awaited, and whole
         answers are asked once these weights serve.
         """
-        ledger, live = self._attempts.ledger, engine.live
+        ledger, live = self._attempts.ledger, engine.weights.live
         past = ledger.was_live_as(live.revision, live.fingerprint)
         is_proven = past is not None and ledger.served_by == by
         async with progress.phase(Phase.PROBING):
@@ -98,7 +98,9 @@ class FirstSwitch:
             raise _another_engine(past, verdict, changes(ledger.served_by, by)) from verdict
         if isinstance(verdict, NoAnswer):
             raise EngineLost(f"{verdict}, by weights that answered before: {past.revision}")
-        await engine.scrub()  # an answer that was no number may have left its like in the cache
+        await (
+            engine.switch.scrub()
+        )  # an answer that was no number may have left its like in the cache
         self._doubt.of(past, verdict)
 
     async def _mint(self, staged: Staged, path: Path | None) -> Generation:

@@ -69,7 +69,7 @@ class Engines:
         engine = await start_engine(settings, model, weights, progress, self._make)
         self._started()
         if not self._checking.served.tensors:  # a folder without weights; now there are some
-            tensors = weights.tensors if weights else engine.expected_tensors()
+            tensors = weights.tensors if weights else engine.weights.expected_tensors()
             self._checking.serve(replace(self._checking.served, tensors=tensors))
         log.info("engine.started", extra=engine.facts())
         return engine
@@ -150,7 +150,9 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     )
     async with _close_on_error(engine):
         # There is no attempt: no phases are published.
-        await _warm(engine, settings, AttemptProgress(engine.live.revision, lambda event: None))
+        await _warm(
+            engine, settings, AttemptProgress(engine.weights.live.revision, lambda event: None)
+        )
     return engine
 
 
@@ -185,9 +187,9 @@ async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProg
 
     Until it has compiled there, the engine admits only batches, probes included, that are compiled.
     """
-    engine.keep_to_compiled(True)
+    engine.ahead.keep_to_compiled(True)
     most, within = settings.engine.warm_batches, settings.engine.warm_timeout
-    if not engine.sizes_to_compile(most, LONGEST):
+    if not engine.ahead.sizes_to_compile(most, LONGEST):
         await warm(engine, progress, most=most, within=within)
 
 

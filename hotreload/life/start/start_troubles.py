@@ -112,7 +112,7 @@ class Doubt:
         # A nonfinite answer may have left NaN in the cache. In a busy engine the next withheld
         # answer has the cache cleaned.
         with suppress(EngineLost, TryAgain):
-            await engine.scrub()
+            await engine.switch.scrub()
 
 
 TO_GO_ON = (

@@ -49,8 +49,8 @@ async def compile_behind(
     while `changing` is held, nor after `within` seconds of compiling.
     """
     engine = replica.engine
-    engine.keep_to_compiled(most > 0)
-    sizes = engine.sizes_to_compile(most, LONGEST)
+    engine.ahead.keep_to_compiled(most > 0)
+    sizes = engine.ahead.sizes_to_compile(most, LONGEST)
     done, spent, maker = 0, 0.0, f"warming {replica.index}"
     collect_seldom(maker)  # JAX traces a model for each size, and keeps all of it
     try:
@@ -65,7 +65,7 @@ async def compile_behind(
                 break
             done, spent = done + 1, spent + time.monotonic() - began
     finally:
-        engine.keep_to_compiled(False)
+        engine.ahead.keep_to_compiled(False)
         keep_what_is_there(maker)
         publish(Warmup(replica.index, done, len(sizes), is_over=True))
     if sizes:
@@ -75,7 +75,7 @@ async def compile_behind(
 
 async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:
     try:
-        await engine.compile_for(size)
+        await engine.ahead.compile_for(size)
     except EngineLost:
         raise
     except Exception as fault:  # the first such batch compiles for itself: no reason to end
@@ -129,7 +129,7 @@ async def warm(
 
     None is begun after `within` seconds. Nothing of what was asked stays in the engine.
     """
-    wanted = list(batches(engine.limits, most)) if most else []
+    wanted = list(batches(engine.answers.limits, most)) if most else []
     if not wanted:
         return
     began, compiled, done = time.monotonic(), engine.recompiles, 0
@@ -143,7 +143,7 @@ async def warm(
             if time.monotonic() - began >= within or not await _is_answered(engine, batch):
                 break
             done += 1
-        await engine.scrub()
+        await engine.switch.scrub()
     spent = {"seconds": round(time.monotonic() - began, 3)}
     counted = {"batches": done, "of": len(wanted), "compiled": engine.recompiles - compiled}
     log.info("boot.warmed", extra={**counted, **spent})
@@ -152,8 +152,8 @@ async def warm(
 async def _is_answered(engine: RunningEngine, batch: Batch) -> bool:
     """Ask a batch; what the answers are like is for the probe to judge."""
     try:
-        asked = await engine.prepare(batch.request(engine.limits.vocabulary))
-        async with aclosing(engine.generate(asked)) as answers:
+        asked = await engine.answers.prepare(batch.request(engine.answers.limits.vocabulary))
+        async with aclosing(engine.answers.generate(asked)) as answers:
             async for _ in answers:
                 pass
     except EngineLost:

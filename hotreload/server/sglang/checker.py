@@ -40,7 +40,7 @@ class WeightsChecker[P]:
 
     async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
         async with self._entrance.inspect() as lease:  # no swap while they are computed
-            return await lease.engine.checksums(), lease.engine.facts()
+            return await lease.engine.weights.checksums(), lease.engine.facts()
 
     async def _compare(self, skip: Sequence[str]) -> Fields:
         if self._snapshot is None:

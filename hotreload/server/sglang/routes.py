@@ -66,7 +66,7 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
         return status.live
 
     def facts() -> answers.EngineFacts:
-        with entrance.lend_preparer() as engine:
+        with entrance.lend_engine() as engine:
             return engine.facts()
 
     @router.get("/get_model_info")
@@ -134,8 +134,8 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         given = await read_fields(request, bodies.TOKENIZE_FIELDS, nesting=limits.nesting)
         asked = _tokenizer_input(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
-        with rename_to_openai(given.keys), entrance.lend_preparer() as engine:
-            tokens = await engine.tokenize(asked)
+        with rename_to_openai(given.keys), entrance.lend_engine() as engine:
+            tokens = await engine.answers.tokenize(asked)
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
         counts = [len(each) for each in tokens]
@@ -155,8 +155,10 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
-        with entrance.lend_preparer() as engine:
-            texts = await engine.detokenize(tokens if is_batch else [tokens], skip_special=skip)
+        with entrance.lend_engine() as engine:
+            texts = await engine.answers.detokenize(
+                tokens if is_batch else [tokens], skip_special=skip
+            )
         text = texts if is_batch else texts[0]
         return Json(DetokenizedFields(text=text, prompt=text))
 
@@ -186,7 +188,7 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         name, most = required_field(given, "name"), given.get("truncate_size", DEFAULT_ROWS)
         try:
             async with entrance.inspect() as lease:  # no swap while they are read
-                return Json(await lease.engine.first_values(name, most))
+                return Json(await lease.engine.weights.first_values(name, most))
         except BadRequest as fault:
             return Json({"error": openai_fields(fault)}, 400)
 
@@ -260,11 +262,11 @@ class HealthProbe[P]:
             raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
 
     async def _make_token(self) -> None:
-        with self._entrance.lend_preparer() as preparer:
+        with self._entrance.lend_engine() as preparer:
             prepared = await preparer.prepare(ONE_TOKEN_REQUEST)
         async with (
             self._entrance.inspect() as lease,
-            aclosing(lease.engine.generate(prepared, lease.weights)) as answers,
+            aclosing(lease.engine.answers.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)
 

@@ -129,7 +129,7 @@ def vllm_routes[P](
 
     @router.get("/get_world_size")
     async def get_world_size(include_dp: bool = True) -> Response:
-        with entrance.lend_preparer() as engine:
+        with entrance.lend_engine() as engine:
             devices = engine.facts().get("tp_size", 1)
         engines = len(entrance.engines()) if include_dp else 1
         return Json(WorldSizeFields(world_size=devices * engines))
@@ -165,7 +165,7 @@ async def _check_weights[P](entrance: Entrance[P], given: Fields) -> Fields:
     if action == "compare" and "baseline" not in given:
         raise BadRequest("action='compare' requires a 'baseline' object")
     async with entrance.admit() as lease:  # no swap while they are computed
-        now = named_checksums(await lease.engine.checksums())
+        now = named_checksums(await lease.engine.weights.checksums())
     if action == "checksum":
         return {"checksums": now}
     names = sorted(now.keys() | baseline.keys())

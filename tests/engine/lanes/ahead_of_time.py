@@ -14,6 +14,7 @@ from typing import Any
 from hotreload.engine.lanes.lane import Bound
 from hotreload.engine.weights.leaf.leaves import place_copy
 from hotreload.engine.weights.memory import one_set
+from hotreload.hot.memory_release import MemoryLender
 from tests.engine import real
 from tests.engine.lanes.crowd import Voices, check_memory, end, lanes_of, tell
 
@@ -48,8 +49,8 @@ async def what_flips_compile(root: Path) -> dict[str, Any]:
         lanes: list[dict[str, Any]] = []
         with compilations() as later:
             for number in range(2, 2 + FLIPS):
-                live = await engine.stage(voices.checkpoint(number))
-                before = await engine.flip(live)
+                live = await engine.weights.stage(voices.checkpoint(number))
+                before = await engine.switch.flip(live)
                 both = (tell(engine, 40, weights, PROMPT) for weights in (before, live))
                 whole += [each.is_whole for each in await asyncio.gather(*both)]
                 lanes.append(look_at([lane.bound for lane in lanes_of(engine)]))
@@ -64,8 +65,8 @@ async def what_trades_compile(root: Path) -> dict[str, Any]:
     voices, stays = Voices(root), list[int]()
     async with real.engine_of(voices.folder(1), root / "spool", memory="host") as engine:
         whole = [(await tell(engine, 40, prompt=PROMPT)).is_whole]
-        spare = await engine.stage(voices.checkpoint(2))
-        await engine.scrub()
+        spare = await engine.weights.stage(voices.checkpoint(2))
+        await engine.switch.scrub()
         before = await real.device_bytes()
 
         def place(leaf: Any, sharding: Any) -> Any:
@@ -76,9 +77,9 @@ async def what_trades_compile(root: Path) -> dict[str, Any]:
         one_set.place_copy = place  # type: ignore[attr-defined]
         with compilations() as later:
             for _ in range(FLIPS):
-                spare = await engine.exchange(spare)
+                spare = await engine.switch.exchange(spare)
                 whole.append((await tell(engine, 40, prompt=PROMPT)).is_whole)
-                await engine.scrub()
+                await engine.switch.scrub()
         (lane,) = lanes_of(engine)
         own = holds_its_own(lane.bound)
     return {"compiled later": len(later), "whole": whole, "own leaves": own, "stays": max(stays)}
@@ -89,17 +90,20 @@ async def what_releases_compile(root: Path) -> dict[str, Any]:
     voices = Voices(root)
     async with real.engine_of(voices.folder(1), root / "spool") as engine:
         whole = [(await tell(engine, 40, prompt=PROMPT)).is_whole]
-        await engine.scrub()
+        await engine.switch.scrub()
+        lender = MemoryLender(engine)
         with compilations() as later:
             for number in range(2, 2 + FLIPS):
-                held = [*engine._live_leaves().values()]
-                await engine.release_weights()
-                await engine.release_pool()
+                held = [*engine.weights.live_leaves().values()]
+                await lender.release_weights()
+                await lender.release_pool()
                 assert all(leaf.is_deleted() for leaf in held)
-                await engine.take_pool()
-                await engine.take_room_for_weights()
-                zeros = await engine.exchange(await engine.stage(voices.checkpoint(number)))
-                await engine.release(zeros)
+                await lender.take_pool()
+                await lender.take_room_for_weights()
+                zeros = await engine.switch.exchange(
+                    await engine.weights.stage(voices.checkpoint(number))
+                )
+                await engine.weights.release(zeros)
                 whole.append((await tell(engine, 40, prompt=PROMPT)).is_whole)
         (lane,) = lanes_of(engine)
         own = holds_its_own(lane.bound)

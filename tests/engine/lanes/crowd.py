@@ -73,10 +73,10 @@ async def tell(
     engine: Engine, tokens: int, weights: Staged | None = None, prompt: str = "hello"
 ) -> Told:
     """What these weights, or the live ones, answer in exactly so many tokens."""
-    weights = weights or engine.live
+    weights = weights or engine.weights.live
     sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
     request = {"text": prompt, "sampling_params": sampling, "stream": True}
-    async with aclosing(engine.generate(request, weights)) as pieces:
+    async with aclosing(engine.answers.generate(request, weights)) as pieces:
         async for piece in pieces:
             last: dict[str, Any] = piece
     return Told(weights, tokens, last)
@@ -134,7 +134,7 @@ class Crowd:
             if self._leaving:
                 return
             prompt = f"{chance.choice(self._prompts)} {number % 7}"
-            weights = self._engine.live
+            weights = self._engine.weights.live
             self._asked.append(weights)
             try:
                 answer = await tell(self._engine, chance.choice(self._tokens), weights, prompt)
@@ -152,15 +152,15 @@ async def end(engine: Engine, before: Staged, crowd: Crowd | None = None) -> Non
     """Wait until nobody waits for these weights, then end their lane and free them."""
     if crowd is not None:
         await until(lambda: not crowd.asked_of(before))
-    await engine.retire(before)
-    await engine.release(before)
+    await engine.switch.retire(before)
+    await engine.weights.release(before)
 
 
 async def replace(engine: Engine, voices: Voices, number: int, crowd: Crowd) -> None:
     """Stage, prove, flip, and let the old generation end, while clients ask."""
-    staged = await engine.stage(voices.checkpoint(number))
-    await engine.prove(staged)
-    before = await engine.flip(staged)
+    staged = await engine.weights.stage(voices.checkpoint(number))
+    await engine.unseen.prove(staged)
+    before = await engine.switch.flip(staged)
     await crowd.more(4, by=staged)
     await end(engine, before, crowd)
 
@@ -183,19 +183,19 @@ def lanes_of(engine: Engine) -> list[Any]:
 
 async def idle(engine: Engine) -> None:
     """Return when no step is under way any more."""
-    await engine._between.run(lambda: None)
+    await engine.switch.between.run(lambda: None)
 
 
 async def check_memory(engine: Engine) -> None:
     """Upstream's own check for leaked rows and tokens, once nothing is under way."""
     scheduler = scheduler_of(engine)
     assert len(lanes_of(engine)) == 1
-    await engine._between.run(scheduler.check_memory)
+    await engine.switch.between.run(scheduler.check_memory)
 
 
 async def at_a_turn(engine: Engine, job: Any) -> Any:
     """What the job returns, done by the scheduler thread at its next turn."""
-    return await engine._between.at_a_turn(job)
+    return await engine.switch.between.at_a_turn(job)
 
 
 def holds(engine: Engine, number: int) -> list[str]:
@@ -232,9 +232,9 @@ async def begun(engine: Engine, *asks: Coroutine[Any, Any, Told]) -> list[asynci
     """Ask these; they have been sent to the engine, in this order, but need not have begun."""
     tasks = []
     for ask in asks:
-        before = engine.under_way
+        before = engine.answers.under_way
         tasks.append(asyncio.create_task(ask))
-        await until(lambda before=before: engine.under_way > before)  # type: ignore[misc]
+        await until(lambda before=before: engine.answers.under_way > before)  # type: ignore[misc]
     return tasks
 
 

@@ -67,11 +67,11 @@ def own(along: Along, name: str) -> list[float]:
 def test_all_places_of_a_given_answer_are_noted_in_the_steps_of_its_prompt(runner: Runner) -> None:
     """Its prompt is 1, 2 and its answer 3, 9, 4; beside it somebody answers to 20, 21."""
     along = Along({"led": (3, 9, 4)})
-    along.launched([PromptPart("1.led", 0, 3, 4), PromptPart("1.free", 0, 1, 2)])
+    along.note_launch([PromptPart("1.led", 0, 3, 4), PromptPart("1.free", 0, 1, 2)])
     assert runner.step(along, [1, 2, 3, 20, 0, 0], [3, 1, 0], is_prompt=True)[:2] == [4, 21]
-    along.launched([PromptPart("1.led", 3, 4, 4), PromptPart("1.free", 1, 2, 2)])
+    along.note_launch([PromptPart("1.led", 3, 4, 4), PromptPart("1.free", 1, 2, 2)])
     assert runner.step(along, [9, 21, 0, 0, 0, 0], [1, 1, 0], is_prompt=True)[:2] == [10, 22]
-    along.launched([PromptPart("1.free", 1, 2, 2)])
+    along.note_launch([PromptPart("1.free", 1, 2, 2)])
     assert runner.step(along, [22, 0, 0], [], is_prompt=False)[0] == 23
     assert (tops(along, "led"), tops(along, "free")) == ([3, 4, 10], [22, 23])
     likeliest = -0.0048
@@ -96,13 +96,13 @@ def test_of_what_is_no_number_in_the_middle_nothing_is_made() -> None:
     item = Item([1, 2, 3, 9], sampling, {}, None, name="0000")
     batch = UnseenBatch([UnseenItem(item, (3, 9, 4))])
     logits = jnp.full((4, VOCABULARY), LEAST)
-    batch.along.launched([PromptPart("1.0000", 0, 4, 4)])
-    batch.along.computed(logits)
+    batch.along.note_launch([PromptPart("1.0000", 0, 4, 4)])
+    batch.along.note_logits(logits)
     answer: Any = {"meta_info": {}, "output_ids": [7], "text": ""}
-    (found,) = batch.answered([answer])
+    (found,) = batch.read_answers([answer])
     assert (found.tokens, len(found.expected)) == ((3, 9, 4), 3)
     batch.along.noted.clear()
-    batch.along.launched([PromptPart("1.0000", 0, 4, 4)])
-    batch.along.computed(logits.at[2, 5].set(jnp.nan))
+    batch.along.note_launch([PromptPart("1.0000", 0, 4, 4)])
+    batch.along.note_logits(logits.at[2, 5].set(jnp.nan))
     with pytest.raises(AnswerNonfinite, match="NaN"):
-        batch.answered([answer])
+        batch.read_answers([answer])

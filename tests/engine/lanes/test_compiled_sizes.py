@@ -29,7 +29,7 @@ def scheduler(**fields: Any) -> Any:
 def bounds(known: CompiledSizes, upstream: Any) -> tuple[int, int]:
     """So many requests and tokens of prompts upstream sees, and what it had it has afterwards."""
     before = dict(vars(upstream))
-    with known.bounding(upstream, "rows") as rows:
+    with known.limit_scheduler(upstream, "rows") as rows:
         assert rows == upstream.rows
         seen = upstream.rows, upstream.chunked_prefill_size
     assert vars(upstream) == before

@@ -50,10 +50,10 @@ async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterato
 async def test_questions_that_find_no_room_together_are_asked_one_batch_after_another(
     engine: Engine, voices: Voices
 ) -> None:
-    staged = await engine.stage(voices.checkpoint(2))
-    both, asked = BothWeights(engine, engine.live, staged), [Question("q" * 100, 100)] * 9
+    staged = await engine.weights.stage(voices.checkpoint(2))
+    both, asked = BothWeights(engine, engine.weights.live, staged), [Question("q" * 100, 100)] * 9
     found = await compare_both(both, KnownAnswers(), asked)
-    await engine.release(staged)
+    await engine.weights.release(staged)
     assert found is not None
     assert (found.questions, found.live_empty, found.empty) == (15, 0, 0)
     assert found.noise_kl == pytest.approx(0, abs=1e-3)
@@ -67,8 +67,8 @@ def times_given_way(engine: Engine) -> int:
 async def test_long_answers_in_both_lanes_are_all_given_whole(
     engine: Engine, voices: Voices
 ) -> None:
-    before, live = engine.live, await engine.stage(voices.checkpoint(2))
-    await engine.flip(live)
+    before, live = engine.weights.live, await engine.weights.stage(voices.checkpoint(2))
+    await engine.switch.flip(live)
     chance = random.Random(1)
     told = await asyncio.gather(
         *(
@@ -87,9 +87,9 @@ async def test_it_goes_on_so_while_generations_come_and_go(engine: Engine, voice
     async with crowd.asking():
         for number in (3, 4):
             await crowd.more(2)
-            staged = await engine.stage(voices.checkpoint(number))
-            await engine.prove(staged)
-            await end(engine, await engine.flip(staged), crowd)
+            staged = await engine.weights.stage(voices.checkpoint(number))
+            await engine.unseen.prove(staged)
+            await end(engine, await engine.switch.flip(staged), crowd)
     assert crowd.mixed == []
     await check_memory(engine)
 
@@ -98,9 +98,9 @@ async def test_an_answer_of_the_old_lane_is_never_held_up_by_the_new(
     engine: Engine, voices: Voices
 ) -> None:
     """It ends though the new lane was given all it asked for first."""
-    before = engine.live
-    live = await engine.stage(voices.checkpoint(5))
-    await engine.flip(live)
+    before = engine.weights.live
+    live = await engine.weights.stage(voices.checkpoint(5))
+    await engine.switch.flip(live)
     young = [asyncio.create_task(tell(engine, 150, live, f"y {at}")) for at in range(5)]
     old = await asyncio.gather(*(tell(engine, 200, before, f"o {at}") for at in range(2)))
     assert all(each.is_whole for each in old)
@@ -110,8 +110,8 @@ async def test_an_answer_of_the_old_lane_is_never_held_up_by_the_new(
 
 
 async def test_what_was_sent_back_can_be_aborted(engine: Engine, voices: Voices) -> None:
-    before, live = engine.live, await engine.stage(voices.checkpoint(6))
-    await engine.flip(live)
+    before, live = engine.weights.live, await engine.weights.stage(voices.checkpoint(6))
+    await engine.switch.flip(live)
     asked = [
         asyncio.create_task(tell(engine, 300, weights, f"{PROMPTS[-1]} {at}"))
         for at in range(3)
@@ -119,11 +119,11 @@ async def test_what_was_sent_back_can_be_aborted(engine: Engine, voices: Voices)
     ]
     seen = times_given_way(engine)
     await until(lambda: times_given_way(engine) > seen)
-    await engine.abort()
+    await engine.answers.abort()
     for each in await asyncio.gather(*asked):
         assert each.answer["meta_info"]["finish_reason"]["type"] in ("abort", "length")
         assert not each.answer["text"] or is_said_by(each.weights, each.answer["text"])
-    assert engine.under_way == 0
+    assert engine.answers.under_way == 0
     await end(engine, before)
     await idle(engine)
     await check_memory(engine)

@@ -114,11 +114,11 @@ async def test_a_real_engine_with_a_field_renamed_swaps_as_it_did_before(
     voices = Voices(tmp_path_factory.mktemp("checkpoints"))
     monkeypatch.setattr(kinds, "COMMON_FIELDS", (*kinds.COMMON_FIELDS, "renamed_upstream"))
     async with real.engine_of(voices.folder(1), voices.root / "spool") as engine:
-        assert "keeps its state in an unknown place" in engine.cannot_overlap
+        assert "keeps its state in an unknown place" in engine.switch.cannot_overlap
         assert (await tell(engine, 9)).is_whole
-        before = await engine.exchange(await engine.stage(voices.checkpoint(2)))
+        before = await engine.switch.exchange(await engine.weights.stage(voices.checkpoint(2)))
         assert (await tell(engine, 9)).is_whole
-        await engine.probe()
-        await engine.scrub()
-        await engine.release(await engine.exchange(before))
+        await engine.unseen.probe()
+        await engine.switch.scrub()
+        await engine.weights.release(await engine.switch.exchange(before))
         assert (await tell(engine, 9)).is_whole

@@ -43,9 +43,9 @@ async def engine(voices: Voices) -> AsyncIterator[Engine]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def both(engine: Engine, voices: Voices) -> AsyncIterator[tuple[Staged, Staged]]:
     """What answers after a flip: the older weights and the live ones; the older end afterwards."""
-    number = int(engine.live.revision.id.split("_")[1]) % 8 + 1
-    live = await engine.stage(voices.checkpoint(number))
-    before = await engine.flip(live)
+    number = int(engine.weights.live.revision.id.split("_")[1]) % 8 + 1
+    live = await engine.weights.stage(voices.checkpoint(number))
+    before = await engine.switch.flip(live)
     yield before, live
     await end(engine, before)
     await check_memory(engine)
@@ -56,7 +56,7 @@ async def ask(engine: Engine, weights: Staged, **request: Any) -> list[dict[str,
     sampling = {"temperature": 0, "max_new_tokens": 20, "ignore_eos": True}
     request = {"text": "hello", "sampling_params": sampling} | request
     answers: dict[int, dict[str, Any]] = {}
-    async for told in engine.generate(request, weights):
+    async for told in engine.answers.generate(request, weights):
         for at, answer in enumerate(told if isinstance(told, list) else [told]):
             answers[answer.get("index", at)] = answer
     return [answers[at] for at in sorted(answers)]
@@ -81,7 +81,7 @@ async def test_who_was_admitted_before_is_answered_by_the_old_whenever_it_arrive
     before, live = both
     told = await asyncio.gather(*(tell(engine, 20, each) for each in (live, before, live, before)))
     assert all(each.is_whole for each in told)
-    assert engine.live is live
+    assert engine.weights.live is live
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -116,14 +116,14 @@ async def test_an_answer_goes_on_under_its_weights_through_flips(
     engine: Engine, voices: Voices
 ) -> None:
     """And the older of three sets ends last, if its answer is the longest."""
-    first = engine.live
+    first = engine.weights.live
     longest = asyncio.create_task(tell(engine, 300, first))
-    await until(lambda: engine.under_way == 1)
-    second = await engine.stage(voices.checkpoint(6))
-    await engine.flip(second)
+    await until(lambda: engine.answers.under_way == 1)
+    second = await engine.weights.stage(voices.checkpoint(6))
+    await engine.switch.flip(second)
     longer = asyncio.create_task(tell(engine, 150, second))
-    third = await engine.stage(voices.checkpoint(7))
-    await engine.flip(third)
+    third = await engine.weights.stage(voices.checkpoint(7))
+    await engine.switch.flip(third)
     short = await asyncio.gather(*(tell(engine, 9, each) for each in (first, second, third)))
     assert len(lanes_of(engine)) == 3
     assert all(each.is_whole for each in (*short, await longer))
@@ -145,14 +145,14 @@ async def test_the_same_prompt_is_cached_for_each_generation_apart(
 
 
 async def test_a_rollback_goes_to_weights_that_still_answer(engine: Engine, voices: Voices) -> None:
-    first = engine.live
+    first = engine.weights.live
     goes_on = asyncio.create_task(tell(engine, 200, first))
-    await until(lambda: engine.under_way == 1)
-    second = await engine.stage(voices.checkpoint(8))
-    await engine.flip(second)
+    await until(lambda: engine.answers.under_way == 1)
+    second = await engine.weights.stage(voices.checkpoint(8))
+    await engine.switch.flip(second)
     also_goes_on = asyncio.create_task(tell(engine, 100, second))
-    assert await engine.flip(first) is second
-    assert engine.live is first
+    assert await engine.switch.flip(first) is second
+    assert engine.weights.live is first
     assert (await tell(engine, 9)).weights is first
     assert len(lanes_of(engine)) == 2
     assert all(each.is_whole for each in await asyncio.gather(goes_on, also_goes_on))
@@ -162,13 +162,13 @@ async def test_a_rollback_goes_to_weights_that_still_answer(engine: Engine, voic
 
 
 async def test_weights_that_ended_may_go_live_again(engine: Engine, voices: Voices) -> None:
-    first, second = engine.live, await engine.stage(voices.checkpoint(5))
+    first, second = engine.weights.live, await engine.weights.stage(voices.checkpoint(5))
     for other in (second, first, second, first):
-        before = await engine.flip(other)
+        before = await engine.switch.flip(other)
         assert (await tell(engine, 5)).is_whole
-        await engine.retire(before)
-    assert engine.live is first
-    await engine.release(second)
+        await engine.switch.retire(before)
+    assert engine.weights.live is first
+    await engine.weights.release(second)
 
 
 async def test_an_abort_of_one_generation_leaves_the_answers_of_the_other(
@@ -179,8 +179,8 @@ async def test_an_abort_of_one_generation_leaves_the_answers_of_the_other(
         [asyncio.create_task(tell(engine, 120, weights)) for _ in range(3)]
         for weights in (before, live)
     )
-    await until(lambda: engine.under_way == 6)
-    await engine.abort(before)
+    await until(lambda: engine.answers.under_way == 6)
+    await engine.answers.abort(before)
     for told in await asyncio.gather(*old):
         assert told.answer["meta_info"]["finish_reason"]["type"] == "abort"
         assert not told.answer["text"] or is_said_by(before, told.answer["text"])
@@ -190,14 +190,14 @@ async def test_an_abort_of_one_generation_leaves_the_answers_of_the_other(
 async def test_a_lane_may_be_given_up_while_its_answers_still_run(
     engine: Engine, voices: Voices
 ) -> None:
-    before = await engine.flip(await engine.stage(voices.checkpoint(4)))
+    before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(4)))
     asked = [asyncio.create_task(tell(engine, 60, before)) for _ in range(3)]
     lane = next(each for each in lanes_of(engine) if each.number == before.weights.lane)
     await until(lambda: bool(engine._scheduler.lanes._kind.list_running(lane.look)))
-    retiring = asyncio.create_task(engine.retire(before))
+    retiring = asyncio.create_task(engine.switch.retire(before))
     assert all(each.is_whole for each in await asyncio.gather(*asked))
     await retiring
-    await engine.release(before)
+    await engine.weights.release(before)
 
 
 # What else an answer can be asked to be
@@ -241,7 +241,7 @@ async def test_penalties_work_on_what_the_request_itself_has_said(
 async def test_log_probabilities_are_the_same_as_alone(
     engine: Engine, both: tuple[Staged, Staged]
 ) -> None:
-    if not engine.capabilities.logprobs:
+    if not engine.answers.capabilities.logprobs:
         pytest.skip("this version has none; that it refuses them, is tested")
     asked = {"return_logprob": True, "top_logprobs_num": 2}
     alone = [values_of((await ask(engine, by, **asked))[0]) for by in both]
@@ -256,7 +256,7 @@ def values_of(answer: dict[str, Any]) -> list[float]:
 
 
 async def test_grammars_are_followed_in_both(engine: Engine, both: tuple[Staged, Staged]) -> None:
-    if not engine.capabilities.grammars:
+    if not engine.answers.capabilities.grammars:
         pytest.skip("this version has no grammars; that it refuses them, is tested")
     schema = {"enum": [f"value {at}" for at in range(3)]}
     sampling = {"temperature": 0, "max_new_tokens": 40, "json_schema": json.dumps(schema)}
@@ -271,7 +271,7 @@ async def test_a_grammar_that_still_compiles_is_followed_in_the_lane_it_was_admi
     engine: Engine, both: tuple[Staged, Staged]
 ) -> None:
     """It waits in a queue that all lanes share, while the lanes take turns."""
-    if not engine.capabilities.grammars:
+    if not engine.answers.capabilities.grammars:
         pytest.skip("this version has no grammars; that it refuses them, is tested")
     regexes = [f"a{{{at}}}b" for at in range(2, 6)]
     asked = [
@@ -292,7 +292,7 @@ async def test_the_models_own_variables_hold_the_live_weights(
     engine: Engine, both: tuple[Staged, Staged]
 ) -> None:
     _, live = both
-    for variable, leaf in zip(engine.layout.variables, live.weights.leaves, strict=True):
+    for variable, leaf in zip(engine.weights.layout.variables, live.weights.leaves, strict=True):
         assert variable is None or variable.get_raw_value() is leaf
 
 
@@ -304,7 +304,7 @@ async def test_the_memory_is_as_before_when_the_old_have_ended(
             for number in numbers:
                 await replace(engine, voices, number, crowd)
         assert crowd.mixed == []
-        await engine.scrub()  # comes when the last step is over, and its arrays are gone
+        await engine.switch.scrub()  # comes when the last step is over, and its arrays are gone
         return await real.device_bytes()
 
     assert await held_after(2) == await held_after(3, 4)
@@ -314,8 +314,8 @@ async def test_after_the_first_flip_nothing_is_compiled_any_more(
     engine: Engine, voices: Voices
 ) -> None:
     async def flip_and_ask(number: int) -> None:
-        live = await engine.stage(voices.checkpoint(number))
-        before = await engine.flip(live)
+        live = await engine.weights.stage(voices.checkpoint(number))
+        before = await engine.switch.flip(live)
         for weights in (live, before):
             assert (await tell(engine, 9, weights, "hello there")).is_whole
         await end(engine, before)
@@ -329,21 +329,21 @@ async def test_after_the_first_flip_nothing_is_compiled_any_more(
 
 async def test_a_request_whose_lane_is_gone_is_turned_away_and_ends_nothing(engine: Engine) -> None:
     sampling = {"temperature": 0, "max_new_tokens": 5}
-    asked = await engine.prepare({"text": "hello", "sampling_params": sampling})
+    asked = await engine.answers.prepare({"text": "hello", "sampling_params": sampling})
     lane = max(each.number for each in lanes_of(engine)) + 1000
     (answer,) = [each async for each in engine._front.generate(asked, lane)]
     assert answer["meta_info"]["finish_reason"]["type"] == "abort"
-    assert await ask(engine, engine.live)
+    assert await ask(engine, engine.weights.live)
 
 
 async def test_a_flip_that_is_cancelled_is_done_and_told_all_the_same(
     engine: Engine, voices: Voices
 ) -> None:
-    before, staged = engine.live, await engine.stage(voices.checkpoint(8))
-    flip = asyncio.create_task(engine.flip(staged))
+    before, staged = engine.weights.live, await engine.weights.stage(voices.checkpoint(8))
+    flip = asyncio.create_task(engine.switch.flip(staged))
     await asyncio.sleep(0)  # it is on its way to the scheduler thread
     flip.cancel()
     await asyncio.gather(flip, return_exceptions=True)
-    assert engine.live is staged
+    assert engine.weights.live is staged
     assert is_said_by(staged, (await ask(engine, staged))[0]["text"])
     await end(engine, before)

@@ -39,7 +39,7 @@ async def engine(request: pytest.FixtureRequest, voices: Voices) -> AsyncIterato
         # The answers of these weights do not depend on the cache: the lanes' pages are tested.
         patch.setattr(build, "check_pages", lambda *_, **__: None)
         async with real.engine_of(voices.folder(1), voices.root / "spool", **setup) as engine:
-            assert engine.cannot_overlap is None
+            assert engine.switch.cannot_overlap is None
             yield engine
 
 
@@ -53,14 +53,14 @@ async def test_answers_stay_whole_through_flips(engine: Engine, voices: Voices) 
 
 
 async def test_nan_that_is_proven_reaches_nobody(engine: Engine, voices: Voices) -> None:
-    staged = await engine.stage(voices.checkpoint(9, "nan"))
+    staged = await engine.weights.stage(voices.checkpoint(9, "nan"))
     crowd = Crowd(engine, clients=4)
     async with crowd.asking():
         await crowd.more(2)
         with pytest.raises(ProbeFailed):
-            await engine.prove(staged)
+            await engine.unseen.prove(staged)
         await crowd.more(2)
     assert crowd.mixed == []
-    await engine.release(staged)
+    await engine.weights.release(staged)
     await check_memory(engine)
     assert (await tell(engine, 20)).is_whole

@@ -54,8 +54,8 @@ async def engine(voices: Voices) -> AsyncIterator[Engine]:
 async def rests_with_two_lanes(engine: Engine, voices: Voices) -> None:
     """Two lanes, both with prefixes in their caches and nothing to do, and then one answers."""
     await tell(engine, 5, prompt="cached by the first")
-    staged = await engine.stage(voices.checkpoint(2))
-    before = await engine.flip(staged)
+    staged = await engine.weights.stage(voices.checkpoint(2))
+    before = await engine.switch.flip(staged)
     await tell(engine, 5, prompt="cached by the second")
     await idle(engine)
     for _ in range(4):  # each lane looks at itself when it has nothing to do
@@ -98,8 +98,8 @@ async def rests_in_an_answer_of_the_old(
     engine: Engine, voices: Voices, monkeypatch: pytest.MonkeyPatch
 ) -> int:
     """How often it slept while the old lane had an answer under way and the new one had none."""
-    staged = await engine.stage(voices.checkpoint(3))
-    before = await engine.flip(staged)
+    staged = await engine.weights.stage(voices.checkpoint(3))
+    before = await engine.switch.flip(staged)
     with noted_rests(engine, before.weights.lane, monkeypatch) as rests:
         assert (await tell(engine, 4, before)).is_whole
     await end(engine, before)
@@ -120,7 +120,7 @@ async def test_a_sleep_that_looks_at_one_lane_comes_in_the_midst_of_an_answer(
 
 
 async def test_it_sleeps_when_both_lanes_have_nothing_to_do(engine: Engine, voices: Voices) -> None:
-    before = await engine.flip(await engine.stage(voices.checkpoint(4)))
+    before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(4)))
     await idle(engine)
     clock = time.pthread_getcpuclockid(engine._scheduler._thread.ident)
     spent = time.clock_gettime(clock)
@@ -141,7 +141,7 @@ async def ends_clean(engine: Engine, before: Staged) -> None:
 
 async def test_all_tokens_are_free_when_a_lane_has_ended(engine: Engine, voices: Voices) -> None:
     allocator, scheduler = engine._scheduler.lanes.allocator, scheduler_of(engine)
-    before = await engine.flip(await engine.stage(voices.checkpoint(5)))
+    before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(5)))
     await asyncio.gather(*(tell(engine, 9, before, f"prefix {n}" * 9) for n in range(6)))
     await idle(engine)
     with_both = allocator.available_size()
@@ -157,7 +157,7 @@ async def test_pages_that_nobody_will_match_again_are_a_leak(
 ) -> None:
     monkeypatch.setattr(Lanes, "_end_lane", lambda self, lane: lane.ended.set_result(None))
     async with spoiled(voices) as engine:
-        before = await engine.flip(await engine.stage(voices.checkpoint(2)))
+        before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(2)))
         await tell(engine, 9, before)
         with pytest.raises((EngineLost, ValueError), match="leak"):
             await ends_clean(engine, before)
@@ -173,12 +173,12 @@ async def endings_of_what_the_old_lane_had(engine: Engine, voices: Voices) -> se
     """
     from sgl_jax.srt.managers.io_struct import AbortReq
 
-    before = await engine.flip(await engine.stage(voices.checkpoint(6)))
+    before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(6)))
     few = [tell(engine, 60, before) for _ in range(3)]
     many = [tell(engine, 60, before) for _ in range(ROWS)]
     long = tell(engine, 60, before, "x" * 400)
     lanes, done = engine._scheduler.lanes, list[bool]()
-    serving = lanes._lane(engine.live.weights.lane)
+    serving = lanes._lane(engine.weights.live.weights.lane)
 
     def abort_when_there_is_each_kind() -> None:
         there = set(holds(engine, before.weights.lane))
@@ -219,14 +219,14 @@ async def test_answers_to_prompts_that_come_in_pieces_are_noted_from_their_first
 ) -> None:
     """What is sampled for a piece of a prompt that is not the last is no part of an answer."""
     asked = [Question("x" * (150 - at), 6) for at in range(5)]
-    free = await engine.answer_unseen(engine.live, asked)
+    free = await engine.unseen.ask(engine.weights.live, asked)
     for one in free:
         assert len(one.tokens) == 6
         assert [max(e.likeliest, key=e.likeliest.__getitem__) for e in one.expected] == [
             *one.tokens
         ]
     led = [Led(q.prompt, q.tokens, answer=a.tokens) for q, a in zip(asked, free, strict=True)]
-    again = await engine.answer_unseen(engine.live, led[::-1])
+    again = await engine.unseen.ask(engine.weights.live, led[::-1])
     for one, other in zip(free, again[::-1], strict=True):
         assert other.tokens == one.tokens
         tokens = [each.token for each in one.expected]

@@ -97,8 +97,8 @@ async def test_a_lane_that_is_skipped_now_and_then_mixes_answers(
             turn(rotation)
 
     async with spoiled(voices) as engine:
-        staged = await engine.stage(voices.checkpoint(2))
-        before = await engine.flip(staged)
+        staged = await engine.weights.stage(voices.checkpoint(2))
+        before = await engine.switch.flip(staged)
         both = [tell(engine, 60, weights) for weights in (before, staged)]
         monkeypatch.setattr(Rotation, "turn", turn_or_skip)
         told = await asyncio.gather(*both, return_exceptions=True)
@@ -118,8 +118,8 @@ def older_ones_rest(engine: Engine, share: Fraction) -> Iterator[None]:
 
 async def test_no_answer_mixes_in_lanes_that_rest_for_long(engine: Engine, voices: Voices) -> None:
     """Prompts computed in one piece or several, and answers that join others after a rest."""
-    before, live = engine.live, await engine.stage(voices.checkpoint(2))
-    await engine.flip(live)
+    before, live = engine.weights.live, await engine.weights.stage(voices.checkpoint(2))
+    await engine.switch.flip(live)
     with uneven_steps(engine), older_ones_rest(engine, Fraction(1, 20)):
         async with Crowd(engine, clients=5).asking() as crowd:
             asked = [
@@ -152,15 +152,15 @@ def resting_after_its_prompt(engine: Engine, lane: Lane) -> Iterator[None]:
 
 
 async def test_what_rests_after_its_prompt_can_be_aborted(engine: Engine, voices: Voices) -> None:
-    before, live = engine.live, await engine.stage(voices.checkpoint(3))
-    await engine.flip(live)
+    before, live = engine.weights.live, await engine.weights.stage(voices.checkpoint(3))
+    await engine.switch.flip(live)
     (lane,) = (each for each in lanes_of(engine) if each.number == before.weights.lane)
     with resting_after_its_prompt(engine, lane):
         others = [asyncio.create_task(tell(engine, LONG, live, f"{at}")) for at in range(3)]
         await until(lambda: holds(engine, live.weights.lane).count("runs") == 3)
         rests = asyncio.create_task(tell(engine, LONG, before))
         await until(lambda: lane._unmerged is not None)
-        await engine.abort(before)
+        await engine.answers.abort(before)
         assert not any(each.done() for each in others)
     aborted = (await rests).answer["meta_info"]
     assert aborted["finish_reason"]["type"] == "abort"
@@ -197,12 +197,12 @@ def rows_in_use(engine: Engine) -> Iterator[list[dict[int, list[int]]]]:
 
 
 async def prove_beside_clients(engine: Engine, voices: Voices) -> None:
-    staged = await engine.stage(voices.checkpoint(7))
+    staged = await engine.weights.stage(voices.checkpoint(7))
     async with Crowd(engine, tokens=(60,)).asking() as crowd:
         await crowd.more(1)
-        await engine.prove(staged)
+        await engine.unseen.prove(staged)
     assert crowd.mixed == []
-    await engine.release(staged)
+    await engine.weights.release(staged)
 
 
 def held_together(seen: list[dict[int, list[int]]]) -> list[list[int]]:
@@ -245,9 +245,9 @@ async def test_a_shadow_with_rows_of_its_own_takes_the_numbers_of_clients(
 
 async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
     """Whether weights can be proven while as many are answered as may be, and more wait."""
-    staged = await engine.stage(voices.checkpoint(2))
-    first = await engine.flip(staged)
-    next_one = await engine.stage(voices.checkpoint(3))
+    staged = await engine.weights.stage(voices.checkpoint(2))
+    first = await engine.switch.flip(staged)
+    next_one = await engine.weights.stage(voices.checkpoint(3))
     asks = (
         tell(engine, LONG, weights, f"{number}")
         for number in range(ROWS)
@@ -257,14 +257,14 @@ async def proves_while_both_are_full(engine: Engine, voices: Voices) -> bool:
         clients = await begun(engine, *asks)
     spare = pool_shares.SHADOW_ROWS
     await until(lambda: len(scheduler_of(engine).req_to_token_pool.free_slots) <= spare)
-    proving = asyncio.create_task(engine.prove(next_one))
+    proving = asyncio.create_task(engine.unseen.prove(next_one))
     await asyncio.wait((proving, *clients), return_when=asyncio.FIRST_COMPLETED)
     was_first = proving.done() and not any(each.done() for each in clients)
     for each in (proving, *clients):
         each.cancel()
     await asyncio.gather(proving, *clients, return_exceptions=True)
     await end(engine, first)
-    await engine.release(next_one)
+    await engine.weights.release(next_one)
     return was_first
 
 
@@ -278,14 +278,14 @@ async def test_a_row_is_free_for_the_probe_however_many_are_answered(
 async def test_a_row_is_free_for_it_beside_a_lane_that_is_full(
     engine: Engine, voices: Voices
 ) -> None:
-    staged = await engine.stage(voices.checkpoint(7))
+    staged = await engine.weights.stage(voices.checkpoint(7))
     async with standing_still(engine):
         clients = await begun(engine, *(tell(engine, LONG) for _ in range(ROWS + 2)))
-    await until(lambda: holds(engine, engine.live.weights.lane).count("runs") == ROWS)
-    await engine.prove(staged)
+    await until(lambda: holds(engine, engine.weights.live.weights.lane).count("runs") == ROWS)
+    await engine.unseen.prove(staged)
     assert not any(each.done() for each in clients)
     assert all(each.is_whole for each in await asyncio.gather(*clients))
-    await engine.release(staged)
+    await engine.weights.release(staged)
     await check_memory(engine)
 
 

@@ -191,7 +191,7 @@ class Stuck(Comparing):
         super().__init__(folder, rules, **more)
         self.is_stuck, self.goes_on = asyncio.Event(), asyncio.Event()
         self.asked = list[Staged]()
-        answers = self.engine.answer_unseen
+        answers = self.engine.ask
 
         async def stuck(staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
             self.asked.append(staged)
@@ -200,7 +200,7 @@ class Stuck(Comparing):
                 await self.goes_on.wait()
             return await answers(staged, questions)
 
-        self.engine.answer_unseen = stuck  # type: ignore[method-assign]
+        self.engine.ask = stuck  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("turn", range(4))
@@ -404,12 +404,10 @@ async def test_where_the_live_ones_make_none_there_is_nothing_to_compare_with(
 class NumbersOfTexts(FakeEngine):
     """Makes none of any question."""
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         if not all(isinstance(each, Led | Text) for each in questions):
             raise AnswerNonfinite("no numbers")
-        return await super().answer_unseen(staged, questions)
+        return await super().ask(staged, questions)
 
 
 async def test_nor_where_they_make_none_of_any_question(tmp_path: Path) -> None:

@@ -95,13 +95,11 @@ class Overheard(FakeEngine):
     fault: Exception | None = None
     of_new: bool = False
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         is_heard = any(each.request for each in questions)
         if self.fault and is_heard and self.of_new == (staged.revision == OTHER):
             raise self.fault
-        return await super().answer_unseen(staged, questions)
+        return await super().ask(staged, questions)
 
 
 async def broken(
@@ -169,12 +167,10 @@ async def test_a_limit_for_which_time_is_up_lets_nothing_pass(tmp_path: Path, as
 class Stuck(FakeEngine):
     """Comes to no end with what clients asked."""
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         if all(each.request for each in questions):
             await self.steps.released["never"].wait()
-        return await super().answer_unseen(staged, questions)
+        return await super().ask(staged, questions)
 
 
 async def test_new_weights_that_make_no_numbers_of_a_clients_request_are_refused(
@@ -220,12 +216,10 @@ async def test_when_time_is_up_what_was_heard_so_far_counts(tmp_path: Path) -> N
 class Slow(FakeEngine):
     """Comes to no end with the second batch of what clients asked."""
 
-    async def answer_unseen(
-        self, staged: Staged, questions: Sequence[Question]
-    ) -> Sequence[Answered]:
+    async def ask(self, staged: Staged, questions: Sequence[Question]) -> Sequence[Answered]:
         if len(questions) == 4 and all(each.request for each in questions):
             await self.steps.released["never"].wait()
-        return await super().answer_unseen(staged, questions)
+        return await super().ask(staged, questions)
 
 
 async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path) -> None:

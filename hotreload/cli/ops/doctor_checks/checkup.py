@@ -37,7 +37,7 @@ from hotreload.cli.ops.doctor_checks.room import (
 from hotreload.engine.versions import (
     SUPPORTED,
     how_to_install,
-    installed,
+    installed_version,
     why_refused,
     why_untested,
 )
@@ -104,10 +104,12 @@ def check_engine(facts: Facts) -> Advice:
     The import takes seconds, and works for every tested pair of versions: only others are tried.
     """
     untested = why_untested()
-    engine = installed("sglang-jax")
+    engine = installed_version("sglang-jax")
     if untested is None:
         assert engine is not None, "or it would be untested"
-        return Advice("ok", f"sglang-jax {engine} with jax {installed('jax')}{_can(engine)}")
+        return Advice(
+            "ok", f"sglang-jax {engine} with jax {installed_version('jax')}{_can(engine)}"
+        )
     if refused := why_refused():
         return Advice("fail", refused, how_to_install())
     fault = _import_fault() if engine is not None else "there is none to import"

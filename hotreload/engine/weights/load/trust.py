@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hotreload.engine.versions import installed
+from hotreload.engine.versions import installed_version
 from hotreload.engine.weights.leaf import leaf_rules, on_device
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
@@ -31,7 +31,7 @@ MAKE_LEAVES = ("hotreload", "sglang-jax", "jax", "jaxlib", "flax", "numpy", "ml-
 def mark_of(layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Checkpoint) -> str:
     """Name by a digest all that both loaders go by for this model, on these devices."""
     digest = hashlib.sha256()
-    for about in ({name: installed(name) for name in MAKE_LEAVES}, _our_code()):
+    for about in ({name: installed_version(name) for name in MAKE_LEAVES}, _our_code()):
         digest.update(json.dumps(about).encode())
     for each in _describe_leaves(layout, leaves, plan, checkpoint):
         digest.update(repr(each).encode())

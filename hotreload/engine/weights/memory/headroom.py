@@ -1,4 +1,4 @@
-"""Checks, in bytes, if more weights fit on the devices or on the host; says what is missing."""
+"""Checks, in bytes, if more weights fit on the devices or on the host; names the missing bytes."""
 
 import math
 from collections import Counter
