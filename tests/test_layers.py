@@ -473,7 +473,7 @@ def test_a_public_name_stands_for_one_idea() -> None:
 
 MOST_DEPTH = 2
 """A class and one that it extends: what is needed of a third is held, not inherited."""
-KINDS = {"HotReloadError", "Event"}
+KINDS = {"HotReloadError", "Event", "TypedDict"}
 """Families of values, whose trees say what is a kind of what."""
 
 
@@ -481,7 +481,7 @@ KINDS = {"HotReloadError", "Event"}
 def bases_by_class() -> dict[str, list[str]]:
     """Each class of the package by its name, with those of the package that it extends."""
     classes = [node for m in MODULES for node in nodes_of(m) if isinstance(node, ast.ClassDef)]
-    names = {each.name for each in classes}
+    names = {each.name for each in classes} | KINDS
     found: dict[str, list[str]] = {}
     for each in classes:
         bases = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in each.bases]

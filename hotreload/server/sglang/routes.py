@@ -262,8 +262,8 @@ class HealthProbe[P]:
             raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
 
     async def _make_token(self) -> None:
-        with self._entrance.lend_engine() as preparer:
-            prepared = await preparer.prepare(ONE_TOKEN_REQUEST)
+        with self._entrance.lend_engine() as engine:
+            prepared = await engine.answers.prepare(ONE_TOKEN_REQUEST)
         async with (
             self._entrance.inspect() as lease,
             aclosing(lease.engine.answers.generate(prepared, lease.weights)) as answers,
