@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.ops import install_unit, machine, units
+from hotreload.cli.ops import install_unit, machine, unit_settings, units
 from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
 from hotreload.facts.files import find_shipped
@@ -519,7 +519,7 @@ def test_every_secret_in_its_usual_place_is_kept_from_others() -> None:
     lines = (find_shipped("systemd") / "hotreload.tmpfiles").read_text().splitlines()
     closed = [line.split()[1] for line in lines if line.split()[2:] == ["0600", "root", "root"]]
     settings = dict(settings_in(Settings))
-    usual = {settings[place].example for place in units.SECRETS}
+    usual = {settings[place].example for place in unit_settings.SECRETS}
     assert usual == set(closed)
 
 

@@ -145,9 +145,8 @@ def _memory(config: Path, user: str) -> "MemoryLimits":
 def _complaints(installation: "Installation") -> Iterator[str]:
     """Yield each fault that will keep the service from starting, or make it slow."""
     from hotreload.cli.ops.machine import stranger, unknown_groups, user_called
-    from hotreload.cli.ops.units import has_metrics_address, wants_accelerator
 
-    name = installation.user
+    name, settings = installation.user, installation.settings
     user = user_called(name) or stranger(name)
     for path in (installation.command.resolve(), Path(sys.executable).resolve()):
         if not user.may(path, os.R_OK | os.X_OK):
@@ -155,9 +154,9 @@ def _complaints(installation: "Installation") -> Iterator[str]:
             break
     if not installation.config.exists():
         yield f"{installation.config} is not there; `hotreload check-config --defaults` prints one"
-    if installation.instance and not has_metrics_address(installation):
+    if installation.instance and settings.get("metrics", "address") is None:
         yield "[metrics] address is not set: each daemon of a host needs one of its own, or ''"
-    if not wants_accelerator(installation):
+    if settings.is_for_cpu:
         return
     if not installation.devices:
         nodes = "/dev/accel*, /dev/vfio/*, /dev/nvidia*"
@@ -168,11 +167,11 @@ def _complaints(installation: "Installation") -> Iterator[str]:
 
 def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
     """Yield a warning of the socket unit of a host that now follows; it may still be in use."""
-    from hotreload.cli.ops.units import UNITS_FOLDER, units_of
+    from hotreload.cli.ops.units import UNITS_FOLDER
 
     socket = f"{installation.name}.socket"
     file = prefix / UNITS_FOLDER / socket
-    if socket not in units_of(installation) and file.exists():
+    if socket not in installation.units and file.exists():
         words = "any client would start a daemon that follows rank 0"
         yield f"{file} is left: {words}; systemctl disable --now {socket}, and remove it"
 
@@ -201,13 +200,11 @@ def _remove(path: Path) -> None:
 
 
 def _next_steps(installation: "Installation") -> list[list[str]]:
-    from hotreload.cli.ops.units import own_folders, units_of
-
     steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
     owner = installation.user
-    for folder in own_folders(installation):
+    for folder in installation.own_folders:
         steps.append(["install", "-d", "-m", "0750", "-o", owner, "-g", owner, str(folder)])
-    start = ["systemctl", "enable", "--now", *units_of(installation)]
+    start = ["systemctl", "enable", "--now", *installation.units]
     return [*steps, ["systemctl", "daemon-reload"], start]
 
 

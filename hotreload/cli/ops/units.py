@@ -4,15 +4,14 @@ The shipped units work unchanged; only the differences of this installation are 
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from hotreload.cli.client.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
-from hotreload.cli.ops import unit_hosts, unit_words
+from hotreload.cli.ops import unit_words
+from hotreload.cli.ops.unit_settings import UnitSettings
 from hotreload.cli.ops.unit_words import INSTANCE
 from hotreload.errors import ConfigError
 from hotreload.facts.files import find_shipped
@@ -22,14 +21,7 @@ SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
 STATE = Path("/var/lib/hotreload")
 CACHE = Path("/var/cache/hotreload")
-SECRETS = (
-    ("source", "token_file"),
-    ("source", "webhook"),
-    ("server", "api_keys_file"),
-    ("server", "admin_keys_file"),
-    ("engine", "join_secret_file"),
-)
-"""The settings whose file may be readable by root alone."""
+RUN = Path("/run/hotreload")
 FILES_OF_KEYS = ("api_keys_file", "admin_keys_file")
 UNITS_FOLDER = Path("etc/systemd/system")
 OUR_DROP_INS = FOR_DEVICES, FOR_MOUNTS, FOR_HUB, FOR_KEYS, FOR_PATHS, FOR_MEMORY, FOR_HOSTS = (
@@ -77,6 +69,36 @@ MEMORY_BEGIN = """\
 """
 
 
+LEADS = """\
+# The other hosts are met over the network, so it must be up.
+[Unit]
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+# A program of the daemon's outlives it until the other hosts have heard of its end; it does not
+# mind SIGTERM, and stays for 20 s at most.
+KillMode=control-group
+"""
+FOLLOWS = """\
+# This host follows: rank 0 serves, and says when to reload. It has no hotreload.socket, for no
+# client is to start it. It ends with 70 when rank 0 leaves, and comes back for ever to meet it.
+[Unit]
+Description=LLM engine with hot-reloaded weights (hotreload), rank {rank} of {hosts}: follows rank 0
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Restart=always
+RestartSec=5
+ExecReload=
+ExecReload={command} check-config --quiet {config}
+ExecReload=/bin/kill -HUP $MAINPID
+{folder}
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
     """Two limits of host memory: above the first the daemon is slowed down, then it is killed."""
@@ -85,7 +107,7 @@ class MemoryLimits:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Installation:
     """The facts about an installation that the units must name."""
 
@@ -100,6 +122,11 @@ class Installation:
     memory: MemoryLimits | None = None
     """The limits of memory to set, if any."""
 
+    @cached_property
+    def settings(self) -> UnitSettings:
+        """The settings that the service runs with."""
+        return UnitSettings(self.config)
+
     @property
     def name(self) -> str:
         """The name of the units, without the suffix."""
@@ -111,67 +138,66 @@ class Installation:
         return UNITS_FOLDER / f"{self.name}.service.d"
 
     @property
-    def made_for_it(self) -> Sequence[Path]:
-        """The folders that systemd makes for it."""
-        return (STATE / self.instance if self.instance else STATE, CACHE)
+    def kinds(self) -> Sequence[str]:
+        """The kinds of its units; a follower has no socket, since no client may start it."""
+        return ("service",) if self.settings.follows else ("service", "socket")
+
+    @property
+    def units(self) -> list[str]:
+        """The names of the units, as systemd starts them."""
+        return [f"{self.name}.{kind}" for kind in reversed(self.kinds)]
+
+    @property
+    def own_folders(self) -> list[Path]:
+        """The folders for state and downloads that systemd does not make for it."""
+        made = (STATE / self.instance if self.instance else STATE, CACHE)
+        named = (("state", "directory"), ("source", "cache"))
+        found = (self.settings.path(*name) for name in named)
+        return [path for path in found if path and not _any_in([path / "x"], made)]
 
 
 def render(installation: Installation) -> Iterator[tuple[Path, str]]:
     """Yield each file to write: its path without the first slash, and its text."""
-    settings = read_settings(installation.config)
     if installation.instance:
-        _check_instance(installation, settings)
-    for kind in _kinds(settings):
+        _check_instance(installation)
+    for kind in installation.kinds:
         name = f"hotreload{'@' if installation.instance else ''}.{kind}"
-        text = _fit(_text(name), installation, settings)
-        follows = unit_hosts.follows(settings)
-        yield UNITS_FOLDER / name, unit_hosts.without_socket(text) if follows else text
+        text = _fit(_text(name), installation)
+        follows = installation.settings.follows
+        yield UNITS_FOLDER / name, _without_socket(text) if follows else text
     for kind in ("sysusers", "tmpfiles"):
-        text = _fit(_text(f"hotreload.{kind}"), installation, settings)
+        text = _fit(_text(f"hotreload.{kind}"), installation)
         if kind == "tmpfiles" and installation.config.parent != DEFAULT_CONFIG.parent:
             text += f"z {unit_words.pattern(installation.config)} 0644 root root\n"
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
-    for name, text in _drop_ins(installation, settings):
+    for name, text in _drop_ins(installation):
         yield installation.drop_ins / name, text
 
 
-def units_of(installation: Installation) -> list[str]:
-    """Return the names of the units; a follower has no socket, since no client may start it."""
-    kinds = _kinds(read_settings(installation.config))
-    return [f"{installation.name}.{kind}" for kind in reversed(kinds)]
-
-
-def _kinds(settings: dict[str, Any]) -> Sequence[str]:
-    return ("service",) if unit_hosts.follows(settings) else ("service", "socket")
-
-
-def _drop_ins(installation: Installation, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if _setting(settings, "engine", "device") == "cpu":
+def _drop_ins(installation: Installation) -> Iterator[tuple[str, str]]:
+    settings = installation.settings
+    if settings.is_for_cpu:
         yield FOR_DEVICES, NO_ACCELERATOR
     elif installation.devices:
         yield FOR_DEVICES, _devices(installation.devices)
-    if used := _list_used(installation.config, settings):
-        yield (
-            FOR_MOUNTS,
-            f"{MOUNTS_BEGIN}RequiresMountsFor={' '.join(map(unit_words.word, used))}\n",
-        )
-    credentials = _credentials(installation.config, settings)
+    if used := settings.list_used():
+        folders = " ".join(map(unit_words.word, used))
+        yield FOR_MOUNTS, f"{MOUNTS_BEGIN}RequiresMountsFor={folders}\n"
+    credentials = settings.credentials()
     keys = [credentials.pop(name) for name in FILES_OF_KEYS if name in credentials]
     join_secret = credentials.pop("join_secret_file", None)
-    if _setting(settings, "source", "kind") == "huggingface":
+    if settings.get("source", "kind") == "huggingface":
         yield FOR_HUB, _hub(credentials.values())
     if keys:
         yield FOR_KEYS, KEYS_BEGIN + "".join(map(_credential_line, keys))
-    if lines := list(_paths(installation, settings)):
+    if lines := list(_paths(installation)):
         yield FOR_PATHS, PATHS_BEGIN + "".join(f"{line}\n" for line in lines)
     if limits := installation.memory:
         yield FOR_MEMORY, f"{MEMORY_BEGIN}MemoryHigh={limits.high}\nMemoryMax={limits.most}\n"
-    if unit_hosts.rank_of(settings) is not None:
-        config, socket = installation.config, _socket(installation, settings)
-        yield (
-            FOR_HOSTS,
-            unit_hosts.drop_in(settings, installation.command, config, socket, join_secret),
-        )
+    if settings.rank is not None:
+        # systemd reads the join secret as root, for the daemon.
+        secret = "" if join_secret is None else _credential_line(join_secret)
+        yield FOR_HOSTS, (_write_follower(installation) if settings.follows else LEADS) + secret
 
 
 def config_of(instance: str) -> Path:
@@ -181,73 +207,28 @@ def config_of(instance: str) -> Path:
     return DEFAULT_CONFIG.with_name(f"{instance}.toml")
 
 
-def _check_instance(installation: Installation, settings: dict[str, Any]) -> None:
+def _check_instance(installation: Installation) -> None:
     """ConfigError for settings that two daemons of a host would share, or that systemd lacks."""
-    config, instance = installation.config, installation.instance
-    if unit_hosts.follows(settings):
+    settings, instance = installation.settings, installation.instance
+    if settings.follows:
         why = "the template of all instances has a socket, and a follower must have none"
-        raise ConfigError(f"{config}: no instance can follow another host: {why}")
+        raise ConfigError(f"{settings.file}: no instance can follow another host: {why}")
     socket, state = (f"/run/hotreload/{instance}.sock", STATE / str(instance))
-    if _place(config, settings, "server", "socket") != Path(socket):
-        raise ConfigError(f"{config}: [server] socket must be {socket!r} for this instance")
-    if _place(config, settings, "state", "directory") in (None, STATE):
-        raise ConfigError(
-            f"{config}: [state] directory must be one of its own for this instance, such as "
-            f"{str(state)!r}"
-        )
-
-
-def read_settings(config: Path) -> dict[str, Any]:
-    """Return the settings file's content; empty if there is no file yet."""
-    try:
-        return tomllib.loads(config.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{config}: cannot be read: {error}") from error
-
-
-def own_folders(installation: Installation) -> list[Path]:
-    """Return the folders for state and downloads that systemd does not make for it."""
-    return _own_folders(installation, read_settings(installation.config))
-
-
-def wants_accelerator(installation: Installation) -> bool:
-    """Return whether the settings let the engine use an accelerator."""
-    return _setting(read_settings(installation.config), "engine", "device") != "cpu"
-
-
-def has_metrics_address(installation: Installation) -> bool:
-    """Return whether the settings have [metrics] address, be it empty."""
-    return "address" in read_settings(installation.config).get("metrics", {})
-
-
-def _own_folders(installation: Installation, settings: dict[str, Any]) -> list[Path]:
-    named = (("state", "directory"), ("source", "cache"))
-    found = (_place(installation.config, settings, *name) for name in named)
-    made = installation.made_for_it
-    return [path for path in found if path and not _any_in([path / "x"], made)]
-
-
-def _socket(installation: Installation, settings: dict[str, Any]) -> Path:
-    return _place(installation.config, settings, "server", "socket") or DEFAULT_SOCKET
-
-
-def _list_used(config: Path, settings: dict[str, Any]) -> list[Path]:
-    """Return the folders that the settings name, each once: first those to read, then to write."""
-    named = (("engine", "model"), ("source", "path"), ("source", "cache"), ("state", "directory"))
-    found = (_place(config, settings, *name) for name in named)
-    roots = (_at(config, root) for root in _list_texts(settings, "server", "update_roots"))
-    return list(dict.fromkeys(path for path in (*found, *roots) if path))
+    if settings.path("server", "socket") != Path(socket):
+        words = f"[server] socket must be {socket!r} for this instance"
+        raise ConfigError(f"{settings.file}: {words}")
+    if settings.path("state", "directory") in (None, STATE):
+        words = f"must be one of its own for this instance, such as {str(state)!r}"
+        raise ConfigError(f"{settings.file}: [state] directory {words}")
 
 
 def _text(name: str) -> str:
     return (find_shipped("systemd") / name).read_text(encoding="utf-8")
 
 
-def _fit(text: str, installation: Installation, settings: dict[str, Any]) -> str:
+def _fit(text: str, installation: Installation) -> str:
     user, command = unit_words.user(installation.user), unit_words.command(installation.command)
-    socket = _socket(installation, settings)
+    socket = installation.settings.socket
     config = unit_words.argument(installation.config)
     named = (
         (r"(?:User|Group|SocketGroup)=", "hotreload$", user),
@@ -275,20 +256,6 @@ def _devices(nodes: Sequence[Path]) -> str:
     return "\n".join(kept).replace("tpu,cpu", "cuda,cpu" if are_gpus else "tpu,cpu") + "\n"
 
 
-def _credentials(config: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Return each secret's file by its setting; the file's name is the credential's name."""
-    found: dict[str, Path] = {}
-    for section, key in SECRETS:
-        path = _place(config, settings, section, key)
-        if path is None:
-            continue
-        other = next((each for each in found.values() if each.name == path.name), path)
-        if other != path:
-            raise ConfigError(f"[{section}] {key}: {path} has the name of {other}; rename it")
-        found[key] = path
-    return found
-
-
 def _credential_line(path: Path) -> str:
     """Return the line that passes a file to the daemon as a credential."""
     name = unit_words.credential(path.name)
@@ -304,15 +271,15 @@ def _hub(secrets: Iterable[Path]) -> str:
     return SECRETS_BEGIN + "[Unit]" + text.replace(SHIPPED_CREDENTIAL, lines)
 
 
-def _paths(installation: Installation, settings: dict[str, Any]) -> Iterator[str]:
+def _paths(installation: Installation) -> Iterator[str]:
     """Yield the lines that open folders to the daemon that the sandbox would hide or protect."""
-    config = installation.config
-    used = [installation.command, config, *installation.code, *_list_used(config, settings)]
+    named = installation.settings.list_used()
+    used = [installation.command, installation.config, *installation.code, *named]
     if _any_in(used, HOMES):
         yield "ProtectHome=read-only"
     if _any_in(used, TEMPORARY):
         yield "PrivateTmp=no"
-    for folder in _own_folders(installation, settings):
+    for folder in installation.own_folders:
         yield f"ReadWritePaths={unit_words.word(folder)}"
 
 
@@ -320,23 +287,23 @@ def _any_in(paths: Sequence[Path], folders: Sequence[Path]) -> bool:
     return any(folder in path.parents for path in paths for folder in folders)
 
 
-def _place(config: Path, settings: dict[str, Any], section: str, key: str) -> Path | None:
-    """Return a path of the settings; a relative one starts at the folder of the settings."""
-    value = _setting(settings, section, key)
-    return _at(config, value) if value else None
+# --- rank 0 and the followers of one engine -----------------------------------------------------
 
 
-def _at(config: Path, value: str) -> Path:
-    return config.absolute().parent / Path(value).expanduser()
+def _write_follower(installation: Installation) -> str:
+    """Return the lines of a follower's service; it makes its socket itself."""
+    settings, folder = installation.settings, installation.settings.socket.parent
+    opened = f"ReadWritePaths={unit_words.word(folder)}"
+    return FOLLOWS.format(
+        rank=settings.rank,
+        hosts=settings.hosts,
+        command=unit_words.command(installation.command),
+        config=unit_words.argument(installation.config),
+        folder=f"RuntimeDirectory={RUN.name}" if folder == RUN else opened,
+    )
 
 
-def _list_texts(settings: dict[str, Any], section: str, key: str) -> list[str]:
-    table = settings.get(section)
-    values = table.get(key) if isinstance(table, dict) else None
-    return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
-
-
-def _setting(settings: dict[str, Any], section: str, key: str) -> str | None:
-    table = settings.get(section)
-    value = table.get(key) if isinstance(table, dict) else None
-    return value if isinstance(value, str) else None
+def _without_socket(text: str) -> str:
+    """Return the service's text without its socket: no drop-in can remove a dependency."""
+    text = re.sub(r"(?m)^Requires=hotreload\.socket\n", "", text)
+    return re.sub(r"(?m)^(After=)hotreload\.socket ", r"\1", text)
