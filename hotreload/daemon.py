@@ -39,9 +39,8 @@ from hotreload.life.shutdown import ExitCode, Shutdown
 from hotreload.life.start.configured_source import make_source
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
-from hotreload.observe.log import is_read_in_terminal
+from hotreload.observe.log import ReadyLine, is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
-from hotreload.observe.terminal import ReadyLine
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.quiet import LOUD, Quiet

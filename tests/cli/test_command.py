@@ -32,8 +32,7 @@ def where(
 @pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client.daemon_client"])
 def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
     code = (
-        f"import sys, json, {module}, hotreload.cli.client.status_text;"
-        " print(json.dumps([*sys.modules]))"
+        f"import sys, json, {module}, hotreload.cli.client.texts; print(json.dumps([*sys.modules]))"
     )
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     loaded = {name.partition(".")[0] for name in json.loads(out)}

@@ -27,7 +27,6 @@ from hotreload.cli.ops.doctor_checks.checkup import (
     check_user,
 )
 from hotreload.cli.ops.doctor_checks.places import (
-    check_admin_keys,
     check_api_keys,
     check_clock,
     check_folders,
@@ -35,8 +34,6 @@ from hotreload.cli.ops.doctor_checks.places import (
     check_source_file_system,
     check_state_file_system,
     check_state_free,
-    check_token,
-    check_webhook,
 )
 from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
@@ -446,7 +443,7 @@ def test_a_folder_we_may_not_look_into_is_not_called_free(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "lstat", lstat)
-    found = checkup._make_folder(check_socket, facts(world))
+    found = checkup._run(check_socket, facts(world))
     assert (found.verdict, found.todo) == ("warn", "run it as root, or as the user")
 
 
@@ -505,10 +502,10 @@ def test_a_cache_the_daemon_may_not_write_to_fails(world: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "check"),
     [
-        ("source.token_file", check_token),
-        ("source.webhook", check_webhook),
+        ("source.token_file", CHECKS["token"]),
+        ("source.webhook", CHECKS["webhook"]),
         ("server.api_keys_file", check_api_keys),
-        ("server.admin_keys_file", check_admin_keys),
+        ("server.admin_keys_file", CHECKS["admin keys"]),
     ],
 )
 def test_a_secret_must_be_there_be_secret_and_reach_the_daemon(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.client.attempts_text import outcome_text
+from hotreload.cli.client.texts import outcome_text
 from hotreload.events import AttemptFinished, LiveDrifted, LoaderDistrusted
 from hotreload.json_fields import attempt_fields, loading_fields
 from hotreload.picture.words import damage_text, drift_text, loader_text

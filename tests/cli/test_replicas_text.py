@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotreload.cli.client.show import ago, for_here
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.events import Event, LiveDrifted, PhaseEntered, ReplicaMoved
 from hotreload.types import Phase, ReplicaState
 from tests.observe.test_replicas import BOTH, FIRST, OLD, status

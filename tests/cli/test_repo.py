@@ -16,7 +16,7 @@ import pytest
 
 from hotreload.checkpoint.digests import Digests
 from hotreload.cli.bar import Bar, Lines, bar_text, while_it_lasts
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.errors import HotReloadError
 from hotreload.events import Progress, SourceScanned
 from hotreload.picture.picture import Setup

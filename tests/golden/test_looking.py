@@ -14,7 +14,7 @@ import pytest
 
 from hotreload.cli.client import show
 from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.client.status_text import status_text, write_words
+from hotreload.cli.client.texts import status_text, write_words
 from hotreload.cli.client.top import TopScreen
 from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked

@@ -14,8 +14,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from hotreload.cli.client.attempts_text import history_text
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import history_text, status_text
 from hotreload.events import PhaseEntered, SettingsRead, Warmup
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.command.settings import CommandSettings

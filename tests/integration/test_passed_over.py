@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.tiny import write_tiny
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import words

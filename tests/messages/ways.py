@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from hotreload.cli import main
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine.answering.requests import parse
 from hotreload.engine.capabilities import Capabilities, EngineLimits

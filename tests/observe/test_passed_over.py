@@ -1,6 +1,6 @@
 """Folders that are passed over: told once in the log, counted in a metric, named in the status."""
 
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.errors import PASSED_OVER
 from hotreload.events import FoldersPassedOver
 from hotreload.observe.log import NewlyPassedOver

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.client.attempts_text import words_of, words_of_judges
 from hotreload.cli.client.show import ago, for_here
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text, words_of, words_of_judges
 from hotreload.cli.client.top_frame import frame, write_line
 from hotreload.core.ledger import Overrule
 from hotreload.events import (

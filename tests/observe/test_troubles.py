@@ -1,6 +1,6 @@
 """Troubles that stand: told once, shown in the status, counted for Prometheus until they end."""
 
-from hotreload.cli.client.status_text import status_text
+from hotreload.cli.client.texts import status_text
 from hotreload.events import Event, TroubleNews
 from hotreload.troubles import FILES_GONE, Trouble
 from tests.cli.test_top_frame import shown as top

@@ -246,7 +246,7 @@ def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | No
 
 def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
     from hotreload.cli.bar import while_it_lasts
-    from hotreload.cli.client.attempts_text import outcome_text
+    from hotreload.cli.client.texts import outcome_text
 
     timeout = None
     if args.timeout is not None:
@@ -287,7 +287,7 @@ def _after_a_rollback(fields: Fields) -> Iterator[str]:
 
 def _print_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
     """Print the report of a dry run, good or bad, and return the exit code."""
-    from hotreload.cli.client.attempts_text import dry_run_text
+    from hotreload.cli.client.texts import dry_run_text
 
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
     if fields["outcome"] == "lost":

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
     """Return an event as an entry of /history; None if the history has no such entry."""
-    from hotreload.cli.client.attempts_text import words_of
+    from hotreload.cli.client.texts import words_of
 
     if event["event"] in ("operator.pin", "operator.unpin") and event["refusal"] is None:
         return {name: value for name, value in event.items() if name not in OF_EVENTS}
@@ -82,7 +82,7 @@ def _key(past: Fields) -> tuple[Any, ...]:
 
 def _print(past: Iterable[Fields], as_json: bool) -> None:
     """Print entries, given newest first, in the order of time."""
-    from hotreload.cli.client.attempts_text import log_text
+    from hotreload.cli.client.texts import log_text
 
     for each in reversed([*past]):
         print(json.dumps(each) if as_json else log_text(each), flush=True)

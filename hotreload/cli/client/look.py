@@ -107,7 +107,7 @@ def add(verbs: Any) -> None:
 
 def status(args: argparse.Namespace) -> int:
     """Print the daemon's status."""
-    from hotreload.cli.client.status_text import status_text
+    from hotreload.cli.client.texts import status_text
 
     daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
@@ -119,7 +119,7 @@ def status(args: argparse.Namespace) -> int:
 
 def _check(fields: Fields, as_json: bool) -> int:
     """Print every fault, and return the exit code."""
-    from hotreload.cli.client.status_text import check_text, summary_of
+    from hotreload.cli.client.texts import check_text, summary_of
 
     said = summary_of(fields)
     if text := _dump(said) if as_json else check_text(fields):
@@ -129,7 +129,7 @@ def _check(fields: Fields, as_json: bool) -> int:
 
 def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
-    from hotreload.cli.client.attempts_text import history_text
+    from hotreload.cli.client.texts import history_text
 
     said = daemon_of(args).get("/history")
     past = newest_first(said)[: args.n]

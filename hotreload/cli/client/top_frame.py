@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar
-from hotreload.cli.client.attempts_text import words_of, words_of_judges
 from hotreload.cli.client.show import (
     BELOW,
     COLOURS,
@@ -19,7 +18,7 @@ from hotreload.cli.client.show import (
     for_here,
     pad,
 )
-from hotreload.cli.client.status_text import rows_of, summary_of, write_words
+from hotreload.cli.client.texts import rows_of, summary_of, words_of, words_of_judges, write_words
 from hotreload.figures import duration
 from hotreload.picture.words import (
     Fields,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hotreload.checkpoint.digests import Digests
     from hotreload.checkpoint.fit import Policy
     from hotreload.errors import CheckpointRejected
-    from hotreload.types import Served
 
 MOST_AT_ONCE = 8
 EXPLAINED = """\
@@ -76,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the folder and print the findings."""
     from hotreload.checkpoint.check import findings
     from hotreload.checkpoint.digests import Digests
+    from hotreload.checkpoint.fit import read_served_model
     from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
 
     policy, compute_in = _settings(args)
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         if not folder.is_dir():
             return _usage(f"{folder}: {_instead_of_a_folder(folder)}")
     try:
-        served = _read_served(args.against)
+        served = read_served_model(args.against) if args.against else None
     except CheckpointCorrupt as error:
         return _usage(f"--against {args.against}: no engine can serve this model: {error}")
     if served is not None and not served.tensors:
@@ -125,7 +125,10 @@ def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
 
 
 def _print_report(report: "Report", args: argparse.Namespace) -> int:
-    _print(_as_json(report) if args.json else _as_text(report))
+    text = _as_json(report) if args.json else _as_text(report)
+    # A folder's name may have bytes that are no text, and the terminal may lack "…".
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))
     return 0 if report.fit else FAILED
 
 
@@ -183,12 +186,6 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
         return asyncio.run(fetching)
 
 
-def _read_served(folder: Path | None) -> "Served | None":
-    from hotreload.checkpoint.fit import read_served_model
-
-    return read_served_model(folder) if folder is not None else None
-
-
 def _usage(words: str) -> int:
     print(f"hotreload check: {words}", file=sys.stderr)
     return USAGE
@@ -233,9 +230,3 @@ def _as_text(report: "Report") -> str:
         many = count_of(total(report.findings), "finding")
         lines.append(f"{paint('NOT FIT', 'bad')}: {many}")
     return "\n".join(lines)
-
-
-def _print(text: str) -> None:
-    # A folder's name may have bytes that are no text, and the terminal may lack "…".
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -79,10 +79,11 @@ def add(verbs: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare two checkpoints, and print the report or the fault."""
     from hotreload.features.compare.comparison import check_limits
+    from hotreload.features.compare.settings import CompareSettings
 
     keep_remarks_out(args.device or "auto")
     settings, steps = given_settings(args), Steps()
-    compare = _compare(settings)
+    compare = settings.of(CompareSettings).with_files() if settings else CompareSettings()
     found: Compared | None = None
     fault: HotReloadError | None = None
     try:
@@ -109,12 +110,6 @@ class Steps:
         """Print that this step begins."""
         self.current = plain(step)
         print(f"{self.current} …", file=sys.stderr, flush=True)
-
-
-def _compare(settings: "Settings | None") -> "CompareSettings":
-    from hotreload.features.compare.settings import CompareSettings
-
-    return CompareSettings() if settings is None else settings.of(CompareSettings).with_files()
 
 
 def _ask_and_compare(
@@ -153,12 +148,14 @@ def report_fields(
     args: argparse.Namespace, found: "Compared | None", fault: HotReloadError | None
 ) -> Fields:
     """Return the report as JSON; figures that are unknown are null, and a missing reason, too."""
+    from hotreload.features.compare.evidence import behaviour_fields
+
     return {
         "live": args.live,
         "new": args.new,
         "live_fingerprint": found and found.live,
         "new_fingerprint": found and found.new,
-        "behaviour": found and _behaviour_fields(found),
+        "behaviour": found and behaviour_fields(found.behaviour),
         **reason_fields(fault.reason if fault else None),
     }
 
@@ -171,11 +168,13 @@ def report_text(
     has_limits: bool,
 ) -> str:
     """Return the report in the words of `hotreload status`, with the most different answers."""
+    from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
+
     same = ", the same weights" if found.live == found.new else ""
     rows = [
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),
         ("B", f"{plain(args.new)}, fingerprint {found.new}{same}"),
-        ("B beside A", _behaviour_text(found)),
+        ("B beside A", behaviour_text(behaviour_fields(found.behaviour))),
         ("differ most", "\n".join(map(str, found.behaviour.worst))),
     ]
     if fault is not None:
@@ -190,15 +189,3 @@ def fault_text(step: str, fault: HotReloadError) -> str:
     more = [f"  {plain(each)}" for each in fault.findings if each not in str(fault)]
     when = f"{step}: " if step else ""
     return "\n".join([f"hotreload: {when}{fault}", *more])
-
-
-def _behaviour_fields(found: "Compared") -> Fields:
-    from hotreload.features.compare.evidence import behaviour_fields
-
-    return behaviour_fields(found.behaviour)
-
-
-def _behaviour_text(found: "Compared") -> str:
-    from hotreload.features.compare.evidence import behaviour_text
-
-    return behaviour_text(_behaviour_fields(found))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from hotreload.cli.client.attempts_text import history_text
+from hotreload.cli.client.texts import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.features.bake.evidence import bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake

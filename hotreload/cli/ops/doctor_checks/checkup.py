@@ -14,17 +14,14 @@ from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Check, Facts, not_configured
 from hotreload.cli.ops.doctor_checks.hosts import check_host_ports, check_hosts
 from hotreload.cli.ops.doctor_checks.places import (
-    check_admin_keys,
     check_api_keys,
     check_clock,
     check_folders,
-    check_join_secret,
     check_model,
+    check_secret,
     check_source_file_system,
     check_state_file_system,
     check_state_free,
-    check_token,
-    check_webhook,
 )
 from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
@@ -262,11 +259,11 @@ CHECKS: dict[str, Check] = {
     "ports": check_ports,
     "hosts": check_hosts,
     "host ports": check_host_ports,
-    "join secret": check_join_secret,
-    "token": check_token,
-    "webhook": check_webhook,
+    "join secret": lambda of: check_secret(of, of.settings.engine.join_secret_file, "join secret"),
+    "token": lambda of: check_secret(of, of.settings.source.token_file, "hub token"),
+    "webhook": lambda of: check_secret(of, of.settings.source.webhook, "webhook secret"),
     "api keys": check_api_keys,
-    "admin keys": check_admin_keys,
+    "admin keys": lambda of: check_secret(of, of.settings.server.admin_keys_file, "admin key"),
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,
@@ -278,10 +275,10 @@ CHECKS: dict[str, Check] = {
 
 def examine(facts: Facts) -> dict[str, Advice]:
     """Run every check and yield its advice; an error of a check becomes advice, too."""
-    return {name: _make_folder(check, facts) for name, check in CHECKS.items()}
+    return {name: _run(check, facts) for name, check in CHECKS.items()}
 
 
-def _make_folder(check: Check, facts: Facts) -> Advice:
+def _run(check: Check, facts: Facts) -> Advice:
     try:
         return check(facts)
     except PermissionError as error:

@@ -115,37 +115,17 @@ def check_state_free(facts: Facts) -> Advice:
     return Advice("ok", f"no process uses {state}")
 
 
-def check_token(facts: Facts) -> Advice:
-    """Check that only the daemon can read the hub's token."""
-    return _secret(facts, facts.settings.source.token_file, "hub token")
-
-
-def check_join_secret(facts: Facts) -> Advice:
-    """Check that only the daemon can read the hosts' join secret."""
-    return _secret(facts, facts.settings.engine.join_secret_file, "join secret")
-
-
-def check_webhook(facts: Facts) -> Advice:
-    """Check that only the daemon can read the webhook's secret."""
-    return _secret(facts, facts.settings.source.webhook, "webhook secret")
-
-
 def check_api_keys(facts: Facts) -> Advice:
     """Check that only the daemon can read the API keys, and that an open address has some."""
     server = facts.settings.server
     if server.api_keys_file is None and server.tcp and not is_local(server.tcp):
         says = f"whoever reaches {server.tcp} may use the model"
         return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
-    return _secret(facts, server.api_keys_file, "API key")
+    return check_secret(facts, server.api_keys_file, "API key")
 
 
-def check_admin_keys(facts: Facts) -> Advice:
-    """Check that only the daemon can read the admin keys."""
-    return _secret(facts, facts.settings.server.admin_keys_file, "admin key")
-
-
-def _secret(facts: Facts, path: Path | None, what: str) -> Advice:
-    """Check a file that only the daemon may read; the units may pass it on."""
+def check_secret(facts: Facts, path: Path | None, what: str) -> Advice:
+    """Check that only the daemon can read this file; the units may pass it on."""
     if path is None:
         return not_configured(f"no {what} is configured")
     if not path.is_file():
