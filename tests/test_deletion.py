@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +24,14 @@ NEEDED_BY: dict[str, dict[str, str]] = {
     }
 }
 """Modules beside a feature's folder that import it, and go with it; each list may only shrink."""
-TESTS = {
-    "tests/core": "the kernel",
-    "tests/contracts/test_engine_contract.py": "the contract of engines, of which some are fakes",
+OF_A_DAEMON = {
     "tests/words/test_daemon.py": "a whole daemon, whose engine is one of words",
     "tests/server/test_view_routes.py": "the routes that look",
     "tests/server/test_flip.py": "requests while weights change",
+}
+OF_THE_KERNEL = {
+    "tests/core": "the kernel",
+    "tests/contracts/test_engine_contract.py": "the contract of engines, of which some are fakes",
 }
 ASKS_IT = {"compare": "tests/contracts/test_engine_contract.py"}
 """The module of tests, by the feature, that asks an engine what only this feature asks it."""
@@ -93,8 +95,18 @@ def run(tree: Path, *words: str) -> None:
     "name",
     [pytest.param(each, marks=() if each in BY_DAY else pytest.mark.at_night) for each in NAMES],
 )
-def test_without_it_types_are_right_and_the_kernel_and_a_daemon_work(name: str, tree: Path) -> None:
+def test_without_it_types_are_right_and_a_daemon_works(name: str, tree: Path) -> None:
     delete(tree, name)
     run(tree, "mypy", "--cache-dir", str(tree.parent / "types"), "hotreload")
-    tests = [each for each in TESTS if each != ASKS_IT.get(name)]
+    run_tests(tree, OF_A_DAEMON)
+
+
+@pytest.mark.at_night  # by day tests/test_kernel.py says that the kernel names no feature
+@pytest.mark.parametrize("name", NAMES)
+def test_without_it_the_kernel_works(name: str, tree: Path) -> None:
+    delete(tree, name)
+    run_tests(tree, [each for each in OF_THE_KERNEL if each != ASKS_IT.get(name)])
+
+
+def run_tests(tree: Path, tests: Iterable[str]) -> None:
     run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", MARKS, *tests)

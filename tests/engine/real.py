@@ -33,8 +33,13 @@ ARGS = {
     "max_running_requests": 8,
     "chunked_prefill_size": 512,
 }
-ONE_SIZE = {"precompile_bs_paddings": [8], "precompile_token_paddings": [512]}
-"""Besides, where the sizes of batches are not what is tested: each is compiled, for seconds."""
+ONE_SIZE = {
+    "chunked_prefill_size": 64,
+    "precompile_bs_paddings": [8],
+    "precompile_token_paddings": [64],
+}
+"""Besides, where the sizes of batches are not what is tested: each is compiled, for seconds. A
+short prompt is computed at the length of all, so that is little more than one."""
 GREEDY = {"temperature": 0, "max_new_tokens": 12}
 ENDLESS = {"temperature": 0, "max_new_tokens": 480, "ignore_eos": True}
 

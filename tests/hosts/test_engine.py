@@ -9,7 +9,7 @@ from tests.hosts.engine_member import PATIENCE, Pair, Refused, pair
 pytestmark = pytest.mark.real_engine
 
 LONG = 40
-FAR_LONGER = 250
+FAR_LONGER = 120
 
 
 @pytest.fixture(scope="module")

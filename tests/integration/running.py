@@ -24,10 +24,11 @@ from hotreload.types import Attempt, GateState, Generation
 from tests.waiting import PATIENCE, Witness
 
 ENGINE_ARGS = (
-    "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=256,"
-    "precompile_bs_paddings=[16],precompile_token_paddings=[256]}"
+    "{max_total_tokens=2048,context_length=256,max_running_requests=16,chunked_prefill_size=64,"
+    "precompile_bs_paddings=[16],precompile_token_paddings=[64]}"
 )
-"""With one size of batches: each further one is compiled, for seconds."""
+"""With one size of batches: each further one is compiled, for seconds. A short prompt is computed
+at the length of all, so that is little more than one."""
 PROMPTS = ("Who serves?", "And now, who serves this longer prompt of ours?", "x", "Grüße, wer?")
 
 

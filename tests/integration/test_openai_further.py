@@ -19,8 +19,8 @@ from tests.integration.running import Running, one_daemon_marks
 pytestmark = one_daemon_marks()
 
 ARGS = (
-    "{max_total_tokens=2048,context_length=512,max_running_requests=16,chunked_prefill_size=256,"
-    "precompile_bs_paddings=[16],precompile_token_paddings=[256],enable_deterministic_sampling=true}"
+    "{max_total_tokens=2048,context_length=512,max_running_requests=16,chunked_prefill_size=64,"
+    "precompile_bs_paddings=[16],precompile_token_paddings=[64],enable_deterministic_sampling=true}"
 )
 CITY = {
     "type": "object",
