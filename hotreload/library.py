@@ -27,9 +27,8 @@ from hotreload.errors import (
 )
 from hotreload.events import Publish
 from hotreload.facts.names import names_a_repo
-from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
+from hotreload.features.compare.evidence import Behaviour
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.engine_start import StartedEngine, start
 from hotreload.hot.terms import HotTerms

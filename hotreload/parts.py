@@ -7,9 +7,8 @@ from typing import Any
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Judge, MakeJudges, no_judges
-from hotreload.core.way_in.admission import Admission
+from hotreload.core.way_in.admission import Admission, Listener
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.core.way_in.listener import Listener
 from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
 from hotreload.server.feature_routes import FeatureRoutes

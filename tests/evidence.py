@@ -17,7 +17,7 @@ from tests.features.given import report_of
 
 if TYPE_CHECKING:
     from hotreload.features.bake.judgement import Bake
-    from hotreload.features.compare.behaviour import Behaviour
+    from hotreload.features.compare.evidence import Behaviour
 
 BLANK = tuple(each.blank for each in FEATURES if each.blank)
 REASONS = (*REJECTIONS, *(code for each in FEATURES for code in each.reasons))

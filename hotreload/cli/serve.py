@@ -158,7 +158,7 @@ def _arm(text: str) -> None:
 async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     from hotreload.engine.versions import imports_explained
     from hotreload.life.acceptance import check_at_start
-    from hotreload.life.mounts import wait_for_state_mount
+    from hotreload.life.start.whereabouts import wait_for_state_mount
     from hotreload.threads import list_left_behind
 
     await wait_for_state_mount(settings.state.directory)

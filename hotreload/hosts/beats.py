@@ -14,7 +14,7 @@ from itertools import count
 from typing import NoReturn
 
 from hotreload.errors import EngineLost, RankLeft
-from hotreload.hosts.bounds import InvalidMessage, parse_number, parse_text
+from hotreload.hosts.messages import InvalidMessage, parse_number, parse_text
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Protocol
 from hotreload import failpoints
 from hotreload.core.ports import Engine, WeightSets, WeightSwitch
 from hotreload.errors import EngineLost
-from hotreload.hosts.bounds import parse_revision
+from hotreload.hosts.messages import parse_revision
 from hotreload.hosts.vote import Step
 from hotreload.types import Checkpoint, Revision, Staged
 

@@ -12,15 +12,15 @@ from enum import StrEnum
 from typing import NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
-from hotreload.hosts.bounds import (
+from hotreload.hosts.messages import (
     LONGEST_WORDS,
     InvalidMessage,
+    MessageReader,
     parse_bounded,
     parse_number,
     parse_table,
     parse_text,
 )
-from hotreload.hosts.message_reader import MessageReader
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import cancel_all, in_thread, run_to_end
 from hotreload.types import Reason

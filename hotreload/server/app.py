@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hotreload.core.operator import Operator
-from hotreload.core.way_in.listener import Listener
+from hotreload.core.way_in.admission import Listener
 from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents

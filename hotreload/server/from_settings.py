@@ -12,7 +12,7 @@ from socket import AF_UNIX, socket
 from fastapi import FastAPI
 
 from hotreload.core.operator import Operator
-from hotreload.core.way_in.listener import Listener
+from hotreload.core.way_in.admission import Listener
 from hotreload.errors import AddressTaken, ConfigError
 from hotreload.events import Events
 from hotreload.picture.status import Documents

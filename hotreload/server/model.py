@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.way_in.admission import Conditions
+from hotreload.core.way_in.admission import AnswerEnded, Conditions, LetIn, Listener
 from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.listener import AnswerEnded, LetIn, Listener
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.request_body import is_integer

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.quiet import Quiet
 from hotreload.settings.tables import with_values

@@ -14,8 +14,7 @@ import pytest
 
 from hotreload import quiet
 from hotreload.engine.lanes.pool_shares import PoolShares
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
 from hotreload.quiet import LITTLE, NICENESS, QUIET, yield_processors
 from hotreload.tiny import write_tiny
 from tests.bench.checkpoints import HALF_A_GB, model

@@ -7,8 +7,8 @@ import pytest
 
 from hotreload.cli.trial.diff import Steps, fault_text, report_fields, report_text
 from hotreload.errors import CheckpointIncompatible, HotReloadError
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.comparison import check_limits
+from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.library import Compared
 

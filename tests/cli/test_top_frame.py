@@ -20,7 +20,7 @@ from hotreload.events import (
     Progress,
     RevisionWanted,
 )
-from hotreload.features.compare.behaviour import Behaviour, RightAnswers
+from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.json_fields import attempt_fields
 from hotreload.types import (
     AnsweringGeneration,

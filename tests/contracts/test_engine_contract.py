@@ -36,8 +36,7 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
 from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
 from hotreload.life.running_engine import RunningEngine
 from hotreload.types import Checkpoint, Noise, Revision, Staged, TensorSpec

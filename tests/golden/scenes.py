@@ -9,7 +9,7 @@ from hotreload.events import (
 )
 from hotreload.facts.listed import Listed, ListedState
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.features.compare.request_recorder import HearingNow
 from hotreload.types import (
     NOISY,

@@ -21,7 +21,7 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.features import FEATURES
-from hotreload.hosts import beats, message_reader
+from hotreload.hosts import beats, messages
 from hotreload.hosts.life import follower, lead, rank_group
 from hotreload.hosts.life.follower import FollowerLife
 from hotreload.settings.load import load
@@ -94,7 +94,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(rank_group, "JoinedRanks", made)
     monkeypatch.setattr(lead, "RankEngine", made)
     monkeypatch.setattr(follower, "RankEngine", made)
-    monkeypatch.setattr(message_reader, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(messages, "READ_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
     monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(beats, "SILENT_LOOKS", 10**9)  # nobody is silent here

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from hotreload.errors import DeviceUnavailable
-from hotreload.hosts import message_reader
+from hotreload.hosts import messages
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.bounds import (
+from hotreload.hosts.engine.joined_ranks import SignedStore, sign_for_this_life
+from hotreload.hosts.messages import (
+    MOST_DOUBTS,
     MOST_NUMBER,
     MOST_TEXT,
+    Doubts,
     InvalidMessage,
     live_fields,
     parse_live,
@@ -21,8 +24,6 @@ from hotreload.hosts.bounds import (
     parse_revision,
     parse_text,
 )
-from hotreload.hosts.engine.joined_ranks import SignedStore, sign_for_this_life
-from hotreload.hosts.message_reader import MOST_DOUBTS, Doubts
 from hotreload.hosts.upstream.store import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from hotreload.types import Generation, Revision, Staged
@@ -185,7 +186,7 @@ def test_what_is_no_ballot_is_not_believed(text: str) -> None:
 async def test_without_a_secret_too_what_is_no_step_is_waited_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_reader, "READ_SECONDS", 0.02)
+    monkeypatch.setattr(messages, "READ_SECONDS", 0.02)
     store, heard = MemoryStore(), asyncio.Queue[Step]()
 
     async def do(step: Step) -> dict[str, str]:

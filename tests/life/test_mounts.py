@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.life import mounts
-from hotreload.life.mounts import (
+from hotreload.life.start import whereabouts
+from hotreload.life.start.whereabouts import (
     first_missing,
     missing_mount,
     planned_mount,
@@ -89,8 +89,8 @@ async def test_the_state_is_waited_for_where_the_machine_is_to_mount_it(
     (tmp_path / "state").mkdir()
     await wait_for_state_mount(tmp_path / "state")
     looks = [tmp_path, tmp_path, None]
-    monkeypatch.setattr(mounts, "planned_mount", lambda path: looks.pop(0))
-    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0)
+    monkeypatch.setattr(whereabouts, "planned_mount", lambda path: looks.pop(0))
+    monkeypatch.setattr(whereabouts, "MOUNT_SECONDS", 0)
     async with asyncio.timeout(10):
         await wait_for_state_mount(tmp_path / "state")
     assert not looks

@@ -29,7 +29,7 @@ from hotreload.events import (
 )
 from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome
-from hotreload.features.compare.behaviour import Behaviour, RightAnswers
+from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.features.pause.events import PauseBegan
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page

@@ -28,7 +28,7 @@ from hotreload.events import (
 from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
-from hotreload.features.compare.behaviour import Behaviour, RightAnswers
+from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.observe.metrics import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES, Metrics
 from hotreload.observe.readings import KV_USES, WEIGHT_PLACES
 from hotreload.picture.history import LOADERS

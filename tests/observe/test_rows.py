@@ -25,8 +25,13 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers, RightAnswers
-from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
+from hotreload.features.compare.evidence import (
+    Behaviour,
+    BothAnswers,
+    RightAnswers,
+    behaviour_fields,
+    behaviour_text,
+)
 from hotreload.figures import size
 from hotreload.json_fields import attempt_fields
 from hotreload.picture.history import History

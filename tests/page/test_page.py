@@ -32,7 +32,7 @@ from hotreload.events import (
     Wait,
 )
 from hotreload.features.command.evidence import CommandBegan
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaReading
 from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.server_limits import Limits

@@ -9,9 +9,8 @@ from tokenizers import Tokenizer
 
 from hotreload.behaviour import LEAD, Answered, Expected, Led, Question, Text
 from hotreload.engine.lanes.along import LEAST, NAMED
-from hotreload.features.compare.behaviour import Behaviour
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
+from hotreload.features.compare.evidence import Behaviour
 from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files
 from hotreload.tiny.weights import Arrays, TensorArray

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparison import breaches
+from hotreload.features.compare.evidence import Behaviour
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, train_and_keep
 from hotreload.tiny.weights import Arrays

@@ -1,16 +1,18 @@
-"""The interface of features that decide when a request is admitted, and which weights answer it.
+"""The interfaces of features on the way in: they take part in admissions, and listen to answers.
 
-The entrance asks each feature, in their order, each time it looks for an engine.
+An `Admission` decides when a request is admitted, and which weights answer it: the entrance asks
+each, in their order, each time it looks for an engine. A `Listener` listens to each request, from
+its admission to its last token.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import Gate
-from hotreload.types import Lease
+from hotreload.types import Generation, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,35 @@ class Admission:
 
     def engine_lost(self, gate: Gate[Any]) -> None:
         """Drop all claims at the gate of a lost engine: a new gate takes its place."""
+
+
+AnswerEnded = Callable[[int, Mapping[str, Any]], None]
+"""Receive an ended answer, in the engine's schema, and its index in the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetIn:
+    """A request that was admitted."""
+
+    generation: Generation
+    """The generation that answers the request."""
+    prompts: int
+    """Count of the request's prompts."""
+    copies: int
+    """Count of the answers to each prompt; of answer `index` the prompt is `index // copies`."""
+    until: float
+    """The loop's time after which the answer is of no use to the client."""
+    token_ids: Callable[[], Mapping[int, Sequence[int]]] | None
+    """Return the ids of each prompt that an engine can be asked again, by the index of its first
+    answer; None where the client forbids to keep them."""
+
+
+class Listener(Protocol):
+    """Listens to every request, on any route."""
+
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerEnded | None]:
+        """Listen to one request until it ends; yield None to ignore its answers.
+
+        Called once a request, and may make there the function that is called for each answer. An
+        error that ends the request is raised through the block.
+        """

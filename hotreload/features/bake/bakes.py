@@ -25,12 +25,9 @@ from hotreload.features.bake.judgement import (
     refusal_of,
     too_few_words,
 )
-from hotreload.features.bake.one_bake import OneBake
-from hotreload.features.bake.rule import (
-    MIN_ANSWERS,
-)
+from hotreload.features.bake.one_bake import OneBake, WayOut
+from hotreload.features.bake.rule import MIN_ANSWERS
 from hotreload.features.bake.settings import BakeSettings
-from hotreload.features.bake.way_out import WayOut
 from hotreload.types import ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")
@@ -269,10 +266,9 @@ class Bakes:
         conduct = self.conducts.of(live)
         conduct.generation = live
         self._convicted.discard(live.fingerprint)
-        if (
-            state := self._way_out.conviction
-        ) is not None:  # a restart must not leave it all the same
-            vouched = replace(state, outcome=BakeOutcome.VOUCHED, words=words)
+        conviction = self._way_out.conviction
+        if conviction is not None:  # a restart must not leave it all the same
+            vouched = replace(conviction, outcome=BakeOutcome.VOUCHED, words=words)
             self._note(live.number, live.revision, vouched)
         self._way_out.forget()
         self._promote(conduct)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.core.way_in.listener import AnswerEnded, LetIn
+from hotreload.core.way_in.admission import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite
 from hotreload.features.bake.rule import FIRST_ANSWERS, SignalTally, long_from, tally_of
 from hotreload.features.bake.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of

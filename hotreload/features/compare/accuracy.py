@@ -22,7 +22,7 @@ from math import comb
 from hotreload.behaviour import AnswerCheck, Answered, Question, quote
 from hotreload.errors import NotJudged
 from hotreload.features.compare import answer_checks
-from hotreload.features.compare.behaviour import RightAnswers
+from hotreload.features.compare.evidence import RightAnswers
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.behaviour")

@@ -7,6 +7,7 @@ which most limits are decided. Then the new ones answer the questions, too.
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,10 +17,8 @@ from hotreload.behaviour import Answered, Led, Question, questions, texts
 from hotreload.core.ports import Engine
 from hotreload.errors import AnswerNonfinite, Misbehaved
 from hotreload.features.compare.accuracy import checked_answers, right_answers
-from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.differences import BothRead, Pair, report_of, with_answers
-from hotreload.features.compare.evidence import BEHAVIOUR
-from hotreload.features.compare.known import KnownAnswers, KnownOfWeights
+from hotreload.features.compare.evidence import BEHAVIOUR, Behaviour, RightAnswers
 from hotreload.features.compare.settings import CompareLimits
 from hotreload.threads import in_thread
 from hotreload.types import Staged
@@ -31,6 +30,45 @@ SMALLEST_NOISE = 1e-6
 FEWEST_HEARD = 16
 """Requests of clients below which their figures decide nothing."""
 NO_ANSWER = Answered((), "", "", ())
+KEPT_SETS = 2
+"""Sets of weights whose answers are kept: the live ones, and new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOfWeights:
+    """Answers of one set of weights."""
+
+    asked: Sequence[Question]
+    answers: Sequence[Answered]
+    read: Sequence[Answered] | None = None
+    """Expectations along the texts; None where these were not read yet."""
+    again: Sequence[Answered] | None = None
+    """Expectations along its own answers: what it differs by from itself; None if not asked yet."""
+
+
+class KnownAnswers:
+    """The answers of a few sets of weights, by their fingerprints."""
+
+    def __init__(self) -> None:
+        self._by_weights = OrderedDict[str, KnownOfWeights]()
+
+    def find(self, fingerprint: str, asked: Sequence[Question]) -> KnownOfWeights | None:
+        """Find what these weights answered to just these questions."""
+        said = self.of(fingerprint)
+        return said if said is not None and tuple(said.asked) == tuple(asked) else None
+
+    def of(self, fingerprint: str) -> KnownOfWeights | None:
+        """Return what these weights answered last."""
+        if fingerprint in self._by_weights:
+            self._by_weights.move_to_end(fingerprint)
+        return self._by_weights.get(fingerprint)
+
+    def keep(self, fingerprint: str, said: KnownOfWeights) -> None:
+        """Replace the kept answers of these weights."""
+        self._by_weights[fingerprint] = said
+        self._by_weights.move_to_end(fingerprint)
+        if len(self._by_weights) > KEPT_SETS:
+            self._by_weights.popitem(last=False)
 
 
 class BehaviourRejected(Misbehaved):

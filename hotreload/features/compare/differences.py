@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from hotreload.behaviour import NOTED, Answered, Expected
 from hotreload.errors import cut
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
+from hotreload.features.compare.evidence import Behaviour, BothAnswers
 
 REPEATS = 0.5
 """An answer repeats itself where fewer of its pairs of tokens than that part are unlike others."""

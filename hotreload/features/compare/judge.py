@@ -24,12 +24,12 @@ from hotreload.features.compare.comparison import (
     BehaviourComparison,
     BehaviourRejected,
     BothWeights,
+    KnownAnswers,
     ask_again_what_is_live,
     breaches,
     check_limits,
 )
 from hotreload.features.compare.evidence import LiveCompared, evidence_of
-from hotreload.features.compare.known import KnownAnswers
 from hotreload.features.compare.replay import also_by_heard
 from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareSettings

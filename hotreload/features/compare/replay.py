@@ -13,9 +13,9 @@ from itertools import batched
 
 from hotreload.behaviour import HEARD_AT_ONCE, Answered, Expected, HeardRequest
 from hotreload.errors import AnswerNonfinite, EngineLost, NotJudged
-from hotreload.features.compare.behaviour import Behaviour
 from hotreload.features.compare.comparison import FEWEST_HEARD, BehaviourRejected, BothWeights
 from hotreload.features.compare.differences import kl_of
+from hotreload.features.compare.evidence import Behaviour
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.behaviour")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.behaviour import HeardRequest, heard_of
-from hotreload.core.way_in.listener import AnswerEnded, LetIn
+from hotreload.core.way_in.admission import AnswerEnded, LetIn
 from hotreload.features.compare.settings import CompareSettings
 
 log = logging.getLogger("hotreload.behaviour")

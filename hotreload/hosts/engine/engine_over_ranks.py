@@ -15,8 +15,8 @@ from hotreload.engine.unseen_answers import UnseenAnswers
 from hotreload.engine.weight_switch import WeightSwitch
 from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
 from hotreload.hosts.all_ranks import AllRanks
-from hotreload.hosts.bounds import revision_fields
 from hotreload.hosts.engine.rank_engine import RankEngine, RankSets
+from hotreload.hosts.messages import revision_fields
 from hotreload.hosts.steps import (
     EXCHANGE,
     FIRST_SET,

@@ -15,9 +15,8 @@ import time
 from collections.abc import Iterable
 
 from hotreload.errors import DeviceUnavailable
-from hotreload.hosts.bounds import InvalidMessage, parse_text
 from hotreload.hosts.engine.joint_jobs import MeetingPlace
-from hotreload.hosts.message_reader import Doubts, MessageReader
+from hotreload.hosts.messages import Doubts, InvalidMessage, MessageReader, parse_text
 from hotreload.hosts.upstream.ranks import Ranks, join, leave
 from hotreload.hosts.upstream.store import Store
 from hotreload.threads import in_thread

@@ -14,8 +14,7 @@ from hotreload.engine.upstream.thread.scheduler import SchedulerThread, Wake
 from hotreload.engine.upstream.thread.watch import EngineWatch
 from hotreload.engine.weights.leaf.measures import Measured, add_up_measures
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
-from hotreload.hosts.bounds import InvalidMessage, parse_bounded, parse_number
-from hotreload.hosts.message_reader import MessageReader
+from hotreload.hosts.messages import InvalidMessage, MessageReader, parse_bounded, parse_number
 from hotreload.hosts.steps import name_next_job
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.upstream.store import Store

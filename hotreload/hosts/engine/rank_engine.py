@@ -36,8 +36,7 @@ from hotreload.hosts.engine.joint_jobs import (
 )
 from hotreload.hosts.steps import in_step, name_next_job
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.hosts.upstream.turns import Turns
-from hotreload.hosts.upstream.wire import guard_sockets
+from hotreload.hosts.upstream.turns import Turns, guard_sockets
 from hotreload.threads import in_thread, list_left_behind
 from hotreload.types import Checkpoint, Revision, Staged
 

@@ -21,11 +21,11 @@ from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Publish, Warmup
 from hotreload.facts.heap import STARTING, keep_what_is_there
-from hotreload.hosts.bounds import parse_live, parse_revision
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_facts
 from hotreload.hosts.life.rank_group import Lose, meet
+from hotreload.hosts.messages import parse_live, parse_revision
 from hotreload.hosts.steps import About, StepFollower, take_part
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Follower

@@ -15,12 +15,12 @@ from hotreload.core.attempt_records import Save
 from hotreload.core.ledger import Ledger
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
 from hotreload.hosts.beats import Beats
-from hotreload.hosts.bounds import InvalidMessage, live_fields, parse_number, revision_fields
 from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.life.agreement import NUMBERS_GIVEN, find_differences, read_facts
 from hotreload.hosts.life.rank_group import Lose, meet
+from hotreload.hosts.messages import InvalidMessage, live_fields, parse_number, revision_fields
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Ballot, Chair

@@ -29,9 +29,7 @@ from hotreload.errors import (
     TryAgain,
 )
 from hotreload.events import Wait
-from hotreload.life.mounts import first_missing, log_missing_mount, wait_for_mount
 from hotreload.life.running_engine import RunningEngine
-from hotreload.life.saved.process_age import seconds_since_exec
 from hotreload.life.start.candidates import (
     FOR_NO_ENGINE,
     OF_THE_SETTINGS,
@@ -40,10 +38,17 @@ from hotreload.life.start.candidates import (
     PassedBy,
     nothing_to_start_with,
 )
-from hotreload.life.start.first_switch import FirstSwitch
+from hotreload.life.start.first_switch import FirstSwitch, log_first_answer
 from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
 from hotreload.life.start.start_troubles import Gone
-from hotreload.life.start.whereabouts import Absent, read_from_disk, reject_on_fault
+from hotreload.life.start.whereabouts import (
+    Absent,
+    first_missing,
+    log_missing_mount,
+    read_from_disk,
+    reject_on_fault,
+    wait_for_mount,
+)
 from hotreload.reasons import REJECTIONS
 from hotreload.settings.sections import Settings
 from hotreload.types import START, Attempt, By, Checkpoint, Revision, Served
@@ -105,7 +110,7 @@ class Start:
         while True:
             try:
                 await self._answer()
-                self._log_waits()
+                log_first_answer(self._attempts.ledger.attempts[0])
                 return
             except ConfigError as unfit:
                 missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
@@ -115,12 +120,6 @@ class Start:
             self._attempts.publish(Wait(f"{missing} to be mounted", "start"))
             await wait_for_mount(missing, self._missing_mount)
             self._attempts.publish(Wait(None, "start"))
-
-    def _log_waits(self) -> None:
-        """Log how long requests had to wait, and for which phases."""
-        attempt = self._attempts.ledger.attempts[0]
-        phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
-        log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
 
     async def _missing_mount(self) -> Path | None:
         if not self._awaited:

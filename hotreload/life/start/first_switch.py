@@ -1,6 +1,8 @@
 """The switch of a start: makes an engine with the weights, probes it and lets requests in."""
 
 import logging
+import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -19,13 +21,15 @@ from hotreload.errors import ConfigError, EngineLost
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.served_by import changes
 from hotreload.life.start.start_troubles import Doubt
-from hotreload.types import Checkpoint, Generation, Phase, Staged
+from hotreload.types import Attempt, Checkpoint, Generation, Phase, Staged
 
 log = logging.getLogger("hotreload.boot")
 
 OTHER_ENGINE = "other_engine"
 """The code of a ConfigError: probes fail, and something else serves the weights than before."""
 
+STARTED_FIELD = 19
+"""Of the kernel's, after the name: clock ticks from its boot to the process's beginning."""
 StartEngine = Callable[[Path, Checkpoint | None, AttemptProgress], Awaitable[RunningEngine]]
 """Make an engine with a model's config and tokenizer and a checkpoint's weights, or random ones;
 publish the progress."""
@@ -146,3 +150,19 @@ def _tell_of_lost_pin(held_by: str, pinned: PastGeneration, answers: Staged) -> 
     todo = "bring its files back and reload it by name, or unpin"
     fields = {"why": gone, "answers": str(answers.revision), "todo": todo}
     log.error("boot.pin_not_restored", extra=fields)
+
+
+def log_first_answer(attempt: Attempt) -> None:
+    """Log how long requests had to wait, and for which phases."""
+    phases = {phase.value: round(took, 3) for phase, took in attempt.phases.items()}
+    log.info("boot.answers", extra={"seconds": round(seconds_since_exec(), 3), **phases})
+
+
+def seconds_since_exec() -> float:
+    """Return the seconds since this process began, imports included; 0 where unknown."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    began = int(fields[STARTED_FIELD]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began

@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 
 from hotreload.behaviour import Question
-from hotreload.features.compare.comparison import BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
 from tests.engine import real
 from tests.engine.lanes.crowd import (
     Crowd,

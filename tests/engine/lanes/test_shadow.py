@@ -18,8 +18,12 @@ from hotreload.engine.lanes.lanes import Lanes
 from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.engine.weights.memory import headroom
 from hotreload.errors import BadRequest, NotEnoughMemory, ProbeFailed
-from hotreload.features.compare.comparison import BehaviourComparison, BothWeights, compare_both
-from hotreload.features.compare.known import KnownAnswers
+from hotreload.features.compare.comparison import (
+    BehaviourComparison,
+    BothWeights,
+    KnownAnswers,
+    compare_both,
+)
 from hotreload.tiny import write_tiny
 from hotreload.types import Checkpoint, Staged
 from tests.engine import real

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.rules import Rules
-from hotreload.core.way_in.listener import AnswerEnded, LetIn
+from hotreload.core.way_in.admission import AnswerEnded, LetIn
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake

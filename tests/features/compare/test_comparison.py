@@ -15,10 +15,9 @@ from hotreload.core.judge import Judge
 from hotreload.errors import AnswerNonfinite, EngineLost, NotEnoughMemory, ProbeFailed
 from hotreload.features.compare import comparison
 from hotreload.features.compare import settings as compare_settings
-from hotreload.features.compare.behaviour import Behaviour, RightAnswers
 from hotreload.features.compare.comparison import breaches
 from hotreload.features.compare.differences import BothRead, Pair, report_of
-from hotreload.features.compare.evidence import BLANK, behaviour_text
+from hotreload.features.compare.evidence import BLANK, Behaviour, RightAnswers, behaviour_text
 from hotreload.features.compare.judge import CompareJudge
 from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings

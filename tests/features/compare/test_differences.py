@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotreload.behaviour import NOTED, Answered, Expected, questions, texts
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
 from hotreload.features.compare.differences import (
     BothRead,
     Pair,
@@ -17,6 +16,7 @@ from hotreload.features.compare.differences import (
     report_of,
     with_answers,
 )
+from hotreload.features.compare.evidence import Behaviour, BothAnswers
 
 SURE, UNSURE = math.log(0.9), math.log(0.05)
 

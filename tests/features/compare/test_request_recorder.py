@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour import HeardRequest
-from hotreload.core.way_in.listener import LetIn
+from hotreload.core.way_in.admission import LetIn
 from hotreload.features.compare.request_recorder import MOST_MIRRORED, HearingNow, RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision

@@ -4,9 +4,9 @@ import subprocess
 import sys
 import time
 
-from hotreload.life.saved.process_age import seconds_since_exec
+from hotreload.life.start.first_switch import seconds_since_exec
 
-SAYS = "from hotreload.life.saved.process_age import seconds_since_exec as s; print(s())"
+SAYS = "from hotreload.life.start.first_switch import seconds_since_exec as s; print(s())"
 
 
 def test_it_is_as_old_as_whoever_began_it_knows() -> None:

@@ -13,8 +13,7 @@ from hotreload.cli.client.texts import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.features.bake.evidence import bake_fields, bake_of
 from hotreload.features.bake.judgement import Bake
-from hotreload.features.compare.behaviour import Behaviour, BothAnswers
-from hotreload.features.compare.evidence import behaviour_fields
+from hotreload.features.compare.evidence import Behaviour, BothAnswers, behaviour_fields
 from hotreload.life.saved.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.picture.history import History
 from hotreload.types import (

@@ -33,10 +33,9 @@ from hotreload.events import (
     Wait,
     Warmup,
 )
-from hotreload.life import mounts
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.saved.state_json import from_json, to_json
-from hotreload.life.start import boot, first_switch
+from hotreload.life.start import boot, first_switch, whereabouts
 from hotreload.life.start.boot import Start
 from hotreload.life.start.first_switch import FirstSwitch
 from hotreload.life.start.model_files import keep_model
@@ -642,7 +641,7 @@ async def test_a_model_that_is_not_mounted_yet_is_waited_for(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not one whose name is mistaken: of that the operator is told at once."""
-    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0.01)
+    monkeypatch.setattr(whereabouts, "MOUNT_SECONDS", 0.01)
     elsewhere, point = machine.model.rename(tmp_path / "elsewhere"), machine.model
     point.mkdir()
     starting = asyncio.create_task(machine.run())
@@ -660,7 +659,7 @@ async def test_a_model_that_is_not_mounted_yet_is_waited_for(
 async def test_checkpoints_that_are_not_mounted_yet_are_waited_for_where_nothing_else_will_do(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts, "MOUNT_SECONDS", 0.01)
+    monkeypatch.setattr(whereabouts, "MOUNT_SECONDS", 0.01)
     point = tmp_path / "checkpoints"
     point.mkdir()
     raw = {"engine": {"model": str(machine.model)}, "source": {"path": str(point)}}
