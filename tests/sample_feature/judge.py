@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -20,6 +20,7 @@ class FrozenJudge:
     """Compares the config.json of one attempt with that in the folder of the model."""
 
     takes_long = False
+    watch = nullcontext[None]
 
     def __init__(self, fields: Sequence[str], model: Path | None) -> None:
         self._fields, self._model = fields, model
@@ -29,16 +30,12 @@ class FrozenJudge:
         if self._model is None:
             raise NotJudged("[frozen] fields cannot judge: set [engine] model")
 
-    def watch(self) -> AbstractContextManager[None]:
-        """Watch nothing."""
-        return nullcontext()
-
     async def judge(self, case: Case) -> None:
         """Note which fields the checkpoint changes; raise if there is one."""
         assert self._model is not None, "it said that it can judge"
         assert case.progress.checkpoint is not None, "there are files by now"
-        served = await in_thread(partial(_config_in, self._model))
-        new = await in_thread(partial(_config_in, case.progress.checkpoint.path))
+        folders = (self._model, case.progress.checkpoint.path)
+        served, new = [await in_thread(partial(_config_in, folder)) for folder in folders]
         changed = [each for each in self._fields if new.get(each) != served.get(each)]
         words = f"config.json changes {', '.join(changed)}" if changed else ""
         outcome = "refused" if changed else "passed"

@@ -1,10 +1,9 @@
-"""Tells which fields are frozen, and how many checkpoints were refused for one."""
+"""Shows the frozen fields: in the status, by a metric, by a route."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict
 
 from fastapi import APIRouter
-from starlette.responses import Response
 
 from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
@@ -17,13 +16,8 @@ from tests.sample_feature import REASON
 
 
 class FrozenFields(TypedDict):
-    """Frozen fields, and how many checkpoints were refused for one."""
-
     fields: list[str]
     refused: int
-
-
-ROUTES = {("GET", "/frozen"): Operation("Frozen fields.", FrozenFields)}
 
 
 class FrozenReport(FeatureReport):
@@ -48,16 +42,17 @@ class FrozenReport(FeatureReport):
 
     def families(self) -> Iterator[Family]:
         """Return its metric."""
-        count = len(self._frozen())
-        yield Family("gauge", "hotreload_frozen_fields", "Frozen fields.", series=[((), count)])
+        yield Family(
+            "gauge", "hotreload_frozen_fields", "Fields.", series=[((), len(self._frozen()))]
+        )
 
 
 def frozen_routes(report: FrozenReport) -> FeatureRoutes:
-    """Return `GET /frozen`."""
     router = APIRouter()
 
     @router.get("/frozen")
-    async def frozen() -> Response:
+    async def frozen() -> Json:
         return Json(report.fields()["frozen"])
 
-    return FeatureRoutes(lambda gate, admission: router, ROUTES)
+    shapes = {("GET", "/frozen"): Operation("Frozen fields.", FrozenFields)}
+    return FeatureRoutes(lambda gate, admission: router, shapes)

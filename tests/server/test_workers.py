@@ -56,11 +56,10 @@ def by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- pieces ---------------------------------------------------------------------------------------
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-    max_leaves=6,
-)
+PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=4)
+WITHIN = PLAIN | st.dictionaries(st.sampled_from("abc"), PLAIN, max_size=3)
+VALUES = PLAIN | st.dictionaries(st.sampled_from("abc"), WITHIN, max_size=3)
+"""Two dictionaries deep: a strategy that recurs fails where what it drew happens not to."""
 PIECES = st.lists(
     st.fixed_dictionaries(
         {

@@ -6,7 +6,7 @@ import os
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -37,6 +37,10 @@ class Started:
     """What starts here: it is neither warmed nor asked anything."""
 
     is_kept_to_compiled = False
+
+    @property
+    def ahead(self) -> Self:
+        return self
 
     def keep_to_compiled(self, is_kept: bool) -> None:
         self.is_kept_to_compiled = is_kept
