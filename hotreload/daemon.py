@@ -44,7 +44,8 @@ from hotreload.observe.metrics_page import page_at
 from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.quiet import LOUD, Quiet
-from hotreload.server.from_settings import bind_sockets, hold_systemd_sockets, make_app
+from hotreload.server.app import create_app
+from hotreload.server.from_settings import app_rules, bind_sockets, hold_systemd_sockets
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.server_sockets import refuse_clients
 from hotreload.server.http.socket_paths import SocketPaths
@@ -147,8 +148,7 @@ class Daemon:
         )
         self.events.subscribe(self.workers.observe)
         elsewhere = FollowerRefusal(ranks) if ranks and not ranks.leads else None
-        self.app = make_app(
-            settings,
+        self.app = create_app(
             entrance=elsewhere or self.entrance,
             operator=(elsewhere or self.slot).operator,
             documents=self.observers.documents,
@@ -157,9 +157,8 @@ class Daemon:
             listeners=self.features.listeners,
             routes=self.features.routes,
             limits=self.limits,
-            wake=self.source.wake,
+            rules=app_rules(settings, self.source.wake, self.secrets.keys),
             counts=self.workers.counts,
-            keys=self.secrets.keys,
         )
         follows = elsewhere is not None
         self.shutdown = Shutdown(self.entrance, self.ledger, self.state.save, follows=follows)

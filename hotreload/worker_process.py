@@ -16,7 +16,8 @@ import uvloop
 from hotreload.facts.heap import give_back
 from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
-from hotreload.server.from_settings import make_worker_app
+from hotreload.server.bare_app import create_worker_app
+from hotreload.server.from_settings import worker_rules
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.ports import Encoder
 from hotreload.server.workers.worker import Worker
@@ -40,7 +41,7 @@ async def _work(start: WorkerStart) -> None:
     worker = Worker(
         limits=start.limits,
         counts=CounterMemory(counts, start.processes).of(start.index),
-        make_app=partial(make_worker_app, start.settings, keys=start.keys),
+        make_app=partial(create_worker_app, worker_rules(start.settings, start.keys)),
         apply_settings=lambda fields: _apply_settings(start, fields),
         make_encoder=_make_encoder,
         graces=start.graces,

@@ -1,10 +1,9 @@
 """Builds the app from its routes. Their dependencies are parameters; see ports.py."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -17,20 +16,17 @@ from hotreload.picture.status import Documents
 from hotreload.server.admin import AdminCheck, admin_routes
 from hotreload.server.answerer import Answerer
 from hotreload.server.api_schema.openapi import schema_routes
+from hotreload.server.bare_app import AppRules, make_bare_app
 from hotreload.server.feature_routes import FeatureRoutes
-from hotreload.server.http.keys import ApiKeys, KeyCheck, key_check
-from hotreload.server.http.limits import Bodies
-from hotreload.server.http.middleware import add_middleware
+from hotreload.server.http.keys import KeyCheck
 from hotreload.server.http.problems import problem_of
 from hotreload.server.http.shared_counters import SharedCounters
-from hotreload.server.http.webhook import Webhook, webhook_route
+from hotreload.server.http.webhook import webhook_route
 from hotreload.server.model import LocalModel
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
 from hotreload.server.orders import TrainerOrders
 from hotreload.server.ports import Entrance, Metrics
-from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.sglang.not_served import no_route
 from hotreload.server.sglang.routes import sglang_routes
 from hotreload.server.sglang.update_routes import sglang_update_routes, vllm_routes
 from hotreload.server.view_routes import EventFeeds, EventStream, page_routes, view_routes
@@ -48,15 +44,7 @@ def create_app[P](
     listeners: Sequence[Listener] = (),
     routes: Sequence[FeatureRoutes] = (),
     limits: Limits | None = None,
-    admin_group: int | None = None,
-    replay: bool = False,
-    webhook: Webhook | None = None,
-    model: ServedModel | None = None,
-    hosts: Collection[str] = (),
-    origins: Collection[str] = (),
-    keys: ApiKeys | None = None,
-    admin_keys: ApiKeys | None = None,
-    access_log: bool = False,
+    rules: AppRules = AppRules(),  # noqa: B008  # it is frozen
     counts: SharedCounters | None = None,
 ) -> FastAPI:
     """Build the app for `HttpServer`, which alone puts the client's identity into the scope.
@@ -65,29 +53,29 @@ def create_app[P](
     called for each request to the model, `routes` are those of features. Workers share the
     `counts`.
     """
-    limits, model = limits or Limits(), model or ServedModel("model", "model")
+    limits, counts, model = limits or Limits(), counts or SharedCounters(), rules.model
     status = documents.status
 
     def live() -> Generation | None:
         return status.live
 
-    app = FastAPI(title="hotreload", openapi_url=None, redirect_slashes=False)
-    app.state.feeds = EventFeeds(events, status.event, limits)
-    app.state.live = live
-    counts = counts or SharedCounters()
-    app.state.bodies = Bodies(limits, counts.body_bytes)
-    asked = app.state.model = LocalModel(entrance, metrics, limits, listeners, replay)
+    feeds = EventFeeds(events, status.event, limits)
+    app = make_bare_app(
+        "hotreload", rules, limits=limits, metrics=metrics, live=live, counts=counts, feeds=feeds
+    )
+    asked = app.state.model = LocalModel(entrance, metrics, limits, listeners, rules.replay)
     answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
-    events_stream = EventStream(app.state.feeds, limits, origins)
+    events_stream = EventStream(feeds, limits, rules.origins)
     app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
     app.include_router(models_routes(model.name, live))
-    app.router.routes.append(webhook_route(webhook))
+    app.router.routes.append(webhook_route(rules.webhook))
     app.include_router(view_routes(documents, metrics))
     app.include_router(page_routes())
     app.include_router(schema_routes(routes))
-    by_key = KeyCheck(admin_keys, kind="admin key") if admin_keys is not None else None
-    admission = AdminCheck(admin_group, by_key)
+    keys = rules.admin_keys
+    by_key = KeyCheck(keys, kind="admin key") if keys is not None else None
+    admission = AdminCheck(rules.admin_group, by_key)
     app.include_router(
         sglang_routes(
             limits,
@@ -107,17 +95,7 @@ def create_app[P](
         admin_routes(entrance=entrance, operator=operator, status=status, admission=admission)
     )
     _answer_head(app)
-    app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(RequestValidationError, _bad_query)
-    add_middleware(
-        app,
-        limits=limits,
-        metrics=metrics,
-        check_key=key_check(keys, admin_keys),
-        hosts=hosts,
-        origins=origins,
-        access_log=access_log,
-    )
     return app
 
 

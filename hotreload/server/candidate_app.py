@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing, contextmanager
 
 from fastapi import APIRouter, FastAPI
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,20 +17,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import NotServing
-from hotreload.events import Events
 from hotreload.server.answerer import Answerer
+from hotreload.server.bare_app import AppRules, make_bare_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
-from hotreload.server.http.limits import Bodies
-from hotreload.server.http.middleware import add_middleware
 from hotreload.server.http.problems import Json
 from hotreload.server.http.server_sockets import bind_tcp
+from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import Admitter, AnsweringEngine
-from hotreload.server.sglang.not_served import no_route
-from hotreload.server.view_routes import EventFeeds
 from hotreload.server_limits import Limits
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, Lease
@@ -112,12 +108,17 @@ def create_candidate_app[P](
     candidate: Lease[AnsweringEngine[P]], live: Admitter[P], *, limits: Limits, token: str
 ) -> FastAPI:
     """Build the app; it answers 401 to a request without the token."""
-    app = FastAPI(title="hotreload, for a command", openapi_url=None, redirect_slashes=False)
-    app.state.feeds = EventFeeds(Events(), lambda event: {}, limits)
-    app.state.live = lambda: None
-    app.state.bodies = Bodies(limits)
-    ways: dict[str, Admitter[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
     metrics = NoMetrics()
+    rules = AppRules(check_key=KeyCheck(ApiKeys({token}), kind="token"))
+    app = make_bare_app(
+        "hotreload, for a command",
+        rules,
+        limits=limits,
+        metrics=metrics,
+        live=lambda: None,
+        counts=SharedCounters(),
+    )
+    ways: dict[str, Admitter[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
     models = {name: LocalModel(way, metrics, limits) for name, way in ways.items()}
     answerers = {
         name: Answerer(model=each, metrics=metrics, limits=limits) for name, each in models.items()
@@ -126,16 +127,6 @@ def create_candidate_app[P](
         routes = {name: route_to_model(path, each, name) for name, each in answerers.items()}
         app.router.routes.append(Route(path, ModelSwitch(routes), methods=["POST"]))
     app.include_router(_models(candidate.generation, live))
-    app.add_exception_handler(HTTPException, no_route)
-    add_middleware(
-        app,
-        limits=limits,
-        metrics=metrics,
-        check_key=KeyCheck(ApiKeys({token}), kind="token"),
-        hosts=(),
-        origins=(),
-        access_log=False,
-    )
     return app
 
 

@@ -1,23 +1,15 @@
-"""Builds the app and opens the sockets as the settings say; the rest of this package reads no
-settings.
-"""
+"""Rules and sockets as the settings say; the rest of this package reads no settings."""
 
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from socket import AF_UNIX, socket
 
-from fastapi import FastAPI
-
-from hotreload.core.operator import Operator
-from hotreload.core.way_in.admission import Listener
 from hotreload.errors import AddressTaken, ConfigError
-from hotreload.events import Events
-from hotreload.picture.status import Documents
-from hotreload.server.app import create_app
-from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.bare_app import AppRules
 from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.peers import overflow_id
 from hotreload.server.http.server_sockets import (
@@ -27,16 +19,10 @@ from hotreload.server.http.server_sockets import (
     refuse_clients,
     systemd_sockets,
 )
-from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import Webhook
-from hotreload.server.model import Model
-from hotreload.server.ports import Entrance, Metrics
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.workers.app import create_worker_app
-from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
-from hotreload.types import Generation
 
 log = logging.getLogger("hotreload")
 
@@ -50,67 +36,28 @@ OVERFLOW_USER = (
 )
 
 
-def make_app[P](
-    settings: Settings,
-    *,
-    entrance: Entrance[P],
-    operator: Callable[[], Operator],
-    documents: Documents,
-    events: Events,
-    metrics: Metrics,
-    listeners: Sequence[Listener],
-    routes: Sequence[FeatureRoutes],
-    limits: Limits,
-    wake: Callable[[str], None],
-    counts: SharedCounters,
-    keys: Mapping[str, ApiKeys],
-) -> FastAPI:
-    """Build the app; `wake` makes the source look. ConfigError if a secret cannot be read.
+def app_rules(
+    settings: Settings, wake: Callable[[str], None], keys: Mapping[str, ApiKeys]
+) -> AppRules:
+    """Return the rules of the daemon's app. ConfigError if a secret cannot be read.
 
-    `keys` are the valid keys, by the setting that names their file.
+    `wake` makes the source look. `keys` are the valid keys, by the setting that names their file.
     """
-    server = settings.server
-    return create_app(
-        entrance=entrance,
-        operator=operator,
-        documents=documents,
-        events=events,
-        metrics=metrics,
-        listeners=listeners,
-        routes=routes,
-        limits=limits,
-        admin_group=admin_group(server),
-        replay=settings.reload.on_drain_timeout == "replay",
-        webhook=_webhook(settings.source.webhook, wake),
-        model=_served_model(settings),
-        hosts=server.hosts,
-        origins=server.cors_origins,
-        keys=keys.get(KEYS),
+    file = settings.source.webhook
+    return replace(
+        worker_rules(settings, keys),
         admin_keys=keys.get(ADMIN_KEYS),
-        access_log=server.access_log,
-        counts=counts,
+        admin_group=admin_group(settings.server),
+        webhook=Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None,
+        replay=settings.reload.on_drain_timeout == "replay",
     )
 
 
-def make_worker_app(
-    settings: Settings,
-    *,
-    model: Model,
-    metrics: Metrics,
-    limits: Limits,
-    counts: SharedCounters,
-    live: Callable[[], Generation | None],
-    keys: Mapping[str, ApiKeys],
-) -> FastAPI:
-    """Build the app of a worker, which serves this model; `keys` are as in `make_app`."""
+def worker_rules(settings: Settings, keys: Mapping[str, ApiKeys]) -> AppRules:
+    """Return the rules of a worker's app."""
     server = settings.server
-    return create_worker_app(
-        model=model,
-        name=settings.model_name,
-        metrics=metrics,
-        limits=limits,
-        counts=counts,
-        live=live,
+    return AppRules(
+        model=_served_model(settings),
         check_key=key_check(keys.get(KEYS), keys.get(ADMIN_KEYS)),
         hosts=server.hosts,
         origins=server.cors_origins,
@@ -134,10 +81,6 @@ def _served_model(settings: Settings) -> ServedModel:
     folder, source = settings.engine.model, settings.source
     path = str(folder.absolute()) if folder else source.repo or settings.model_name
     return ServedModel(settings.model_name, path)
-
-
-def _webhook(file: Path | None, wake: Callable[[str], None]) -> Webhook | None:
-    return Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None
 
 
 @contextmanager

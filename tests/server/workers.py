@@ -2,19 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI
-
+from hotreload.server.bare_app import AppRules, create_worker_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import Model
 from hotreload.server.ports import Encoder, Metrics
 from hotreload.server.workers import message_kinds
-from hotreload.server.workers.app import create_worker_app
 from hotreload.server.workers.handover import HandoverChannel
 from hotreload.server.workers.message_kinds import MessageKind
 from hotreload.server.workers.routing import is_model_request
@@ -97,17 +95,15 @@ class WorkerInLoop:
         metrics: Metrics,
         limits: Limits,
         live: Generation | None,
-        **round_it: Any,
+        rules: AppRules = AppRules(),  # noqa: B008  # it is frozen
     ) -> AsyncIterator[None]:
-        """Let it answer in the block, for `server`; `round_it` is what stands round its routes."""
+        """Let it answer in the block, for `server`, by the rules of its app."""
         ours, theirs = socket.socketpair()
         way, their_way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        settings = {"check_key": None, "hosts": (), "origins": (), "access_log": False, **round_it}
-        make: Callable[..., FastAPI] = partial(create_worker_app, name="model", **settings)
         worker = self._worker = Worker(
             limits=limits,
             counts=self.numbers.of(THERE),
-            make_app=make,
+            make_app=partial(create_worker_app, rules),
             apply_settings=lambda fields: None,
             make_encoder=lambda name, data: self.encoder,
             graces=(1.0, 0.0),

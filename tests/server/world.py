@@ -26,6 +26,7 @@ from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
 from hotreload.server.api_schema.operations import OPERATIONS
 from hotreload.server.app import create_app
+from hotreload.server.bare_app import AppRules
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
@@ -247,6 +248,8 @@ class World:
         webhook: str | None = None,
         view: View | None = None,
         sets: Sequence[str] = (),
+        keys: ApiKeys | None = None,
+        admin_keys: ApiKeys | None = None,
         **more: Any,
     ) -> None:
         """`sets` are settings of features, such as "compare.replay=8"."""
@@ -267,8 +270,15 @@ class World:
         self.worker = WorkerInLoop() if BY_A_WORKER else None
         self.woken: list[str] = []
         """What woke the source."""
-        self.app = create_app(
+        self.rules = AppRules(
+            check_key=key_check(keys, admin_keys),
+            admin_keys=admin_keys,
+            admin_group=admin_group,
             webhook=Webhook(webhook, self.woken.append) if webhook else None,
+            replay=replay,
+            **more,
+        )
+        self.app = create_app(
             entrance=self.entrance,
             operator=self.operator,
             documents=self.view.documents,
@@ -277,10 +287,8 @@ class World:
             listeners=self.features.listeners,
             routes=self.features.routes,
             limits=limits,
-            admin_group=admin_group,
-            replay=replay,
+            rules=self.rules,
             counts=self.worker.counts if self.worker else None,
-            **more,
         )
         self.socket_paths = SocketPaths(self.events.publish)
         self.server = HttpServer(
@@ -391,8 +399,8 @@ async def serve(
 ) -> AsyncIterator[World]:
     """A server on a socket in `folder`, in this loop, until the block ends.
 
-    `more` goes to the app as it is (hosts, origins, keys, access_log), but for `view`, what is to
-    be seen there in place of what happens here, and `sets`.
+    `more` are rules of the app (hosts, origins, keys, access_log), but for `view`, what is to be
+    seen there in place of what happens here, and `sets`.
     """
     path = folder / "hotreload.sock"
     world = World(path, limits or Limits(), admin_group, replay, webhook=webhook, **more)
@@ -404,7 +412,7 @@ async def serve(
         world.tcp_port = sockets[1].getsockname()[1]
     task = asyncio.create_task(world.server.serve(sockets))
     await world.until(lambda: world.server.started)
-    async with _with_its_worker(world, world.server_limits, **more):
+    async with _with_its_worker(world):
         try:
             yield world
         finally:
@@ -414,16 +422,7 @@ async def serve(
 
 
 @asynccontextmanager
-async def _with_its_worker(
-    world: World,
-    limits: Limits,
-    *,
-    keys: ApiKeys | None = None,
-    admin_keys: ApiKeys | None = None,
-    view: View | None = None,
-    sets: Sequence[str] = (),
-    **round_it: Any,
-) -> AsyncIterator[None]:
+async def _with_its_worker(world: World) -> AsyncIterator[None]:
     """Have its worker answer, if it has one, with the same round its routes."""
     if (worker := world.worker) is None:
         yield
@@ -434,9 +433,8 @@ async def _with_its_worker(
         world.server,
         model=world.app.state.model,
         metrics=world.metrics,
-        limits=limits,
+        limits=world.server_limits,
         live=status.live,
-        check_key=key_check(keys, admin_keys),
-        **round_it,
+        rules=world.rules,
     ):
         yield

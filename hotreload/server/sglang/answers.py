@@ -103,8 +103,8 @@ class LoadsFields(TypedDict):
 class ServedModel:
     """The names by which clients know the model."""
 
-    name: str
-    path: str
+    name: str = "model"
+    path: str = "model"
     """The path of the first weights, which never changes: routers read it once."""
 
     @property
