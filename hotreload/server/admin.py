@@ -6,9 +6,10 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from fastapi import APIRouter, Depends
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -52,7 +53,7 @@ LONGEST_REASON = 500
 OPERATOR_REASON = Kind(
     f"one line of at most {LONGEST_REASON} characters",
     lambda value: isinstance(value, str) and len(value) <= LONGEST_REASON and value.isprintable(),
-    {"type": "string", "maxLength": LONGEST_REASON},
+    Annotated[str, Field(max_length=LONGEST_REASON)],
 )
 """The operator's reason for a change; it is stored and shown with the operator."""
 LONGEST_VERSION = 256
@@ -66,11 +67,7 @@ WEIGHT_VERSION = Kind(
         and value.isprintable()
         and value == value.strip()
     ),
-    {
-        "type": "string",
-        "maxLength": LONGEST_VERSION,
-        "pattern": "^([!-~]([ -~]*[!-~])?)?$",
-    },
+    Annotated[str, Field(max_length=LONGEST_VERSION, pattern="^([!-~]([ -~]*[!-~])?)?$")],
 )
 """A trainer's name for weights."""
 PIN_FIELDS: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
@@ -81,7 +78,7 @@ RELOAD_FIELDS: Mapping[str, Kind] = {
     "load_format": Kind(
         "'auto' or 'safetensors'",
         lambda value: value in ("auto", "safetensors"),
-        {"enum": ["auto", "safetensors"]},
+        Literal["auto", "safetensors"],
     ),
     "weight_version": WEIGHT_VERSION,
     "force": BOOLEAN,
@@ -94,12 +91,12 @@ PERTURB_FIELDS: Mapping[str, Kind] = {
     "scale": Kind(
         "a number above 0 and at most 1e6",
         lambda value: is_number(value) and 0 < value <= 1e6,
-        {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6},
+        Annotated[float, Field(gt=0, le=1e6)],
     ),
     "num_leaves": Kind(
         "a positive integer",
         lambda value: is_integer(value) and value > 0,
-        {"type": "integer", "minimum": 1},
+        Annotated[int, Field(ge=1)],
     ),
     **WAIT_FIELDS,
 }

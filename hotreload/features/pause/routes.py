@@ -7,7 +7,7 @@ hotreload needs none, and mixes no two generations in an answer: with `retract`,
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -40,7 +40,7 @@ AGAIN_SECONDS = 1.0
 
 def _one_of(*words: str) -> Kind:
     said = f"{', '.join(words[:-1])} or {words[-1]}"
-    return Kind(said, lambda value: value in words, {"enum": [*words]})
+    return Kind(said, lambda value: value in words, Literal[words])
 
 
 PAUSE: Mapping[str, Kind] = {**SGLANG_FIELDS, "mode": _one_of("abort", "retract", "in_place")}

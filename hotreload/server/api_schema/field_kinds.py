@@ -1,12 +1,15 @@
 """The kinds of values in the fields of a request to the model."""
 
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from pydantic import Field
+
+from hotreload.json_fields import Fields
 from hotreload.server.http.request_body import Kind, is_integer, is_number, whole_number
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
-_TYPES = {str: "string", bool: "boolean", dict: "object", int: "integer"}
+NotEmpty = Field(min_length=1)
 
 
 def number(least: float, most: float) -> Kind:
@@ -14,11 +17,12 @@ def number(least: float, most: float) -> Kind:
     return Kind(
         f"a number from {least:g} to {most:g}",
         lambda value: is_number(value) and least <= value <= most,
-        {"type": "number", "minimum": least, "maximum": most},
+        Annotated[float, Field(ge=least, le=most)],
     )
 
 
-def _are_strings(value: Any) -> bool:
+def are_strings(value: Any) -> bool:
+    """True for a list of strings."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
@@ -26,120 +30,95 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and all(is_integer(each) for each in value)
 
 
+def are_ids_or_batch(value: Any) -> bool:
+    """True for a list of token ids, or a list of such lists."""
+    return _are_ids(value) or (isinstance(value, list) and all(_are_ids(item) for item in value))
+
+
 def _is_prompt(value: Any) -> bool:
     if isinstance(value, list) and value and isinstance(value[0], list):
         return all(each and _are_ids(each) for each in value)
-    return isinstance(value, str) or (bool(value) and (_are_strings(value) or _are_ids(value)))
+    return isinstance(value, str) or (bool(value) and (are_strings(value) or _are_ids(value)))
 
 
 def _are_stops(value: Any) -> bool:
     stops = [value] if isinstance(value, str) else value
-    return _are_strings(stops) and 0 < len(stops) <= MOST_STOPS and all(stops)
+    return are_strings(stops) and 0 < len(stops) <= MOST_STOPS and all(stops)
 
 
-_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}}
-_IDS = {"type": "array", "items": {"type": "integer"}}
+class AskedMessageFields(TypedDict):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str
+    name: NotRequired[str]
+
+
+class FunctionFields(TypedDict):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+    description: NotRequired[str]
+    parameters: NotRequired[Fields]
+
+
+class ToolFields(TypedDict):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+    function: FunctionFields
+
+
+_Ids = Annotated[list[int], NotEmpty]
 PROMPT = Kind(
     "a string, a list of strings, a list of token ids or a list of such lists",
     _is_prompt,
-    {
-        "anyOf": [
-            {"type": "string"},
-            {"type": "array", "items": {"type": "string"}, "minItems": 1},
-            {**_IDS, "minItems": 1},
-            {"type": "array", "items": {**_IDS, "minItems": 1}, "minItems": 1},
-        ]
-    },
+    str | Annotated[list[str], NotEmpty] | _Ids | Annotated[list[_Ids], NotEmpty],
 )
 STOP = Kind(
     f"a string or a list of up to {MOST_STOPS} strings, none of them empty",
     _are_stops,
-    {
-        "anyOf": [
-            {"type": "string", "minLength": 1},
-            {**_STRINGS, "minItems": 1, "maxItems": MOST_STOPS},
-        ]
-    },
+    Annotated[str, NotEmpty]
+    | Annotated[list[Annotated[str, NotEmpty]], Field(min_length=1, max_length=MOST_STOPS)],
 )
 MESSAGES = Kind(
     "a list of messages, at least one",
     lambda value: isinstance(value, list) and bool(value),
-    {
-        "type": "array",
-        "minItems": 1,
-        "items": {
-            "type": "object",
-            "required": ["role", "content"],
-            "properties": {
-                "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
-                "content": {"type": "string"},
-                "name": {"type": "string"},
-            },
-        },
-    },
+    Annotated[list[AskedMessageFields], NotEmpty],
 )
 TOOLS = Kind(
     "a list of tools",
     lambda value: isinstance(value, list) and all(isinstance(each, dict) for each in value),
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["type", "function"],
-            "properties": {
-                "type": {"const": "function"},
-                "function": {
-                    "type": "object",
-                    "required": ["name"],
-                    "properties": {
-                        "name": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
-                        "description": {"type": "string"},
-                        "parameters": {"type": "object"},
-                    },
-                },
-            },
-        },
-    },
+    list[ToolFields],
 )
 TOOL_CHOICE = Kind(
     "a string or an object",
     lambda value: isinstance(value, str | dict),
-    {"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]},
+    Literal["auto", "none", "required"] | Fields,
 )
 CHOICES = whole_number(1, MOST_CHOICES)
 TOKENS = whole_number(0, 2**31 - 1)
 TOP_P = Kind(
     "a number above 0 and at most 1",
     lambda value: is_number(value) and 0 < value <= 1,
-    {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    Annotated[float, Field(gt=0, le=1)],
 )
 TOP_K = Kind(
     "a positive whole number, or -1 for the whole vocabulary",
     lambda value: is_integer(value) and (value == -1 or 0 < value <= 2**30),
-    {"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1, "maximum": 2**30}]},
+    Literal[-1] | Annotated[int, Field(ge=1, le=2**30)],
 )
-IDS = Kind("a list of token ids", _are_ids, _IDS)
+IDS = Kind("a list of token ids", _are_ids, list[int])
+IDS_OR_BATCH = Kind(
+    "a list of token ids or a list of such lists", are_ids_or_batch, list[int] | list[list[int]]
+)
 
 
-def one_or_list(*kinds: type) -> Kind:
-    """Return the kind of a value of these types, or a list with one for each prompt."""
-    named = _TYPES[kinds[0]]
-    one = {"type": named}
+def one_or_list(words: str, kind: type) -> Kind:
+    """Return the kind of a value of this type, or a list with one for each prompt."""
 
     def fits(value: Any) -> bool:
         items = value if isinstance(value, list) else [value]
-        return all(isinstance(item, kinds) for item in items)
+        return all(isinstance(item, kind) for item in items)
 
-    words = f"{'an' if named[0] in 'aeiou' else 'a'} {named} or a list of them"
-    return Kind(words, fits, {"anyOf": [one, {"type": "array", "items": one}]})
-
-
-def _are_ids_or_batch(value: Any) -> bool:
-    return _are_ids(value) or (isinstance(value, list) and all(_are_ids(item) for item in value))
-
-
-IDS_OR_BATCH = Kind(
-    "a list of token ids or a list of such lists",
-    _are_ids_or_batch,
-    {"anyOf": [_IDS, {"type": "array", "items": _IDS}]},
-)
+    return Kind(f"{words} or a list of them", fits, kind | list[kind])  # type: ignore[valid-type]

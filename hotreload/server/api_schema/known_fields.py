@@ -5,7 +5,7 @@ A field is supported, or is accepted only with a value that asks for nothing, or
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
@@ -127,8 +127,10 @@ class KnownFields:
     @property
     def as_field_kind(self) -> Kind:
         """The kind of a field whose value is an object of these fields."""
-        properties = {name: kind.schema for name, kind in self.supported.items()}
-        return Kind("an object", OBJECT.fits, {"type": "object", "properties": properties})
+        kinds = {name: kind.type for name, kind in self.supported.items()}
+        title = self.within.rstrip(".").title().replace("_", "")
+        made = TypedDict(title, kinds, total=False)  # type: ignore[misc]  # of a table
+        return Kind("an object", OBJECT.fits, made)
 
     def check(self, given: Fields, limits: Limits) -> Fields:
         """Return the fields that are not idle; BadRequest for a wrong or unsupported one."""
@@ -182,14 +184,14 @@ PROMPTS = ("text", "input_ids")
 GENERATE = KnownFields(
     supported={
         "model": STRING,
-        "rid": one_or_list(str),
-        "text": one_or_list(str),
+        "rid": one_or_list("a string", str),
+        "text": one_or_list("a string", str),
         "input_ids": IDS_OR_BATCH,
-        "sampling_params": one_or_list(dict),
+        "sampling_params": one_or_list("an object", dict),
         "stream": BOOLEAN,
-        "return_logprob": one_or_list(bool),
-        "logprob_start_len": one_or_list(int),
-        "top_logprobs_num": one_or_list(int),
+        "return_logprob": one_or_list("a boolean", bool),
+        "logprob_start_len": one_or_list("an integer", int),
+        "top_logprobs_num": one_or_list("an integer", int),
         "token_ids_logprob": IDS_OR_BATCH,
         "return_text_in_logprobs": BOOLEAN,
         **MIN_GENERATION,

@@ -132,7 +132,7 @@ class _Page:
         schema: Fields = {
             "type": "object",
             "properties": {
-                name: _field(kind, may_be_null=name not in operation.required + operation.one_of)
+                name: self._field(kind, name not in operation.required + operation.one_of)
                 for name, kind in body.items()
             },
             "additionalProperties": False,
@@ -143,13 +143,17 @@ class _Page:
             schema["oneOf"] = [{"required": [name]} for name in operation.one_of]
         return {"required": not operation.may_be_empty, "content": {JSON_TYPE: {"schema": schema}}}
 
+    def _field(self, kind: Kind, may_be_null: bool) -> Fields:
+        schemas = [self.schemas.add(kind.type), {"type": "null"}]
+        return {"anyOf": schemas[: 1 + may_be_null], "description": kind.words}
+
     def _parameter(self, parameter: Parameter) -> Fields:
         return {
             "name": parameter.name,
             "in": parameter.where,
             "description": parameter.words,
             "required": parameter.where == "path",
-            "schema": dict(parameter.kind.schema),
+            "schema": self.schemas.add(parameter.kind.type),
         }
 
     def _answers(self, path: str, operation: Operation) -> Fields:
@@ -174,11 +178,6 @@ class _Page:
                 media: {"schema": self.schemas.add(kind)} for media, kind in content.items()
             }
         return fields
-
-
-def _field(kind: Kind, *, may_be_null: bool) -> Fields:
-    schemas = [dict(kind.schema), {"type": "null"}]
-    return {"anyOf": schemas[: 1 + may_be_null], "description": kind.words}
 
 
 def _refusal(path: str) -> Fields:

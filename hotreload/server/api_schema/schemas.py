@@ -13,24 +13,22 @@ class Schemas:
     """Collects types while a document is written, and makes their schemas all at once."""
 
     def __init__(self) -> None:
-        self._places: list[tuple[Any, Fields]] = []
+        self._places: dict[int, tuple[Any, Fields]] = {}
 
     def add(self, kind: Any) -> Fields:
         """Return an empty schema, which `fill` fills with that of this type."""
-        place: Fields = {}
-        self._places.append((kind, place))
-        return place
+        return self._places.setdefault(id(kind), (kind, {}))[1]
 
     def fill(self) -> Fields:
         """Fill all schemas; return the named ones that they refer to."""
-        kinds = {str(at): kind for at, (kind, _) in enumerate(self._places)}
+        kinds = {str(name): kind for name, (kind, _) in self._places.items()}
         whole = TypedDict("whole", kinds)  # type: ignore[misc]  # a type of all of them
         made = TypeAdapter(whole).json_schema(
             ref_template="#/components/schemas/{model}", schema_generator=_PlainSchema
         )
         made = _without_titles(made)
-        for (_, place), schema in zip(self._places, made["properties"].values(), strict=True):
-            place.update(schema)
+        for name, (_, place) in self._places.items():
+            place.update(made["properties"][str(name)])
         return dict(made.get("$defs", {}))
 
 

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
+from pydantic import Field
 from starlette.requests import Request
 
 from hotreload.errors import BadRequest, cut, did_you_mean, shown
@@ -16,11 +17,12 @@ MOST_ITEMS_CHECKED = 1000
 
 
 class Kind(NamedTuple):
-    """The kind of value that a field must have: as words, as a check, and as a JSON schema."""
+    """The kind of value that a field must have: as words, as a check, and as a type."""
 
     words: str
     fits: Callable[[Any], bool]
-    schema: Mapping[str, Any] = MappingProxyType({})
+    type: Any = Any
+    """The type of the values, of which the described API makes a JSON schema."""
 
 
 def is_number(value: Any) -> bool:
@@ -38,7 +40,7 @@ def whole_number(least: int, most: int) -> Kind:
     return Kind(
         f"a whole number from {least} to {most}",
         lambda value: is_integer(value) and least <= value <= most,
-        {"type": "integer", "minimum": least, "maximum": most},
+        Annotated[int, Field(ge=least, le=most)],
     )
 
 
@@ -47,7 +49,7 @@ def text(most: int) -> Kind:
     return Kind(
         f"a string of at most {most} characters",
         lambda value: isinstance(value, str) and len(value) <= most,
-        {"type": "string", "maxLength": most},
+        Annotated[str, Field(max_length=most)],
     )
 
 
@@ -56,16 +58,16 @@ def shorten(name: str) -> str:
     return cut(name, 60)
 
 
-BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), {"type": "boolean"})
-STRING = Kind("a string", lambda value: isinstance(value, str), {"type": "string"})
+BOOLEAN = Kind("true or false", lambda value: isinstance(value, bool), bool)
+STRING = Kind("a string", lambda value: isinstance(value, str), str)
 NAME_OF_WEIGHTS = text(most=4096)
 """The path of a checkpoint or a revision; no path is longer."""
-INTEGER = Kind("an integer", is_integer, {"type": "integer"})
-OBJECT = Kind("an object", lambda value: isinstance(value, dict), {"type": "object"})
+INTEGER = Kind("an integer", is_integer, int)
+OBJECT = Kind("an object", lambda value: isinstance(value, dict), Fields)
 POSITIVE_SECONDS = Kind(
     "a positive number of seconds",
     lambda value: is_number(value) and 0 < value < 1e9,
-    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
+    Annotated[float, Field(gt=0, lt=1e9)],
 )
 
 

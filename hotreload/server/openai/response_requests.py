@@ -1,11 +1,19 @@
 """Requests to /v1/responses: their fields, and the chats that they mean; nothing is stored."""
 
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
+
+from pydantic import Field
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.api_schema.field_kinds import TOKENS, TOOL_CHOICE, TOOLS
+from hotreload.server.api_schema.field_kinds import (
+    TOKENS,
+    TOOL_CHOICE,
+    TOOLS,
+    FunctionFields,
+    NotEmpty,
+)
 from hotreload.server.api_schema.known_fields import CHAT, IGNORED_FIELDS, SAMPLING, KnownFields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, Kind
 from hotreload.server.openai.messages import bad_value, check_no_more, plain_message
@@ -24,52 +32,31 @@ def _is_metadata(value: Any) -> bool:
     )
 
 
+class ItemFields(TypedDict):
+    """An item of the input: a message."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+class FlatToolFields(FunctionFields):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+
+
+_Word = Annotated[str, Field(max_length=LONGEST_METADATA)]
 METADATA = Kind(
     f"an object of up to {MOST_METADATA} strings, none longer than {LONGEST_METADATA}",
     _is_metadata,
-    {
-        "type": "object",
-        "maxProperties": MOST_METADATA,
-        "propertyNames": {"maxLength": LONGEST_METADATA},
-        "additionalProperties": {"type": "string", "maxLength": LONGEST_METADATA},
-    },
+    Annotated[dict[_Word, _Word], Field(max_length=MOST_METADATA)],
 )
 INPUT = Kind(
     "a string or a list of items, at least one",
     lambda value: isinstance(value, str) or (isinstance(value, list) and bool(value)),
-    {
-        "anyOf": [
-            {"type": "string"},
-            {
-                "type": "array",
-                "minItems": 1,
-                "items": {
-                    "type": "object",
-                    "required": ["role", "content"],
-                    "properties": {
-                        "role": {"enum": ["system", "developer", "user", "assistant"]},
-                        "content": {"type": "string"},
-                    },
-                },
-            },
-        ]
-    },
+    str | Annotated[list[ItemFields], NotEmpty],
 )
-FLAT_TOOLS = Kind(
-    TOOLS.words,
-    TOOLS.fits,
-    {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["type", "name"],
-            "properties": {
-                "type": {"const": "function"},
-                **TOOLS.schema["items"]["properties"]["function"]["properties"],
-            },
-        },
-    },
-)
+FLAT_TOOLS = Kind(TOOLS.words, TOOLS.fits, list[FlatToolFields])
 _SUPPORTED = {
     "model": STRING,
     "input": INPUT,

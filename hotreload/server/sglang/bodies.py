@@ -5,9 +5,10 @@ See SGLang's `srt/managers/io_struct.py` and `srt/entrypoints/openai`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from hotreload.server.admin import RELOAD_FIELDS, WEIGHT_VERSION
+from hotreload.server.api_schema.field_kinds import MESSAGES, are_ids_or_batch, are_strings
 from hotreload.server.http.request_body import (
     BOOLEAN,
     INTEGER,
@@ -25,25 +26,11 @@ MOST_ROWS = 2**20
 def _only(value: Any) -> Kind:
     """Return the kind of a field that may be left out, null, or this value."""
     words = f"{str(value).lower()} here: this server supports no other value"
-    return Kind(words, lambda given: given is value, {"const": value})
-
-
-def _are(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) is kind for each in value)
-
-
-def _one_or_list_of_ids(value: Any) -> bool:
-    is_batch = isinstance(value, list) and bool(value) and isinstance(value[0], list)
-    return all(_are(int, each) for each in value) if is_batch else _are(int, value)
+    return Kind(words, lambda given: given is value, Literal[value])
 
 
 _NULL_ONLY = Kind("null: this server does not support it", lambda value: False)
-_NAMES = Kind(
-    "a list of strings",
-    lambda value: _are(str, value),
-    {"type": "array", "items": {"type": "string"}},
-)
-_INTEGERS = {"type": "array", "items": {"type": "integer"}}
+_NAMES = Kind("a list of strings", are_strings, list[str])
 SGLANG_FIELDS = {"rid": STRING, "http_worker_ipc": _NULL_ONLY}
 
 ABORT_FIELDS: Mapping[str, Kind] = {
@@ -66,7 +53,7 @@ CHECK_FIELDS: Mapping[str, Kind] = {
     "selector": Kind(
         "all or target: this server has no draft model",
         lambda value: value in ("all", "target"),
-        {"enum": ["all", "target"]},
+        Literal["all", "target"],
     ),
 }
 UPDATE_FIELDS: Mapping[str, Kind] = {
@@ -102,14 +89,10 @@ TOKENIZE_FIELDS: Mapping[str, Kind] = {
     "model": text(4096),
     "prompt": Kind(
         "a string or a list of strings",
-        lambda value: isinstance(value, str) or _are(str, value),
-        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        lambda value: isinstance(value, str) or are_strings(value),
+        str | list[str],
     ),
-    "messages": Kind(
-        "a list of messages, at least one",
-        lambda value: isinstance(value, list) and bool(value),
-        {"type": "array", "items": {"type": "object"}, "minItems": 1},
-    ),
+    "messages": MESSAGES,
     "add_special_tokens": BOOLEAN,
     "chat_template_kwargs": OBJECT,
     "add_generation_prompt": _only(True),
@@ -123,8 +106,8 @@ DETOKENIZE_FIELDS: Mapping[str, Kind] = {
     "model": text(4096),
     "tokens": Kind(
         "a list of integers, or a list of such lists",
-        _one_or_list_of_ids,
-        {"anyOf": [_INTEGERS, {"type": "array", "items": _INTEGERS}]},
+        are_ids_or_batch,
+        list[int] | list[list[int]],
     ),
     "skip_special_tokens": BOOLEAN,
 }
