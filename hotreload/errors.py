@@ -42,10 +42,19 @@ class HotReloadError(Exception):
     outcome: ClassVar[Outcome | None] = None
     """The outcome of an attempt that this ends; None if it is a fault of ours."""
 
-    def __init__(self, message: str, *, code: str | None = None, findings: Sequence[str] = ()):
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        findings: Sequence[str] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        """`retry_after` is the number of seconds before which another try is in vain, if known."""
         super().__init__(message)
         self.code = code or type(self).code
         self.findings = tuple(findings)
+        self.retry_after = retry_after
 
     @property
     def reason(self) -> Reason:
@@ -104,21 +113,10 @@ class ProbeFailed(Misbehaved):
 
 
 class TryAgain(HotReloadError):
-    """Nothing is wrong with the checkpoint; the moment was. `retry_after`: not before so long."""
+    """Nothing is wrong with the checkpoint; the moment was."""
 
     code = "try_again"
     outcome = Outcome.POSTPONED
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        findings: Sequence[str] = (),
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message, code=code, findings=findings)
-        self.retry_after = retry_after
 
 
 class NotJudged(TryAgain):
@@ -182,15 +180,9 @@ class RankLeft(EngineLost):
 
 
 class NotServing(HotReloadError):
-    """No request passes now; `retry_after` says when to ask again, if ever."""
+    """No request passes now."""
 
     code = "not_serving"
-
-    def __init__(
-        self, message: str, *, code: str | None = None, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message, code=code)
-        self.retry_after = retry_after
 
 
 class BadRequest(HotReloadError):

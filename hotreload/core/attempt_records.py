@@ -12,7 +12,7 @@ from pathlib import Path
 from hotreload import failpoints
 from hotreload.core.decision import learn
 from hotreload.core.engines.follow_up import FollowUps
-from hotreload.core.ledger import Ledger
+from hotreload.core.ledger import Ledger, note_evidence
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import (
     EngineLost,
@@ -193,7 +193,7 @@ class Attempts:
 
     def note_late(self, event: LateEvidence) -> None:
         """Record and publish evidence on live weights; `save` writes it to disk."""
-        self.ledger.note_evidence(event.generation, event.evidence)
+        note_evidence(self.ledger.attempts, event.generation, event.evidence)
         self.publish(event)
 
     async def secure_number(self, *, at_any_rate: bool = False) -> None:

@@ -315,13 +315,6 @@ class Ledger:
         if attempt.outcome is Outcome.LIVE:
             self.rest_until = now + rest
 
-    def note_evidence(self, generation: int, evidence: Evidence) -> None:
-        """Add evidence to the attempt that made this generation live."""
-        for place, attempt in enumerate(self.attempts):
-            if attempt.generation == generation:
-                self.attempts[place] = attempt.with_evidence(evidence)
-                return
-
     def abandon(self) -> None:
         """Forget the attempt under way: we cancelled it, so its end says nothing about the
         checkpoint."""
@@ -352,3 +345,11 @@ class Ledger:
         if self.crashes[died_on.id] >= 2:
             words = "the process died twice while this revision was tried"
             self.refuse(died_on, Reason("crashed", words), at)
+
+
+def note_evidence(attempts: deque[Attempt], generation: int, evidence: Evidence) -> None:
+    """Add evidence to the attempt that made this generation live."""
+    for place, attempt in enumerate(attempts):
+        if attempt.generation == generation:
+            attempts[place] = attempt.with_evidence(evidence)
+            return

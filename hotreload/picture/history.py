@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypedDict
 
+from hotreload.core.ledger import note_evidence
 from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
 from hotreload.events.event import LateEvidence
 from hotreload.json_fields import (
@@ -16,7 +17,7 @@ from hotreload.json_fields import (
 )
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
-from hotreload.types import PROBE, ROLLBACK, Attempt, By, Evidence, Outcome
+from hotreload.types import PROBE, ROLLBACK, Attempt, By, Outcome
 
 LOADERS = ("own", "upstream")
 
@@ -60,13 +61,7 @@ class History:
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
             case LateEvidence(generation=generation, evidence=evidence):
-                self._note_evidence(generation, evidence)
-
-    def _note_evidence(self, generation: int, evidence: Evidence) -> None:
-        for place, attempt in enumerate(self._attempts):
-            if attempt.generation == generation:
-                self._attempts[place] = attempt.with_evidence(evidence)
-                return
+                note_evidence(self._attempts, generation, evidence)
 
     @property
     def last(self) -> Attempt | None:

@@ -42,13 +42,13 @@ class Judged(Overlapping):
     def __init__(self, folder: Path, rules: Rules = RULES, **more: Any) -> None:
         self.command = FakeCommand()
         self.command.may_end.set()
-        self.hearing = RequestRecorder(CompareSettings(mirror=1.0))
+        self.recorder = RequestRecorder(CompareSettings(mirror=1.0))
         super().__init__(folder, rules, judges=self._judges, blank=BLANK, **more)
         for engine in self.engines:
             engine.cannot_compare = None
 
     def _judges(self) -> list[Judge]:
-        return [CompareJudge(LIMITS, shared(self.hearing)), CommandJudge(self.command.run)]
+        return [CompareJudge(LIMITS, shared(self.recorder)), CommandJudge(self.command.run)]
 
     @override
     async def life(self, *, heeds: bool = False) -> None:
@@ -76,7 +76,7 @@ class Judged(Overlapping):
 
     @property
     def is_mirroring(self) -> bool:
-        return self.hearing._mirrored is not None
+        return self.recorder._mirrored is not None
 
 
 async def test_new_weights_are_proven_then_compared_then_the_command_is_asked_then_they_flip(

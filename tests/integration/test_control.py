@@ -295,7 +295,7 @@ async def test_new_weights_are_compared_by_what_clients_were_answered_and_nothin
         for number, text in enumerate(prompts):
             body = {"text": text, "sampling_params": sampled, "stream": number > 3}
             assert (await client.post("/generate", json=body)).status_code == 200
-    kept = hearing_of(running.daemon).for_the_candidate()
+    kept = hearing_of(running.daemon).take_recorded()
     ids = await running.engine.answers.tokenize({"text": prompts})
     assert [list(each.prompt) for each in kept] == ids[::-1]
     heard = {"mirror": 0.1, "replay": 8, "kept": 8, "mirrored": 0}

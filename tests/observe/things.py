@@ -78,23 +78,6 @@ class Read:
     hearing: "Callable[[], HearingNow | None]" = lambda: None
     paused: Callable[[], int] = lambda: 0
 
-    @property
-    def now(self) -> Any:
-        return self.bake()
-
-    @property
-    def conviction(self) -> "Bake | None":
-        return self.left()
-
-
-@dataclass
-class Heard:
-    read: Read
-
-    @property
-    def now(self) -> "HearingNow | None":
-        return self.read.hearing()
-
 
 def reports(
     ledger: Ledger | None = None, clock: Callable[[], float] | None = None, **read: Any
@@ -111,11 +94,11 @@ def reports(
             case "bake":
                 from hotreload.features.bake.report import BakeReport
 
-                return BakeReport(reads)
+                return BakeReport(reads.bake, reads.left)
             case "compare":
                 from hotreload.features.compare.report import CompareReport
 
-                return CompareReport(Heard(reads), ledger.attempts)
+                return CompareReport(reads.hearing, ledger.attempts)
             case "command":
                 from hotreload.features.command.report import CommandReport
 

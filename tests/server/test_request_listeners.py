@@ -29,7 +29,7 @@ async def ask(world: World, path: str, headers: dict[str, str], **more: Any) -> 
 
 
 def kept_requests(world: World) -> list[tuple[int, ...]]:
-    return [each.answer for each in world.listener(RequestRecorder).for_the_candidate()]
+    return [each.answer for each in world.listener(RequestRecorder).take_recorded()]
 
 
 @EACH_ROUTE
@@ -51,7 +51,7 @@ async def test_who_forbids_it_is_not(world: World, path: str, stream: bool, valu
 async def test_each_prompt_is_heard_with_its_first_answer(world: World, stream: bool) -> None:
     more = {"text": ["a", "b"], "sampling_params": {"n": 3}}
     await ask(world, "/generate", {}, stream=stream, **more)
-    prompts = sorted(each.prompt for each in world.listener(RequestRecorder).for_the_candidate())
+    prompts = sorted(each.prompt for each in world.listener(RequestRecorder).take_recorded())
     assert prompts == [(ord("a"),), (ord("b"),)]
 
 

@@ -29,7 +29,7 @@ def _begin(given: "Given") -> "FeatureParts":
         listeners=(baking.conducts,),
         tasks={"bake": partial(baking.run, given.leave)},
         observe=baking.observe,
-        report=BakeReport(baking),
+        report=BakeReport(lambda: baking.now, lambda: baking.conviction),
         routes=FeatureRoutes(adds={"Attempt": bake, "Verdict": bake}),
         prepare=prepare,
     )

@@ -1,7 +1,6 @@
 """Reports the live generation's bake, and how earlier ones ended."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hotreload.events import Event
 from hotreload.features.bake.evidence import CONVICTED_ANSWERS, BakeChanged, bake_fields
@@ -16,25 +15,19 @@ from hotreload.types import Attempt, Revision
 ENDS = tuple(each for each in BakeOutcome if each not in (BakeOutcome.BAKING, BakeOutcome.HELD))
 
 
-class Baked(Protocol):
-    """The judgements on the live generation; for any thread."""
-
-    @property
-    def now(self) -> Bake | None:
-        """The bake that goes on."""
-
-    @property
-    def conviction(self) -> Bake | None:
-        """The judgement on live weights that are being rolled back."""
-
-
 class BakeReport(FeatureReport):
     """Reports bakes."""
 
     troubles = (CONVICTED_ANSWERS,)
 
-    def __init__(self, baked: Baked) -> None:
-        self._baked = baked
+    def __init__(
+        self, now: Callable[[], Bake | None], conviction: Callable[[], Bake | None]
+    ) -> None:
+        """`now` returns the live generation's bake, None without one.
+
+        `conviction` returns the judgement on live weights that are being rolled back.
+        """
+        self._now, self._conviction = now, conviction
         self._ended: Mapping[BakeOutcome, int] = dict.fromkeys(ENDS, 0)
 
     def observe(self, event: Event) -> None:
@@ -45,7 +38,7 @@ class BakeReport(FeatureReport):
 
     def fields(self) -> Fields:
         """Return the bake that goes on; None where none does."""
-        return {"bake": (now := self._baked.now) and bake_fields(now)}
+        return {"bake": (now := self._now()) and bake_fields(now)}
 
     def rows(self, status: Fields) -> Iterable[Fields]:
         """Return its row."""
@@ -54,21 +47,21 @@ class BakeReport(FeatureReport):
 
     def objection_to(self, live: Revision) -> Objection | None:
         """Object while it bakes, and while it is being left."""
-        if self._baked.now is not None:
+        if self._now() is not None:
             return Objection(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
-        if (conviction := self._baked.conviction) is not None:
+        if (conviction := self._conviction()) is not None:
             return Objection(conviction.outcome.value, f"{live} is being left: {conviction.words}")
         return None
 
     def gate_fields(self, last: Attempt | None) -> Fields:
         """Return the bake that goes on, or how that of the last attempt ended."""
-        if (now := self._baked.now or self._baked.conviction) is not None:
+        if (now := self._now() or self._conviction()) is not None:
             return {"bake": bake_fields(now)}
         return {"bake": last.facts.get("bake") if last else None}
 
     def families(self) -> Iterator[Family]:
         """Return the figures of the bake that goes on, and how many ended."""
-        bake = self._baked.now
+        bake = self._now()
         words = "Since when a bake judges the live weights; 0 without one."
         yield gauge("bake_since_timestamp_seconds", words, bake.since if bake else 0)
         words = "Answers that the bake rests on: of the live weights, and of those before."

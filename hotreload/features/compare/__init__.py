@@ -21,11 +21,9 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.parts import FeatureParts, nothing_to_apply
     from hotreload.server.feature_routes import FeatureRoutes
 
-    hearing, way_out = (
-        RequestRecorder(given.settings().of(CompareSettings)),
-        LeavesNoNumbers(given.leave),
-    )
-    shared = AllComparisons(hearing, KnownAnswers(), given.attempts.note_late, way_out.take)
+    recorder = RequestRecorder(given.settings().of(CompareSettings))
+    way_out = LeavesNoNumbers(given.leave)
+    shared = AllComparisons(recorder, KnownAnswers(), given.attempts.note_late, way_out.take)
 
     def judges() -> "list[Judge]":
         return [CompareJudge(given.settings().of(CompareSettings), shared)]
@@ -37,9 +35,9 @@ def _begin(given: "Given") -> "FeatureParts":
 
     return FeatureParts(
         judges=judges,
-        listeners=(hearing,),
+        listeners=(recorder,),
         tasks={"leave what makes no numbers": way_out.run},
-        report=CompareReport(hearing, given.attempts.ledger.attempts),
+        report=CompareReport(lambda: recorder.now, given.attempts.ledger.attempts),
         routes=FeatureRoutes(
             adds={
                 "Attempt": {"behaviour": Behaviour | None, "not_compared": str | None},

@@ -43,7 +43,7 @@ log = logging.getLogger("hotreload.reload")
 class AllComparisons:
     """All that the comparisons of a daemon share."""
 
-    hearing: RequestRecorder
+    recorder: RequestRecorder
     """Has the requests of clients that both weights are led along."""
     known: KnownAnswers
     """Has what the live weights answered when they were new."""
@@ -73,7 +73,7 @@ class CompareJudge:
 
     def watch(self) -> AbstractContextManager[None]:
         """Mirror requests of clients."""
-        return self._shared.hearing.mirror()
+        return self._shared.recorder.mirror()
 
     async def judge(self, case: Case) -> None:
         """Compare the weights, if the settings and the engine allow it; raise if a limit is broken.
@@ -82,7 +82,7 @@ class CompareJudge:
         """
         if not self._settings.report or case.replica.engine.unseen.cannot_compare is not None:
             return
-        self._heard = self._shared.hearing.for_the_candidate()
+        self._heard = self._shared.recorder.take_recorded()
         both, known = _both(case), self._shared.known
         comparison = BehaviourComparison(both, known, self._settings.questions)
         if case.once_live is None or self._settings.limits.are_any:

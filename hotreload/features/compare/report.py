@@ -1,9 +1,9 @@
 """Reports the recorded requests, and the last comparison."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event
 from hotreload.features.compare.evidence import LiveCompared
@@ -33,20 +33,17 @@ ACCURACY_FIGURES = {
 """Those of answers that were expected."""
 
 
-class HeardNow(Protocol):
-    """The recorded requests of clients; for any thread."""
-
-    @property
-    def now(self) -> HearingNow | None:
-        """Figures of it; None if no request is recorded."""
-
-
 class CompareReport(FeatureReport):
     """Reports comparisons."""
 
-    def __init__(self, heard: HeardNow, history: Iterable[Attempt] = ()) -> None:
-        """`history` has the attempts of earlier lives, the newest first."""
-        self._heard = heard
+    def __init__(
+        self, recorded: Callable[[], HearingNow | None], history: Iterable[Attempt] = ()
+    ) -> None:
+        """`recorded` returns figures of the recorded requests, None if none is recorded.
+
+        `history` has the attempts of earlier lives, the newest first.
+        """
+        self._recorded = recorded
         self._last = next(filter(_was_compared, history), None)
         """The last attempt in which new weights were compared with those before them."""
         self._went_live: Attempt | None = None
@@ -66,7 +63,7 @@ class CompareReport(FeatureReport):
 
     def fields(self) -> Fields:
         """Return figures of the recorded requests; None if none is recorded."""
-        return {"heard": (now := self._heard.now) and asdict(now)}
+        return {"heard": (now := self._recorded()) and asdict(now)}
 
     def rows(self, status: Fields) -> Iterable[Fields]:
         """Return its row."""

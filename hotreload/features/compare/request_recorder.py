@@ -21,8 +21,6 @@ log = logging.getLogger("hotreload.behaviour")
 MOST_MIRRORED = 64
 """The most requests that are mirrored for one checkpoint: the last ones that were chosen."""
 
-Take = Callable[[HeardRequest], None]
-
 
 @dataclass(frozen=True, slots=True)
 class HearingNow:
@@ -35,25 +33,6 @@ class HearingNow:
     kept: int
     mirrored: int
     """Those that were mirrored for the checkpoint that waits; 0 where none does."""
-
-
-class AnswerRecorder:
-    """Records the answers to one request."""
-
-    def __init__(self, prompts: Mapping[int, Sequence[int]], take: Take) -> None:
-        """`prompts` has the ids of each prompt to record, by its index in the request."""
-        self._prompts = dict(prompts)
-        self._take = take
-
-    def hear(self, index: int, answer: Mapping[str, Any]) -> None:
-        """Take the answer of this index, which has ended; a fault of ours must not cost it."""
-        if (prompt := self._prompts.pop(index, None)) is None:
-            return
-        try:
-            if (heard := heard_of(prompt, answer)) is not None:
-                self._take(heard)
-        except Exception:
-            log.exception("behaviour.internal_error")
 
 
 class RequestRecorder:
@@ -92,7 +71,18 @@ class RequestRecorder:
             return
         prompts, copies = request.token_ids(), request.copies
         firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
-        yield AnswerRecorder(firsts, self._take).hear
+
+        def record(index: int, answer: Mapping[str, Any]) -> None:
+            """Record an ended answer; a fault of ours must not keep it from its client."""
+            if (prompt := firsts.pop(index, None)) is None:
+                return
+            try:
+                if (heard := heard_of(prompt, answer)) is not None:
+                    self._take(heard)
+            except Exception:
+                log.exception("behaviour.internal_error")
+
+        yield record
 
     @contextmanager
     def mirror(self) -> Iterator[None]:
@@ -103,10 +93,10 @@ class RequestRecorder:
         finally:
             self._mirrored = None
 
-    def for_the_candidate(self) -> Sequence[HeardRequest]:
-        """All that it can be compared by: what was mirrored first, and the newest of each first.
+    def take_recorded(self) -> Sequence[HeardRequest]:
+        """Return all recorded requests: mirrored ones before kept ones, each the newest first.
 
-        Nothing more is mirrored for it.
+        Nothing more is mirrored for the checkpoint that waits.
         """
         mirrored, self._mirrored = self._mirrored or (), None
         return [*dict.fromkeys([*reversed(mirrored), *reversed(self._kept)])]

@@ -172,7 +172,7 @@ class Start:
                         return False
         except (TryAgain, CheckpointRejected) as fault:
             log.warning("boot.no_model_yet", extra={"why": str(fault)})
-            await asyncio.sleep(getattr(fault, "retry_after", None) or 0.0)
+            await asyncio.sleep(fault.retry_after or 0.0)
             return False
         raise ConfigError("the source ended before anything could be served")
 

@@ -18,8 +18,8 @@ def _left(reason: Reason, live: Generation) -> None:
 
 
 def shared(
-    hearing: RequestRecorder | None = None,
+    recorder: RequestRecorder | None = None,
     tell: Callable[[LiveCompared], None] = _untold,
     leave: Callable[[Reason, Generation], None] = _left,
 ) -> AllComparisons:
-    return AllComparisons(hearing or RequestRecorder(), KnownAnswers(), tell, leave)
+    return AllComparisons(recorder or RequestRecorder(), KnownAnswers(), tell, leave)

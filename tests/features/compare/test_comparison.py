@@ -45,18 +45,18 @@ class Comparing(Overlapping):
         folder: Path,
         compare: CompareSettings,
         *,
-        hearing: RequestRecorder | None = None,
+        recorder: RequestRecorder | None = None,
         **more: Any,
     ) -> None:
         super().__init__(folder, judges=self._judges, blank=(BLANK,), **more)
         self.compare = compare
-        self.hearing = hearing or RequestRecorder()
+        self.recorder = recorder or RequestRecorder()
         for engine in self.engines:
             engine.cannot_compare = None
 
         self.left = list[tuple[Reason, Generation]]()
         self._shared = shared(
-            self.hearing, self.recording.note_late, lambda *what: self.left.append(what)
+            self.recorder, self.recording.note_late, lambda *what: self.left.append(what)
         )
 
     def _judges(self) -> list[Judge]:

@@ -34,12 +34,12 @@ PICKY = CompareLimits(min_heard_same_top=0.9)
 
 def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comparing:  # noqa: B008
     rules = replace(COMPARING, replay=100, limits=limits)
-    return world_of(folder, rules, hearing=RequestRecorder(rules))
+    return world_of(folder, rules, recorder=RequestRecorder(rules))
 
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
-        with world.hearing.listen(request({0: [SECRET, number]})) as answer_ended:
+        with world.recorder.listen(request({0: [SECRET, number]})) as answer_ended:
             assert answer_ended is not None
             answer_ended(0, ended(*SAID))
 
@@ -223,8 +223,8 @@ class Slow(FakeEngine):
 
 
 async def test_while_a_checkpoint_is_staged_requests_are_mirrored(tmp_path: Path) -> None:
-    hearing = RequestRecorder(CompareSettings(mirror=1.0))
-    world = world_of(tmp_path, COMPARING, hearing=hearing)
+    recorder = RequestRecorder(CompareSettings(mirror=1.0))
+    world = world_of(tmp_path, COMPARING, recorder=recorder)
     async with world.running():
         client_asks(world, 1)  # nothing waits yet
         stage = world.engine.stage

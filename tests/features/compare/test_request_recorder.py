@@ -14,7 +14,7 @@ from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision
 
 
-def hearing(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> RequestRecorder:
+def recorder(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> RequestRecorder:
     return RequestRecorder(CompareSettings(mirror=mirror, replay=replay), Random(seed).random)
 
 
@@ -42,76 +42,76 @@ def prompts_of(heard: Sequence[HeardRequest]) -> list[int]:
 
 
 def test_the_last_requests_are_kept_and_those_before_are_forgotten() -> None:
-    one = hearing(replay=3)
+    one = recorder(replay=3)
     hears(one, 1, 2, 3, 4, 5)
-    assert prompts_of(one.for_the_candidate()) == [5, 4, 3]
+    assert prompts_of(one.take_recorded()) == [5, 4, 3]
     assert one.now == HearingNow(0.0, 3, 3, 0)
 
 
 def test_a_share_is_mirrored_while_a_checkpoint_waits_and_forgotten_with_it() -> None:
-    one = hearing(mirror=0.25)
+    one = recorder(mirror=0.25)
     hears(one, *range(100))
     with one.mirror():
         hears(one, *range(100, 200))
         told = one.now
-        found = prompts_of(one.for_the_candidate())
+        found = prompts_of(one.take_recorded())
         assert told == HearingNow(0.25, 0, 0, len(found))
         assert one.now == HearingNow(0.25, 0, 0, 0)
         hears(one, *range(200, 300))
-        assert one.for_the_candidate() == []
+        assert one.take_recorded() == []
     hears(one, *range(300, 400))
-    assert one.for_the_candidate() == []
+    assert one.take_recorded() == []
     assert all(100 <= each < 200 for each in found)
     assert 15 <= len(found) <= 35
     assert found == sorted(found, reverse=True)
 
 
 def test_what_ends_before_it_is_compared_is_gone_too_if_it_never_is() -> None:
-    one = hearing(mirror=1.0)
+    one = recorder(mirror=1.0)
     with one.mirror():
         hears(one, 1)
-    assert one.for_the_candidate() == []
+    assert one.take_recorded() == []
     with one.mirror():
-        assert one.for_the_candidate() == []
+        assert one.take_recorded() == []
 
 
 def test_no_more_than_so_many_are_mirrored() -> None:
-    one = hearing(mirror=1.0)
+    one = recorder(mirror=1.0)
     with one.mirror():
         hears(one, *range(MOST_MIRRORED + 10))
-        found = prompts_of(one.for_the_candidate())
+        found = prompts_of(one.take_recorded())
     assert found == [*reversed(range(10, MOST_MIRRORED + 10))]
 
 
 def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
-    one = hearing(mirror=1.0, replay=4)
+    one = recorder(mirror=1.0, replay=4)
     hears(one, 1, 2)
     with one.mirror():
         hears(one, 3)
-        assert prompts_of(one.for_the_candidate()) == [3, 2, 1]
+        assert prompts_of(one.take_recorded()) == [3, 2, 1]
 
 
 def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
-    one = hearing(replay=9)
+    one = recorder(replay=9)
     prompts = {index: [index // 3] for index in range(6)}
     with one.listen(request(prompts, copies=3)) as answer_ended:
         assert answer_ended is not None
         for index in (5, 3, 3, 0, 1):
             answer_ended(index, ended(index))
-    assert [each.answer for each in one.for_the_candidate()] == [(0,), (3,)]
+    assert [each.answer for each in one.take_recorded()] == [(0,), (3,)]
 
 
 def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
-    one = hearing(replay=9)
+    one = recorder(replay=9)
     with one.listen(request({0: [1]})) as answer_ended:
         assert answer_ended is not None
         answer_ended(0, {"meta_info": None})
-    assert one.for_the_candidate() == []
+    assert one.take_recorded() == []
     assert "behaviour.internal_error" in caplog.text
 
 
 def test_it_says_whether_it_listens() -> None:
-    assert not hearing().listens
-    assert hearing(mirror=0.1).listens
-    assert hearing(replay=1).listens
-    assert hearing().now is None
+    assert not recorder().listens
+    assert recorder(mirror=0.1).listens
+    assert recorder(replay=1).listens
+    assert recorder().now is None
