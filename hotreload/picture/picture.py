@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from hotreload.core.ledger import Ledger
-from hotreload.events import Event
+from hotreload.events import Event, Observer
 from hotreload.picture.history import History, Loads
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.picture.report import FeatureReport
@@ -84,13 +83,6 @@ class Readings:
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
 
 
-class PicturePart(Protocol):
-    """Part of the picture."""
-
-    def observe(self, event: Event) -> None:
-        """Take in what happened."""
-
-
 class State(StrEnum):
     """The state of the daemon, in one word."""
 
@@ -139,28 +131,28 @@ class Picture:
         self.settings = SettingsNow(wall)
         self.last_life = LastLifeNow(wall)
         self.workers = WorkersNow(self.setup.workers)
-        self._parts: tuple[PicturePart, ...] = (
-            self.replicas,
-            self.under_way,
-            self.booting,
-            self.pace,
-            self.history,
-            self.loads,
-            self.troubles,
-            self.wishes,
-            self.source,
-            self.passed_over,
-            self.state_file,
-            self.settings,
-            self.last_life,
-            self.workers,
-            *self.reports,
+        self._observers: tuple[Observer, ...] = (
+            self.replicas.observe,
+            self.under_way.observe,
+            self.booting.observe,
+            self.pace.observe,
+            self.history.observe,
+            self.loads.observe,
+            self.troubles.observe,
+            self.wishes.observe,
+            self.source.observe,
+            self.passed_over.observe,
+            self.state_file.observe,
+            self.settings.observe,
+            self.last_life.observe,
+            self.workers.observe,
+            *(each.observe for each in self.reports),
         )
 
     def observe(self, event: Event) -> None:
         """Take in what happened."""
-        for part in self._parts:
-            part.observe(event)
+        for observe in self._observers:
+            observe(event)
 
     @property
     def live(self) -> Generation | None:

@@ -50,11 +50,14 @@ def shorten(message: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Objection:
-    """The reason why the live generation is not final yet."""
+class WishVerdict:
+    """The verdict of `/gate` on the wanted revision, in one word, and the reason."""
 
     word: str
-    """The verdict of `/gate`."""
+    """`pass`, or the obstacle: `not_serving`, `waiting`, an attempt's end, a feature's word.
+
+    With a named revision also `replaced`: another one went live after it.
+    """
     why: str
 
 
@@ -97,7 +100,7 @@ class FeatureReport:
         """Return its metrics; each is there from the start."""
         return ()
 
-    def objection_to(self, live: Revision) -> Objection | None:
+    def objection_to(self, live: Revision) -> WishVerdict | None:
         """Return the feature's objection to the live generation; None without."""
         return None
 

@@ -3,12 +3,12 @@
 Rollout controllers ask for it (`GET /gate`): they take any 2xx for a yes.
 """
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 from hotreload.json_fields import Fields, GenerationFields, generation_fields
 from hotreload.picture.history import AttemptFields
 from hotreload.picture.picture import Picture
+from hotreload.picture.report import WishVerdict
 from hotreload.picture.words import goes_back
 from hotreload.types import Attempt, By, Outcome, Refusal, Revision
 
@@ -26,23 +26,6 @@ VerdictFields = TypedDict(
     },
 )
 """The /gate document; features add theirs."""
-
-
-@dataclass(frozen=True, slots=True)
-class WishVerdict:
-    """The verdict in one word, and the reason."""
-
-    word: str
-    """`pass`, or the obstacle: `not_serving`, `waiting`, an attempt's end, a feature's word.
-
-    With a named revision also `replaced`: another one went live after it.
-    """
-    why: str
-
-    @property
-    def passes(self) -> bool:
-        """True if the last wanted revision is live for good."""
-        return self.word == PASS
 
 
 def verdict_of(
@@ -73,7 +56,7 @@ def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None =
     verdict, last, live = verdict_of(picture, asked, newest), picture.history.last, picture.live
     wanted = picture.wishes.wanted
     return {
-        "pass": verdict.passes,
+        "pass": verdict.word == PASS,
         "verdict": verdict.word,
         "why": verdict.why,
         "wanted": wanted.id if wanted else None,
@@ -122,9 +105,7 @@ def _as_refused(refusal: Refusal) -> WishVerdict:
 def _as_it_lives(picture: Picture, live: Revision) -> WishVerdict:
     """Judge the live generation, which is the wanted one."""
     objections = (report.objection_to(live) for report in picture.reports)
-    if (first := next(filter(None, objections), None)) is not None:
-        return WishVerdict(first.word, first.why)
-    return WishVerdict(PASS, f"{live} is live")
+    return next(filter(None, objections), None) or WishVerdict(PASS, f"{live} is live")
 
 
 def _as_ended(last: Attempt) -> WishVerdict:

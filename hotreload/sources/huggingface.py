@@ -52,13 +52,7 @@ class HuggingFaceSource:
     ) -> None:
         self._repo, self._revision, self._allow = repo, options.revision, options.allow
         self._patience = Patience(options.poll, clock=clock)
-        self._client = HubClient(
-            repo,
-            endpoint=options.endpoint,
-            token=options.token,
-            limited=self._patience.be_silent,
-            remedies=options.remedies,
-        )
+        self._client = HubClient(repo, options, self._patience.be_silent)
         self._snapshots = Snapshots(
             cache, repo, options.remedies, digests=digests, reads_once=options.reads_once
         )

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from hotreload.events import AttemptFinished, Event
 from hotreload.json_fields import Fields
-from hotreload.picture.report import Family, FeatureReport
+from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row
 from hotreload.server.api_schema.operation import Operation
 from hotreload.server.feature_routes import FeatureRoutes
@@ -42,9 +42,7 @@ class FrozenReport(FeatureReport):
 
     def families(self) -> Iterator[Family]:
         """Return its metric."""
-        yield Family(
-            "gauge", "hotreload_frozen_fields", "Fields.", series=[((), len(self._frozen()))]
-        )
+        yield gauge("frozen_fields", "Fields.", len(self._frozen()))
 
 
 def frozen_routes(report: FrozenReport) -> FeatureRoutes:

@@ -434,7 +434,7 @@ def given_up(
 ) -> Snapshot:
     """A download that nobody wants any more when it begins."""
     cancel.set()
-    asking = client.HubClient(REPO, endpoint=hub.url, token=lambda: None)
+    asking = client.HubClient(REPO, client.HubOptions(endpoint=hub.url))
     lies_here = download.Download(
         asking,
         Snapshots(cache, REPO, digests=NotAsked()),

@@ -1,6 +1,6 @@
 """The story of the demo: the dropped checkpoints, and the expected end of each."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from hotreload.cli.client.show import paint, table
@@ -85,40 +85,29 @@ class DemoResult:
 
     @property
     def surprises(self) -> list[str]:
-        """Everything that did not happen as it must."""
-        return [*self._other_ends(), *self._taken_back(), *self._waits(), *self._unseen()]
-
-    def _other_ends(self) -> list[str]:
-        return [
-            f"{chapter.label}: expected {chapter.outcome} {chapter.code or ''}, "
-            f"got {attempt['outcome']} {attempt['code'] or ''}"
+        """Everything that did not happen as it must, checkpoint by checkpoint."""
+        outlasted = {None, *(answer.generation + 1 for answer in self.ended_by_the_old)}
+        found = [
+            (chapter.label, words)
             for chapter, attempt in self.chapters
-            if (attempt["outcome"], attempt["code"]) != (chapter.outcome, chapter.code)
+            for words in _surprises_of(chapter, attempt, outlasted)
         ]
+        return [f"{label}: {words}" for label, words in found]
 
-    def _taken_back(self) -> list[str]:
-        """The checkpoints that were live before the probe rejected them."""
-        return [
-            f"{chapter.label}: it was live before it was rejected"
-            for chapter, attempt in self.chapters
-            if attempt["rolled_back"]
-        ]
 
-    def _waits(self) -> list[str]:
-        return [
-            f"{chapter.label}: requests had to wait {duration(attempt['pause_seconds'])}"
-            for chapter, attempt in self.chapters
-            if attempt["pause_seconds"]
-        ]
-
-    def _unseen(self) -> list[str]:
-        """The swaps that no answer outlasted: the demo proves nothing of them."""
-        outlasted = {answer.generation + 1 for answer in self.ended_by_the_old}
-        return [
-            f"{chapter.label}: no request under way ended under the old weights"
-            for chapter, attempt in self.chapters
-            if attempt["generation"] is not None and attempt["generation"] not in outlasted
-        ]
+def _surprises_of(
+    chapter: Chapter, attempt: Fields, outlasted: Collection[int | None]
+) -> Iterator[str]:
+    """Yield the faults of one attempt; `outlasted` are generations whose swap answers outlasted."""
+    if (attempt["outcome"], attempt["code"]) != (chapter.outcome, chapter.code):
+        expected = f"expected {chapter.outcome} {chapter.code or ''}"
+        yield f"{expected}, got {attempt['outcome']} {attempt['code'] or ''}"
+    if attempt["rolled_back"]:
+        yield "it was live before it was rejected"
+    if attempt["pause_seconds"]:
+        yield f"requests had to wait {duration(attempt['pause_seconds'])}"
+    if attempt["generation"] not in outlasted:  # the demo proves nothing of such a swap
+        yield "no request under way ended under the old weights"
 
 
 def play(stage: Stage) -> DemoResult:

@@ -7,7 +7,7 @@ from hotreload.features.bake.evidence import CONVICTED_ANSWERS, BakeChanged, bak
 from hotreload.features.bake.judgement import Bake, BakeOutcome
 from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields
-from hotreload.picture.report import Family, FeatureReport, Objection, counter, gauge
+from hotreload.picture.report import Family, FeatureReport, WishVerdict, counter, gauge
 from hotreload.picture.rows import row
 from hotreload.picture.words import count_of, plain
 from hotreload.types import Attempt, Revision
@@ -45,12 +45,14 @@ class BakeReport(FeatureReport):
         bake = status.get("bake")
         return [row("bake", "\n".join(_words(bake)), "wait")] if bake else []
 
-    def objection_to(self, live: Revision) -> Objection | None:
+    def objection_to(self, live: Revision) -> WishVerdict | None:
         """Object while it bakes, and while it is being left."""
         if self._now() is not None:
-            return Objection(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
+            return WishVerdict(BakeOutcome.BAKING.value, f"{live}: its bake is not over")
         if (conviction := self._conviction()) is not None:
-            return Objection(conviction.outcome.value, f"{live} is being left: {conviction.words}")
+            return WishVerdict(
+                conviction.outcome.value, f"{live} is being left: {conviction.words}"
+            )
         return None
 
     def gate_fields(self, last: Attempt | None) -> Fields:

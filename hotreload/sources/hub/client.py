@@ -71,18 +71,15 @@ class HubClient:
     def __init__(
         self,
         repo: str,
-        *,
-        endpoint: str | None,
-        token: Callable[[], str | None],
+        options: HubOptions,
         limited: Callable[[float], None] = lambda seconds: None,
-        remedies: Remedies = BY_SETTINGS,
     ) -> None:
         """`limited` is called, in the thread that asks, with how many seconds not to ask again."""
-        self.repo, self.remedies, self._limited = repo, remedies, limited
+        self.repo, self.remedies, self._limited = repo, options.remedies, limited
         usual = os.environ.get("HF_ENDPOINT", "").rstrip("/") or PUBLIC_HUB
-        self.endpoint = endpoint or usual
+        self.endpoint = options.endpoint or usual
         self._shown = _without_password(self.endpoint)
-        self._token = token
+        self._token = options.token
 
     def head(self, revision: str) -> Head:
         """Ask which commit a branch, tag or commit name means, by one HEAD of a small file."""
