@@ -1,11 +1,9 @@
-"""The routes that change the live weights, and the check of the permission to use them."""
+"""The routes that change the live weights."""
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from fastapi import APIRouter, Depends
@@ -19,9 +17,8 @@ from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.documents import ReloadStatusFields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import WEIGHT_VERSION_HEADER
-from hotreload.server.http.browsers import is_from_a_page
-from hotreload.server.http.keys import KeyCheck
-from hotreload.server.http.peers import Peer, overflow_id
+from hotreload.server.api_schema.operation import Operation, Parameter
+from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.http.request_body import (
     BOOLEAN,
@@ -34,12 +31,11 @@ from hotreload.server.http.request_body import (
     read_fields,
     whole_number,
 )
-from hotreload.server.http.request_log import client_address, generation_header
+from hotreload.server.http.request_log import generation_header
 from hotreload.server.orders import (
     PendingAttempt,
     await_outcome,
     check_name,
-    peer_of_request,
     requester,
     result_of,
     wait_for_outcome,
@@ -100,6 +96,7 @@ PERTURB_FIELDS: Mapping[str, Kind] = {
     ),
     **WAIT_FIELDS,
 }
+_REFUSALS = (404, 408, 409, 503, 504)
 ORDER_ACCEPT_SECONDS = 10.0
 """The longest time until a client with `wait=false` is answered whether the order is accepted."""
 
@@ -140,53 +137,19 @@ class ChecksumFields(TypedDict):
     leaves: NotRequired[Mapping[str, int]]
 
 
-Admit = Callable[[Request], Awaitable[None]]
-"""Returns if a request may use the admin routes, and raises Refused if not."""
+def _changes(words: str, body: Mapping[str, Kind]) -> Operation:
+    return Operation(
+        words,
+        ChangeFields,
+        (*_REFUSALS, 422),  # also for a name without a checkpoint
+        body=body,
+        others=dict.fromkeys((202, 409, 422, 503), ChangeFields),
+        may_be_empty=True,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class AdminCheck:
-    """Lets root, the daemon's user and one group through, and over TCP clients with an admin key.
-
-    The overflow ids never pass, even if the daemon itself has them: they stand for every id that
-    the user namespace does not know.
-    """
-
-    group: int | None = None
-    keys: KeyCheck | None = None
-    """None if no admin keys are configured: then no client over TCP passes."""
-    _nobody: int = field(default_factory=partial(overflow_id, "uid"))
-    _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
-
-    async def __call__(self, request: Request) -> None:
-        """Raise Refused with 403 or 401 unless the sender may change the live weights."""
-        peer = peer_of_request(request)
-        if peer is not None and not self._is_admin(peer):
-            words = f"uid {peer.uid} may not use this route ([server] admin_group)"
-            raise self._refusal(request, words, peer)
-        if is_from_a_page(request.headers):
-            words = "this route does not answer web pages: any site could ask through a browser"
-            raise self._refusal(request, words, peer)
-        if peer is None:
-            self._check_key(request)
-
-    def _check_key(self, request: Request) -> None:
-        if self.keys is None:
-            words = "over TCP this route requires an admin key, and none is configured"
-            todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
-            raise self._refusal(request, f"{words}: {todo}", None)
-        self.keys(request.scope)
-
-    def _is_admin(self, peer: Peer) -> bool:
-        users = {0, os.geteuid()} - {self._nobody}
-        groups = {self.group} - {None, self._nogroup}
-        return peer.uid in users or bool(groups & peer.groups)
-
-    def _refusal(self, request: Request, words: str, peer: Peer | None) -> Refused:
-        tcp = {"tcp": True, "from": client_address(request.scope)}
-        sender = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
-        log.warning("admin.refused", extra={"path": request.url.path, **sender})
-        return Refused(403, "forbidden", words)
+def _pins(words: str) -> Operation:
+    return Operation(words, PinnedFields, _REFUSALS, body=PIN_FIELDS, may_be_empty=True)
 
 
 def admin_routes[P](
@@ -196,6 +159,7 @@ def admin_routes[P](
     router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])
 
     @router.post("/reload_weights")
+    @_changes("Make a revision live.", RELOAD_FIELDS)
     async def reload_weights(request: Request) -> Response:
         fields = await read_fields(request, RELOAD_FIELDS, may_be_empty=True)
         name = _wanted_name(fields)
@@ -208,6 +172,7 @@ def admin_routes[P](
         return await _answer_attempt(pending, fields, request, status)
 
     @router.post("/rollback")
+    @_changes("Go back to a generation.", ROLLBACK_FIELDS)
     async def rollback(request: Request) -> Response:
         fields = await read_fields(request, ROLLBACK_FIELDS, may_be_empty=True)
         by, holds = requester(ROLLBACK, request, fields), fields.get("hold", True)
@@ -217,6 +182,7 @@ def admin_routes[P](
         )
 
     @router.post("/perturb_weights")
+    @_changes("Add noise to leaves.", PERTURB_FIELDS)
     async def perturb_weights(request: Request) -> Response:
         fields = await read_fields(request, PERTURB_FIELDS, may_be_empty=True)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
@@ -224,23 +190,32 @@ def admin_routes[P](
         return await _answer_attempt(pending, fields, request, status)
 
     @router.post("/pin")
+    @_pins("Pin the live weights.")
     async def pin(request: Request) -> Response:
         fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
         pending = operator().pin(by=requester("pin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
+    @_pins("Follow the source again.")
     async def unpin(request: Request) -> Response:
         fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
         pending = operator().unpin(by=requester("unpin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=False)
 
     @router.get("/reload_status")
+    @Operation("The status of reloads.", ReloadStatusFields, (503,))
     async def reload_status() -> Response:
         document = status.snapshot()
         return Json({name: document.get(name) for name in ReloadStatusFields.__annotations__})
 
     @router.get("/weights_checksum")
+    @Operation(
+        "Compute checksums now.",
+        ChecksumFields,
+        (503,),
+        parameters=[Parameter("leaves", BOOLEAN, "Name every leaf.")],
+    )
     async def weights_checksum(leaves: bool = False) -> Response:
         async with entrance.inspect() as lease:  # no swap while it is computed
             checksums = await lease.engine.weights.checksums()

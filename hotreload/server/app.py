@@ -13,12 +13,12 @@ from hotreload.core.way_in.admission import Listener
 from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents
-from hotreload.server.admin import AdminCheck, admin_routes
+from hotreload.server.admin import admin_routes
 from hotreload.server.answerer import Answerer
 from hotreload.server.api_schema.openapi import schema_routes
 from hotreload.server.bare_app import AppRules, make_bare_app
 from hotreload.server.feature_routes import FeatureRoutes
-from hotreload.server.http.keys import KeyCheck
+from hotreload.server.http.keys import AdminCheck, KeyCheck
 from hotreload.server.http.problems import problem_of
 from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import webhook_route

@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from hotreload.server.admin import Admit
-from hotreload.server.api_schema.operation import Operations
+from hotreload.server.http.keys import Admit
 from hotreload.server.ports import Entrance
 
 
@@ -22,11 +21,7 @@ class FeatureRoutes:
 
     make: Callable[[Entrance[Any], Admit], APIRouter] = make_no_routes
     """Builds the router; routes that change something depend on the check of administrators."""
-    operations: Operations = field(default_factory=dict)
+    paths: frozenset[str] = frozenset()
+    """The paths by which their requests are counted."""
     adds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The types of fields that the feature adds, by the names of the kernel's documents."""
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The paths by which requests are counted."""
-        return frozenset(path for _, path in self.operations)

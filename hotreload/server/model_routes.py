@@ -1,5 +1,6 @@
 """Every route to the model: POST /generate, in the engine's own schema, and those of other APIs."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypedDict
 
@@ -9,6 +10,11 @@ from starlette.routing import BaseRoute, Route
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
+    GENERATION_NUMBER,
+    MIN_GENERATION_HEADER,
+    NO_REPLAY_HEADER,
+    SESSION_HEADERS,
+    WEIGHT_VERSION_HEADER,
     Answerer,
     ModelRoute,
     ParsedRequest,
@@ -16,12 +22,28 @@ from hotreload.server.answerer import (
     check_model,
     take_min_generation,
 )
-from hotreload.server.api_schema.known_fields import GENERATE, PROMPTS, SAMPLING_PARAMS
+from hotreload.server.api_schema.known_fields import (
+    CHAT,
+    COMPLETION,
+    GENERATE,
+    PROMPTS,
+    SAMPLING_PARAMS,
+    KnownFields,
+)
+from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter
 from hotreload.server.http.problems import TEXT_GENERATION_PATH, problem_fields
-from hotreload.server.http.request_body import read_object
+from hotreload.server.http.request_body import STRING, read_object
+from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
 from hotreload.server.model import EngineAnswer, count_prompts
+from hotreload.server.openai.answers import ChatCompletionFields, CompletionFields
+from hotreload.server.openai.response_answers import ResponseFields
+from hotreload.server.openai.response_requests import RESPONSES
 from hotreload.server.openai.routes import DIALECTS, route_to_model
-from hotreload.server.text_generation import text_generation_route
+from hotreload.server.text_generation import (
+    TEXT_GENERATION,
+    TextGenerationFields,
+    text_generation_route,
+)
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, StampFields
 
@@ -93,19 +115,79 @@ def _stamp(answer: Fields, generation: Generation) -> None:
     answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
 
 
+_PARAMETERS = (
+    Parameter(
+        MIN_GENERATION_HEADER,
+        GENERATION_NUMBER,
+        "Wait for this generation or a later one; 409 if it does not come in time.",
+        "header",
+    ),
+    *(
+        Parameter(name, kind, "Answer by exactly these weights; 409 if they are gone.", "header")
+        for name, kind in (
+            (GENERATION_HEADER, GENERATION_NUMBER),
+            (FINGERPRINT_HEADER, STRING),
+            (WEIGHT_VERSION_HEADER, STRING),
+        )
+    ),
+    *(
+        Parameter(
+            name, STRING, "Answer by the weights of this conversation's first answer.", "header"
+        )
+        for name in SESSION_HEADERS
+    ),
+    Parameter(NO_REPLAY_HEADER, STRING, "Do not keep this request; any value.", "header"),
+)
+
+
+def _asks(
+    words: str, answer: Any, known: KnownFields, required: str = "", one_of: tuple[str, ...] = ()
+) -> Operation:
+    return Operation(
+        words,
+        answer,
+        (404, 408, 409, 503, 504),
+        [EVENTS],
+        body=known.accepted_kinds,
+        required=(required,) if required else (),
+        one_of=one_of,
+        parameters=_PARAMETERS,
+    )
+
+
 GENERATE_PATH = "/generate"
-MODEL_PATHS = frozenset({GENERATE_PATH, TEXT_GENERATION_PATH, *DIALECTS})
-"""The paths of these routes; each answers POST alone."""
+MODEL_OPERATIONS: Mapping[str, Operation] = {
+    GENERATE_PATH: _asks(
+        "Ask in the engine's own schema.",
+        AnswerFields | list[AnswerFields],
+        GENERATE,
+        one_of=PROMPTS,
+    ),
+    TEXT_GENERATION_PATH: _asks(
+        "Ask in the schema of huggingface_hub's client.",
+        list[TextGenerationFields],
+        TEXT_GENERATION,
+        "inputs",
+    ),
+    "/v1/completions": _asks("OpenAI's completions.", CompletionFields, COMPLETION, "prompt"),
+    "/v1/chat/completions": _asks(
+        "OpenAI's chat completions.", ChatCompletionFields, CHAT, "messages"
+    ),
+    "/v1/responses": _asks(
+        "OpenAI's responses, of text and without state.", ResponseFields, RESPONSES, "input"
+    ),
+}
+"""The description of each route to the model, by its path; each answers POST alone."""
 
 
 def model_routes(answerer: Answerer, model: str) -> list[BaseRoute]:
     """Build the routes; `model` is the name by which clients know the model."""
     generate = partial(read_generate, limits=answerer.limits, model=model)
+    routes = {
+        GENERATE_PATH: ModelRoute(answerer, generate),
+        TEXT_GENERATION_PATH: text_generation_route(answerer),
+        **{path: route_to_model(path, answerer, model) for path in DIALECTS},
+    }
     return [
-        Route(GENERATE_PATH, ModelRoute(answerer, generate), methods=["POST"]),
-        text_generation_route(answerer),
-        *(
-            Route(path, route_to_model(path, answerer, model), methods=["POST"])
-            for path in DIALECTS
-        ),
+        Route(path, MODEL_OPERATIONS[path](each), methods=["POST"]) for path, each in routes.items()
     ]

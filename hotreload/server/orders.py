@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest, NotServing
-from hotreload.server.http.peers import Peer
+from hotreload.server.http.peers import peer_of_request
 from hotreload.server.http.request_log import client_address, while_connected
 from hotreload.server.ports import Entrance
 from hotreload.types import Attempt, By, Generation
@@ -34,12 +34,6 @@ def requester(
         address = client_address(request.scope) or "TCP"
         return By(verb, None, None, time.time(), reason, address=address, route=route)
     return By(verb, peer.uid, peer.pid, time.time(), reason, route=route)
-
-
-def peer_of_request(request: Request) -> Peer | None:
-    """Return the process that sent the request, as the kernel names it; None over TCP."""
-    peer: Peer | None = request.scope.get("extensions", {}).get("peer")
-    return peer
 
 
 def check_name(name: str) -> None:

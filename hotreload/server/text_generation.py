@@ -5,7 +5,6 @@ from functools import partial
 from typing import TypedDict
 
 from starlette.requests import Request
-from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
@@ -19,7 +18,7 @@ from hotreload.server.answerer import (
 )
 from hotreload.server.api_schema.field_kinds import STOP, TOKENS
 from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
-from hotreload.server.http.problems import TEXT_GENERATION_PATH, Refused, text_generation_fields
+from hotreload.server.http.problems import Refused, text_generation_fields
 from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, read_object
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
@@ -93,10 +92,9 @@ class TextGenerationRoute(ModelRoute):
             await super().__call__(scope, receive, send)
 
 
-def text_generation_route(answerer: Answerer) -> Route:
+def text_generation_route(answerer: Answerer) -> TextGenerationRoute:
     """Build the route."""
-    read = partial(read_text_generation, limits=answerer.limits)
-    return Route(TEXT_GENERATION_PATH, TextGenerationRoute(answerer, read), methods=["POST"])
+    return TextGenerationRoute(answerer, partial(read_text_generation, limits=answerer.limits))
 
 
 async def read_text_generation(request: Request, limits: Limits) -> ParsedRequest:

@@ -18,10 +18,16 @@ from starlette.types import Receive, Scope, Send
 
 from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
+from hotreload.picture.checkpoints import ListingFields
+from hotreload.picture.documents import LeavesFields, StatusFields
+from hotreload.picture.history import HistoryFields
 from hotreload.picture.status import Documents, Status
+from hotreload.picture.verdict import VerdictFields
+from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter
 from hotreload.server.http.browsers import check_same_site
 from hotreload.server.http.peers import Peer
 from hotreload.server.http.problems import Json, Refused
+from hotreload.server.http.request_body import STRING, whole_number
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.ports import Metrics
@@ -29,6 +35,8 @@ from hotreload.server_limits import Limits
 
 LISTED, MOST_LISTED = 100, 10_000
 MostListed = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+MOST_ENTRIES = whole_number(1, MOST_LISTED)
+HTML = "text/html"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -37,42 +45,66 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
     router = APIRouter()
 
     @router.get("/livez")
+    @Operation("Whether the process runs.", Fields, security=TO_ALL)
     async def livez() -> Response:
         return Json({"alive": True})
 
     @router.get("/readyz")
+    @Operation("Whether requests are answered.", Fields, (503,), security=TO_ALL)
     async def readyz() -> Response:
         _check_ready(documents.status)
         return Json({"ready": True})
 
     @router.get("/health")
+    @Operation("/readyz under sglang's name.", None, (503,), security=TO_ALL)
     async def health() -> Response:
         _check_ready(documents.status)
         return Response(status_code=200)  # empty, as the engine's own server answers
 
     @router.get("/gate")
+    @Operation(
+        "Whether the last wanted revision is live and its bake is over.",
+        VerdictFields,
+        parameters=[
+            Parameter("revision", STRING, "A revision, by its id or label; the last wanted one.")
+        ],
+        others={409: VerdictFields},
+    )
     async def gate(revision: str | None = None) -> Response:
         verdict = documents.status.verdict(revision)
         return Json(verdict, 200 if verdict["pass"] else 409)
 
     @router.get("/status")
+    @Operation("What is live, wanted and under way.", StatusFields)
     async def status() -> Response:
         return Json(documents.status.snapshot())
 
     @router.get("/history")
+    @Operation(
+        "Attempts, newest first.",
+        HistoryFields,
+        parameters=[Parameter("most", MOST_ENTRIES, "The most entries; all.")],
+    )
     async def history(most: MostListed = MOST_LISTED) -> Response:
         past = documents.history.snapshot()
         return Json({**past, "attempts": past["attempts"][:most]})
 
     @router.get("/checkpoints")
+    @Operation(
+        "The checkpoints of the source, and why each is not live.",
+        ListingFields,
+        parameters=[Parameter("most", MOST_ENTRIES, "The most entries; 100.")],
+    )
     async def checkpoints(most: MostListed = LISTED) -> Response:
         return Json(await documents.checkpoints.snapshot(most))
 
     @router.get("/leaves")
+    @Operation("Checksums of the live leaves.", LeavesFields)
     async def leaves() -> Response:
         return Json(documents.status.leaves())
 
     @router.get("/metrics")
+    @Operation("Prometheus metrics.", media=[TEXT])
     async def page() -> Response:
         made = asyncio.wrap_future(metrics.latest())
         return Response(await asyncio.shield(made), media_type=METRICS_TYPE)
@@ -157,6 +189,7 @@ class _Feed:
             yield fields
 
 
+@Operation("A stream of all events.", None, (403, 503), media=[EVENTS])
 class EventStream:
     """GET /events, as an ASGI app."""
 
@@ -218,10 +251,18 @@ def page_routes() -> APIRouter:
     router = APIRouter()
 
     @router.get("/")
+    @Operation("The status page.", media=[HTML])
     async def front() -> Response:
         return _answer(files, PAGE_FRONT)
 
     @router.get("/page/{name}")
+    @Operation(
+        "A file of the status page.",
+        None,
+        (404,),
+        media=[HTML, "text/css", "text/javascript", "image/svg+xml"],
+        parameters=[Parameter("name", STRING, "A file of the status page.", "path")],
+    )
     async def file(name: str) -> Response:
         return _answer(files, name)
 

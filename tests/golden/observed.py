@@ -26,7 +26,7 @@ from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
 from hotreload.picture.status import Status
-from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START
+from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import AnsweringGeneration, EngineLoad, Outcome
 from tests.clock import Clock
 from tests.evidence import REASONS, WORD

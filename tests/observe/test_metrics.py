@@ -33,7 +33,7 @@ from hotreload.observe.metrics import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES, M
 from hotreload.observe.readings import KV_USES, WEIGHT_PLACES
 from hotreload.picture.history import LOADERS
 from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
-from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START
+from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import (
     NOISY,
     START,

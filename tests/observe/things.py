@@ -12,7 +12,7 @@ from hotreload.observe.metrics import Metrics
 from hotreload.picture.picture import Picture, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Status
-from hotreload.server.api_schema.operations import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
+from hotreload.server.http.request_log import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
 from hotreload.types import (
     Attempt,
     Generation,

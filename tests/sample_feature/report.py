@@ -49,8 +49,8 @@ def frozen_routes(report: FrozenReport) -> FeatureRoutes:
     router = APIRouter()
 
     @router.get("/frozen")
+    @Operation("Frozen fields.", FrozenFields)
     async def frozen() -> Json:
         return Json(report.fields()["frozen"])
 
-    shapes = {("GET", "/frozen"): Operation("Frozen fields.", FrozenFields)}
-    return FeatureRoutes(lambda gate, admission: router, shapes)
+    return FeatureRoutes(lambda gate, admission: router, frozenset({"/frozen"}))

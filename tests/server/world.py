@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import httpx
+from starlette.routing import Route
 
 from hotreload.core.ledger import Ledger
 from hotreload.core.way_in.admission import Admission
@@ -24,7 +26,7 @@ from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaReading
 from hotreload.picture.status import Documents, Status
-from hotreload.server.api_schema.operations import OPERATIONS
+from hotreload.server.api_schema.operation import Operation
 from hotreload.server.app import create_app
 from hotreload.server.bare_app import AppRules
 from hotreload.server.http.http_server import HttpServer
@@ -60,15 +62,27 @@ Fields = dict[str, Any]
 BY_A_WORKER = False
 """True while a worker answers what asks the model; tests/server/conftest.py says where."""
 
-DESCRIBED = {
-    **OPERATIONS,
-    **{
-        way: told
-        for each in FEATURES
-        if (routes := parts_of(each).routes)
-        for way, told in routes.operations.items()
-    },
-}
+
+def _described() -> dict[tuple[str, str], Operation]:
+    parts: Any = MagicMock()
+    routes = [routes for each in FEATURES if (routes := parts_of(each).routes)]
+    app = create_app(
+        entrance=parts,
+        operator=parts,
+        documents=parts,
+        events=parts,
+        metrics=parts,
+        routes=routes,
+    )
+    return {
+        (method, route.path_format): route.endpoint.operation  # type: ignore[attr-defined]
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or {"ANY"}) - {"HEAD"}  # answered wherever GET is
+    }
+
+
+DESCRIBED = _described()
 """What is said of every route of a server."""
 LEAVES = {"lm_head": 11, "model.embed": 7}
 FIRST = Generation(1, Revision("aaaa1111", "step-1"), "fp-1", 1_700_000_000.0, LEAVES)

@@ -17,14 +17,9 @@ from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, RunningRequests
 from hotreload.features.pause.report import PauseFields
 from hotreload.json_fields import Fields
-from hotreload.server.admin import Admit
-from hotreload.server.api_schema.operation import (
-    Operation,
-    Operations,
-    Parameter,
-    for_administrators,
-)
+from hotreload.server.api_schema.operation import Operation, Parameter
 from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import Json
 from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
 from hotreload.server.http.request_log import while_connected
@@ -71,38 +66,15 @@ class IsPausedFields(TypedDict):
     is_paused: bool
 
 
-_MODE_PARAMETER = Parameter(
-    "mode", "query", VLLM_PAUSE_MODE, "What becomes of those that run; abort."
+PAUSE_PATHS = frozenset(
+    ("/pause_generation", "/continue_generation", "/pause", "/resume", "/is_paused")
 )
-_CLEAR_CACHE_PARAMETER = Parameter("clear_cache", "query", BOOLEAN, "It changes nothing.")
-
-
-OF_PAUSES: Operations = {
-    ("POST", "/pause_generation"): for_administrators(
-        "SGLang's: new requests wait, until it is over.",
-        PausedFields,
-        body=PAUSE,
-        may_be_empty=True,
-    ),
-    ("POST", "/continue_generation"): for_administrators(
-        "SGLang's: end a pause.", ContinuedFields, body=CONTINUE, may_be_empty=True
-    ),
-    ("POST", "/pause"): for_administrators(
-        "vLLM's: the same as /pause_generation.",
-        PausedFields,
-        parameters=(_MODE_PARAMETER, _CLEAR_CACHE_PARAMETER),
-    ),
-    ("POST", "/resume"): for_administrators(
-        "vLLM's: the same as /continue_generation.", ContinuedFields
-    ),
-    ("GET", "/is_paused"): Operation("vLLM's: does a pause stand?", IsPausedFields, (503,)),
-}
 
 
 def pause_routes(pause: Pause) -> FeatureRoutes:
     """Return the routes by which this pause is asked for, and ended."""
     adds = {"Status": {"pause": PauseFields | None}}
-    return FeatureRoutes(partial(_make_routes, pause), OF_PAUSES, adds)
+    return FeatureRoutes(partial(_make_routes, pause), PAUSE_PATHS, adds)
 
 
 def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> APIRouter:
@@ -115,6 +87,13 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         return pause
 
     @guarded.post("/pause_generation")
+    @Operation(
+        "SGLang's: new requests wait, until it is over.",
+        PausedFields,
+        (408, 503),
+        body=PAUSE,
+        may_be_empty=True,
+    )
     async def pause_generation(request: Request) -> Response:
         given = await read_fields(request, PAUSE, may_be_empty=True)
         mode = given.get("mode", USUAL)
@@ -122,6 +101,9 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         return Json({"message": "Generation paused successfully.", "status": "ok", **applied})
 
     @guarded.post("/continue_generation")
+    @Operation(
+        "SGLang's: end a pause.", ContinuedFields, (408, 503), body=CONTINUE, may_be_empty=True
+    )
     async def continue_generation(request: Request) -> Response:
         await read_fields(request, CONTINUE, may_be_empty=True)
         stood = here().end(requester("continue", request))
@@ -129,6 +111,15 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         return Json({"message": "Generation continued successfully.", **done})
 
     @guarded.post("/pause")
+    @Operation(
+        "vLLM's: the same as /pause_generation.",
+        PausedFields,
+        (408, 503),
+        parameters=[
+            Parameter("mode", VLLM_PAUSE_MODE, "What becomes of those that run; abort."),
+            Parameter("clear_cache", BOOLEAN, "It changes nothing."),
+        ],
+    )
     async def pause_by_mode(
         request: Request, mode: str = USUAL, clear_cache: bool = True
     ) -> Response:
@@ -137,11 +128,13 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         return Json({"status": "paused", **applied})
 
     @guarded.post("/resume")
+    @Operation("vLLM's: the same as /continue_generation.", ContinuedFields, (408, 503))
     async def resume(request: Request) -> Response:
         stood = here().end(requester("continue", request))
         return Json(ContinuedFields(status="resumed", success=True, was_paused=stood))
 
     @router.get("/is_paused")
+    @Operation("vLLM's: does a pause stand?", IsPausedFields, (503,))
     async def is_paused() -> Response:
         return Json(IsPausedFields(is_paused=here().stands))
 

@@ -1,24 +1,20 @@
-"""GET /openapi.json: the app's routes as OpenAPI 3.1, from their descriptions in `operations`."""
+"""GET /openapi.json: the app's routes as OpenAPI 3.1, from the descriptions at their handlers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.json_fields import Fields
-from hotreload.server.api_schema.operation import (
-    SCHEMES,
-    Operation,
-    Operations,
-    Parameter,
-)
-from hotreload.server.api_schema.operations import OPERATIONS
+from hotreload.server.api_schema.operation import Operation, Parameter, Security
 from hotreload.server.api_schema.schemas import Schemas
 from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.http.keys import AdminCheck
 from hotreload.server.http.problems import (
     OPENAI_PATHS,
     Json,
@@ -46,6 +42,36 @@ ANSWER_HEADERS: Fields = {
     "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer"}},
 }
 
+SCHEMES: Mapping[str, Mapping[str, str]] = {
+    "ApiKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "One of the keys in [server] api_keys_file, for requests over TCP. None is "
+        "needed where the setting is empty, nor on the unix socket: there the kernel names the "
+        "client (SO_PEERCRED), and the mode and group of the socket say which users may connect.",
+    },
+    "AdminKey": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "One of the keys in [server] admin_keys_file, for requests over TCP. It "
+        "counts as an API key, too. Where the setting is empty, these requests get 403. On the "
+        "unix socket the kernel names the client (SO_PEERCRED).",
+    },
+    "WebhookSecret": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Webhook-Secret",
+        "description": "The secret in the file of [source] webhook.",
+    },
+}
+KEY_OVER_TCP: Security = ({"ApiKey": ()}, {})
+ADMIN_KEY_OVER_TCP: Security = ({"AdminKey": ()}, {})
+ADMINISTRATORS = (
+    "On the unix socket for root, the daemon's own user and members of [server] admin_group: the "
+    "kernel names the client (SO_PEERCRED). Over TCP for requests with an admin key."
+)
+
+
 ABOUT = (
     "Any other path is answered 404 and any other method of a path 405: under /v1 in OpenAI's "
     "shape of errors, elsewhere as RFC 9457 problem details. Each route that answers GET answers "
@@ -60,10 +86,12 @@ def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
     made: list[Fields] = []
 
     @router.get("/openapi.json")
+    @Operation("This document.", Fields)
     async def openapi(request: Request) -> Response:
         if not made:
             routes = request.app.routes
-            made.append(await in_thread(lambda cancel: describe(routes, of_features)))
+            work = in_thread(lambda cancel: describe(routes, of_features), is_read=False)
+            made.append(await work)
         return Json(made[0])
 
     return router
@@ -71,13 +99,12 @@ def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
 
 def describe(routes: Iterable[BaseRoute], of_features: Sequence[FeatureRoutes]) -> Fields:
     """Return the whole document."""
-    operations = dict(OPERATIONS)
-    for each in of_features:
-        operations |= each.operations
     page = _Page()
     paths: dict[str, Fields] = {}
-    for path, method, operation in _operations(routes, operations):
-        paths.setdefault(path, {})[method.lower()] = page.operation(path, method, operation)
+    for route in routes:
+        assert isinstance(route, Route)
+        for method in sorted((route.methods or set()) - {"HEAD"}):
+            paths.setdefault(route.path_format, {})[method.lower()] = page.operation(route, method)
     more = [
         (name, field, page.schemas.add(kind))
         for each in of_features
@@ -92,19 +119,17 @@ def describe(routes: Iterable[BaseRoute], of_features: Sequence[FeatureRoutes]) 
         "openapi": "3.1.0",
         "info": {"title": "hotreload", "version": __version__, "description": ABOUT},
         "paths": paths,
-        "components": {"schemas": schemas, "headers": ANSWER_HEADERS, "securitySchemes": SCHEMES},
+        "components": {
+            "schemas": schemas,
+            "headers": ANSWER_HEADERS,
+            "securitySchemes": SCHEMES,
+        },
     }
 
 
-def _operations(
-    routes: Iterable[BaseRoute], operations: Operations
-) -> Iterator[tuple[str, str, Operation]]:
-    for route in routes:
-        assert isinstance(route, Route)
-        for method in sorted(route.methods or ()):
-            operation = operations.get((method, route.path_format))
-            if operation is not None:
-                yield route.path_format, method, operation
+def _is_for_administrators(route: Route) -> bool:
+    on = route.dependencies if isinstance(route, APIRoute) else []
+    return any(isinstance(each.dependency, AdminCheck) for each in on)
 
 
 class _Page:
@@ -113,15 +138,18 @@ class _Page:
     def __init__(self) -> None:
         self.schemas = Schemas()
 
-    def operation(self, path: str, method: str, operation: Operation) -> Fields:
+    def operation(self, route: Route, method: str) -> Fields:
+        path, is_admin = route.path_format, _is_for_administrators(route)
+        operation: Operation = route.endpoint.operation  # type: ignore[attr-defined]
+        usual = ADMIN_KEY_OVER_TCP if is_admin else KEY_OVER_TCP
         fields: Fields = {
             "summary": operation.words,
             "operationId": f"{method.lower()}_{path.strip('/').replace('/', '_') or 'front'}",
-            "responses": self._answers(path, operation),
-            "security": operation.security,
+            "responses": self._answers(path, operation, [403] * is_admin),
+            "security": usual if operation.security is None else operation.security,
         }
-        if operation.permission:
-            fields["description"] = operation.permission
+        if is_admin:
+            fields["description"] = ADMINISTRATORS
         if operation.parameters:
             fields["parameters"] = [self._parameter(each) for each in operation.parameters]
         if operation.body is not None:
@@ -156,9 +184,9 @@ class _Page:
             "schema": self.schemas.add(parameter.kind.type),
         }
 
-    def _answers(self, path: str, operation: Operation) -> Fields:
+    def _answers(self, path: str, operation: Operation, more: Sequence[int]) -> Fields:
         refusal = _refusal(path)
-        answers: dict[int, Fields] = dict.fromkeys((*ANY, *operation.refusals), refusal)
+        answers: dict[int, Fields] = dict.fromkeys((*ANY, *operation.refusals, *more), refusal)
         for status, answer in operation.others.items():
             answers[status] = {JSON_TYPE: answer, **answers.get(status, {})}
         whole = {} if operation.answer is None else {JSON_TYPE: operation.answer}

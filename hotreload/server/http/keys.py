@@ -1,16 +1,25 @@
-"""API keys and admin keys of clients over TCP. Clients of the unix socket need none: the kernel
-names their process."""
+"""API keys and admin keys of clients over TCP, and the check of administrators.
+
+Clients of the unix socket need no key: the kernel names their process.
+"""
 
 import hmac
 import logging
+import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hotreload.server.http.browsers import is_from_a_page
+from hotreload.server.http.peers import Peer, overflow_id, peer_of_request
 from hotreload.server.http.problems import Refused
+from hotreload.server.http.request_log import client_address
 from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 
 log = logging.getLogger("hotreload.server")
@@ -121,3 +130,52 @@ class FailureLog:
 def _is_open(scope: Scope) -> bool:
     has_peer = "peer" in scope.get("extensions", {})  # the kernel names no peer over TCP
     return has_peer or scope["path"] in OPEN_PATHS
+
+
+Admit = Callable[[Request], Awaitable[None]]
+"""Returns if a request may use the admin routes, and raises Refused if not."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCheck:
+    """Lets root, the daemon's user and one group through, and over TCP clients with an admin key.
+
+    The overflow ids never pass, even if the daemon itself has them: they stand for every id that
+    the user namespace does not know.
+    """
+
+    group: int | None = None
+    keys: KeyCheck | None = None
+    """None if no admin keys are configured: then no client over TCP passes."""
+    _nobody: int = field(default_factory=partial(overflow_id, "uid"))
+    _nogroup: int = field(default_factory=partial(overflow_id, "gid"))
+
+    async def __call__(self, request: Request) -> None:
+        """Raise Refused with 403 or 401 unless the sender may change the live weights."""
+        peer = peer_of_request(request)
+        if peer is not None and not self._is_admin(peer):
+            words = f"uid {peer.uid} may not use this route ([server] admin_group)"
+            raise self._refusal(request, words, peer)
+        if is_from_a_page(request.headers):
+            words = "this route does not answer web pages: any site could ask through a browser"
+            raise self._refusal(request, words, peer)
+        if peer is None:
+            self._check_key(request)
+
+    def _check_key(self, request: Request) -> None:
+        if self.keys is None:
+            words = "over TCP this route requires an admin key, and none is configured"
+            todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
+            raise self._refusal(request, f"{words}: {todo}", None)
+        self.keys(request.scope)
+
+    def _is_admin(self, peer: Peer) -> bool:
+        users = {0, os.geteuid()} - {self._nobody}
+        groups = {self.group} - {None, self._nogroup}
+        return peer.uid in users or bool(groups & peer.groups)
+
+    def _refusal(self, request: Request, words: str, peer: Peer | None) -> Refused:
+        tcp = {"tcp": True, "from": client_address(request.scope)}
+        sender = {"uid": peer.uid, "gid": peer.gid, "pid": peer.pid} if peer else tcp
+        log.warning("admin.refused", extra={"path": request.url.path, **sender})
+        return Refused(403, "forbidden", words)

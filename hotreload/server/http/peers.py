@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.requests import Request
+
 SO_PEERGROUPS = 59
 """Linux; Python's socket module does not name it."""
 
@@ -56,3 +58,9 @@ def peer_of_transport(transport: asyncio.Transport) -> Peer | None:
     if wrapped.family != socket.AF_UNIX:
         return None
     return peer_of(wrapped)
+
+
+def peer_of_request(request: Request) -> Peer | None:
+    """Return the process that sent the request, as the kernel names it; None over TCP."""
+    peer: Peer | None = request.scope.get("extensions", {}).get("peer")
+    return peer

@@ -217,6 +217,32 @@ def _disconnect_code(scope: Scope) -> int:
     return CUT_SHORT if was_cut_off() else CLIENT_GONE
 
 
+def _paths(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+COUNTED_FROM_THE_START = _paths(
+    """
+    /generate / /v1/completions /v1/chat/completions /v1/models /livez /readyz /health /gate
+    /status /history /checkpoints /leaves /events /metrics /webhook/huggingface
+    /admin/reload_weights /admin/rollback /admin/perturb_weights /admin/pin /admin/unpin
+    /admin/reload_status /admin/weights_checksum
+    """
+)
+"""Paths whose requests metrics count, and show as 0 before there is one."""
+COUNTED_ONCE_ASKED = _paths(
+    """
+    /abort_request /detokenize /flush_cache /get_load /get_model_info /get_server_info
+    /get_weight_version /get_weights_by_name /get_world_size /health_generate /model_info
+    /reset_prefix_cache /server_info /tokenize /update_weight_version /update_weights
+    /update_weights_from_disk /v1/detokenize /v1/loads /v1/responses /v1/tokenize /weight_checker
+    /weight_info /weight_version /weights_checker
+    """
+)
+"""Paths whose requests metrics count from the first: no alert counts them."""
+COUNTED_AS_OTHER = ("/openapi.json", "/page/{name}", "/v1/models/{name}")
+
+
 def _route_label(scope: Any) -> str:
     """Return the route's pattern as a metric label; "other" where no route matched."""
     if "endpoint" not in scope:

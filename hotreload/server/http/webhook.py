@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from hotreload.json_fields import Fields
+from hotreload.server.api_schema.operation import Operation
 from hotreload.server.http.problems import Json, Refused, problem_of
 
 log = logging.getLogger("hotreload.server")
@@ -31,6 +33,13 @@ class Webhook:
 def webhook_route(webhook: Webhook | None) -> Route:
     """Build the route; it answers 404 while no secret is configured."""
 
+    @Operation(
+        "Look for a new checkpoint now, because the hub has one.",
+        Fields,
+        (401, 403, 404),
+        success=202,
+        security=({"WebhookSecret": ()},),
+    )
     async def receive_call(request: Request) -> Response:
         refusal = _refusal_of(webhook, request.headers.get(_HEADER))
         if refusal is not None:

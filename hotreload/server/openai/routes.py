@@ -22,8 +22,9 @@ from hotreload.server.answerer import (
     take_min_generation,
 )
 from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
+from hotreload.server.api_schema.operation import Operation, Parameter
 from hotreload.server.http.problems import Json
-from hotreload.server.http.request_body import is_integer, read_object
+from hotreload.server.http.request_body import STRING, is_integer, read_object
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.echo import read_echoes
 from hotreload.server.openai.requests import (
@@ -82,10 +83,17 @@ def models_routes(model: str, live: LiveNow) -> APIRouter:
     router = APIRouter()
 
     @router.get("/v1/models")
+    @Operation("The one model there is.", ModelListFields, (503,))
     async def models() -> Response:
         return Json(ModelListFields(object="list", data=[model_fields(model, live())]))
 
     @router.get("/v1/models/{name:path}")
+    @Operation(
+        "The model, by its name.",
+        ModelFields,
+        (404, 503),
+        parameters=[Parameter("name", STRING, "The name in [server] model_name.", "path")],
+    )
     async def one_model(name: str) -> Response:
         check_model(name, model)
         return Json(model_fields(model, live()))

@@ -13,10 +13,11 @@ from starlette.responses import Response
 from hotreload.errors import BadRequest, NotServing
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
-from hotreload.server.admin import Admit
 from hotreload.server.answerer import check_batch
-from hotreload.server.http.problems import Json, Refused, openai_fields
-from hotreload.server.http.request_body import read_fields
+from hotreload.server.api_schema.operation import TEXT, Operation, Parameter
+from hotreload.server.http.keys import Admit
+from hotreload.server.http.problems import Json, OpenAIErrorFields, Refused, openai_fields
+from hotreload.server.http.request_body import STRING, read_fields, whole_number
 from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Entrance
@@ -50,6 +51,7 @@ def sglang_routes[P](
     health_probe = HealthProbe(entrance, last_token_at)
 
     @router.get("/health_generate")
+    @Operation("SGLang's: make one token.", None, (503,))
     async def health_generate() -> Response:
         await health_probe.wait_for_token()
         return Response(status_code=200)
@@ -71,20 +73,36 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
 
     @router.get("/get_model_info")
     @router.get("/model_info")
+    @Operation("SGLang's: the model and its weights.", answers.ModelInfoFields, (503,))
     async def model_info() -> Response:
         return Json(answers.model_info(model, facts(), live()))
 
     @router.get("/get_server_info")
     @router.get("/server_info")
+    @Operation("SGLang's: the server's settings.", answers.ServerInfoFields, (503,))
     async def server_info() -> Response:
         return Json(answers.server_info(model, facts(), live(), status.engines()))
 
     @router.get("/get_load")
+    @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
         live()  # an engine that is not there yet must not look idle
         return Json(answers.load_array(status.engines()))
 
     @router.get("/v1/loads")
+    @Operation(
+        "SGLang's: the full load report.",
+        answers.LoadsFields,
+        (503,),
+        parameters=[
+            Parameter(
+                "include",
+                STRING,
+                "Sections, separated by commas: core, memory, queues, all; all.",
+            ),
+            Parameter("dp_rank", whole_number(0, 2**31 - 1), "The engine of this number alone."),
+        ],
+    )
     async def loads(
         dp_rank: int | None = None,
         include: str = "all",
@@ -130,6 +148,13 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
 
     @router.post("/tokenize")
     @router.post("/v1/tokenize")
+    @Operation(
+        "SGLang's and vLLM's: the tokens of texts or of a chat.",
+        TokensFields,
+        (408, 503),
+        body=bodies.TOKENIZE_FIELDS,
+        one_of=("prompt", "messages"),
+    )
     async def tokenize(request: Request) -> Response:
         given = await read_fields(request, bodies.TOKENIZE_FIELDS, nesting=limits.nesting)
         asked = _tokenizer_input(given)
@@ -149,6 +174,13 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
 
     @router.post("/detokenize")
     @router.post("/v1/detokenize")
+    @Operation(
+        "SGLang's and vLLM's: the texts of tokens.",
+        DetokenizedFields,
+        (408, 503),
+        body=bodies.DETOKENIZE_FIELDS,
+        required=("tokens",),
+    )
     async def detokenize(request: Request) -> Response:
         given = await read_fields(request, bodies.DETOKENIZE_FIELDS, nesting=limits.nesting)
         tokens = required_field(given, "tokens")
@@ -170,11 +202,19 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
     checker = WeightsChecker(entrance)
 
     @router.api_route("/flush_cache", methods=["GET", "POST"])
+    @Operation("SGLang's: drop cached prefixes that are not in use.", None, (408, 503), [TEXT])
     async def flush_cache() -> Response:
         tokens = await flush_all(entrance)
         return Response(answers.FLUSHED.format(tokens=tokens), media_type="text/plain")
 
     @router.post("/abort_request")
+    @Operation(
+        "SGLang's: abort a request, or all.",
+        None,
+        (408, 503),
+        body=bodies.ABORT_FIELDS,
+        may_be_empty=True,
+    )
     async def abort_request(request: Request) -> Response:
         given = await read_fields(request, bodies.ABORT_FIELDS, may_be_empty=True)
         rid = given.get("rid") or None
@@ -183,6 +223,14 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         return Response(status_code=200)
 
     @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
+    @Operation(
+        "SGLang's: the first numbers of a leaf or a tensor.",
+        list[float | list[Any] | None],
+        (408, 503),
+        body=bodies.WEIGHTS_BY_NAME_FIELDS,
+        required=("name",),
+        others={400: OpenAIErrorFields},
+    )
     async def get_weights_by_name(request: Request) -> Response:
         given = await read_fields(request, bodies.WEIGHTS_BY_NAME_FIELDS)
         name, most = required_field(given, "name"), given.get("truncate_size", DEFAULT_ROWS)
@@ -193,6 +241,14 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
             return Json({"error": openai_fields(fault)}, 400)
 
     @router.api_route("/weights_checker", methods=["GET", "POST"])
+    @Operation(
+        "SGLang's: compute checksums, or compare them with a snapshot.",
+        CheckedFields,
+        (408, 503),
+        body=bodies.CHECK_FIELDS,
+        others={400: CheckedFields},
+        may_be_empty=True,
+    )
     async def weights_checker(request: Request) -> Response:
         given = await read_fields(request, bodies.CHECK_FIELDS, may_be_empty=True)
         action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())

@@ -11,17 +11,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import BadRequest, HotReloadError, NotServing, shown
-from hotreload.json_fields import Fields, attempt_fields, generation_fields, reason_fields
+from hotreload.json_fields import (
+    Fields,
+    GenerationFields,
+    attempt_fields,
+    generation_fields,
+    reason_fields,
+)
 from hotreload.picture.status import Status
-from hotreload.server.admin import Admit
+from hotreload.server.api_schema.operation import Operation, Parameter
+from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import Json
-from hotreload.server.http.request_body import Kind, read_fields
+from hotreload.server.http.request_body import BOOLEAN, Kind, read_fields
 from hotreload.server.orders import TrainerOrders, flush_all
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
-from hotreload.server.sglang.not_served import FaultFields, failure_fields
+from hotreload.server.sglang.not_served import FaultFields, NotDoneFields, failure_fields
 from hotreload.server.sglang.routes import required_field
 from hotreload.types import Outcome
 
@@ -45,16 +52,33 @@ def sglang_update_routes[P](
     @router.get("/weight_version")
     @router.get("/weight_info")
     @router.get("/get_weight_version")
+    @Operation(
+        "SGLang's and vLLM's: the version of the weights that answer.", GenerationFields, (503,)
+    )
     async def get_weight_version() -> Response:
         if status.live is None:
             raise NotServing("the engine is starting", code="booting", retry_after=2)
         return Json(generation_fields(status.live))
 
     @guarded.post("/update_weights_from_disk")
+    @Operation(
+        "SGLang's: make a checkpoint live; answer once it is live, or with the reason.",
+        UpdatedFields,
+        body=bodies.UPDATE_FIELDS,
+        required=("model_path",),
+        others={400: UpdatedFields},
+    )
     async def update_weights_from_disk(request: Request) -> Response:
         return await answer_update(orders, request, bodies.UPDATE_FIELDS, "model_path")
 
     @guarded.post("/update_weight_version")
+    @Operation(
+        "SGLang's and vLLM's: name the weights that answer.",
+        GenerationFields,
+        body=bodies.NAME_FIELDS,
+        required=("new_version",),
+        others={400: NotDoneFields},
+    )
     async def update_weight_version(request: Request) -> Response:
         try:
             given = await read_fields(request, bodies.NAME_FIELDS)
@@ -128,6 +152,12 @@ def vllm_routes[P](
     guarded = APIRouter(dependencies=[Depends(admission)])
 
     @router.get("/get_world_size")
+    @Operation(
+        "vLLM's: the number of devices.",
+        WorldSizeFields,
+        (503,),
+        parameters=[Parameter("include_dp", BOOLEAN, "Count all engines; true.")],
+    )
     async def get_world_size(include_dp: bool = True) -> Response:
         with entrance.lend_engine() as engine:
             devices = engine.facts().get("tp_size", 1)
@@ -135,15 +165,31 @@ def vllm_routes[P](
         return Json(WorldSizeFields(world_size=devices * engines))
 
     @guarded.post("/update_weights")
+    @Operation(
+        "vLLM's: the same as /update_weights_from_disk.",
+        UpdatedFields,
+        body=bodies.VLLM_UPDATE_FIELDS,
+        required=("weight_dir",),
+        others={400: UpdatedFields},
+    )
     async def update_weights(request: Request) -> Response:
         return await answer_update(orders, request, bodies.VLLM_UPDATE_FIELDS, "weight_dir")
 
     @guarded.post("/reset_prefix_cache")
+    @Operation("vLLM's: drop cached prefixes that are not in use.", FlushedFields, (503,))
     async def reset_prefix_cache() -> Response:
         await flush_all(entrance)
         return Json(FlushedFields(success=True))
 
     @guarded.post("/weight_checker")
+    @Operation(
+        "vLLM's: compute checksums, or compare them with a baseline.",
+        Fields,
+        (503,),
+        body=bodies.VLLM_CHECK_FIELDS,
+        others={400: NotCheckedFields},
+        may_be_empty=True,
+    )
     async def weight_checker(request: Request) -> Response:
         given = await read_fields(request, bodies.VLLM_CHECK_FIELDS, may_be_empty=True)
         try:

@@ -1,11 +1,11 @@
 """Decides by a request's first line whether a worker answers it."""
 
-from hotreload.server.model_routes import MODEL_PATHS
+from hotreload.server.model_routes import MODEL_OPERATIONS
 
 BLANKS = b"\r\n"
 """Lines that may stand before a request."""
 ASKS_THE_MODEL = tuple(
-    b"POST %b%b" % (path.encode(), end) for path in sorted(MODEL_PATHS) for end in (b" ", b"?")
+    b"POST %b%b" % (path.encode(), end) for path in sorted(MODEL_OPERATIONS) for end in (b" ", b"?")
 )
 LONGEST_START = max(map(len, ASKS_THE_MODEL))
 
