@@ -77,6 +77,8 @@ class Reader:
         self._tally = Tally()
         self.there: Callable[[Sequence[Ingredient], jax.Array], Made | None] = lambda *_: None
         """Find a leaf that is there already, once all its tensors have passed."""
+        self._was_there = False
+        """True if the leaf before was there already: the next one probably is, too."""
         self._piece = PIECE
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
@@ -133,8 +135,11 @@ class Reader:
     def _on_host(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         """The leaf in memory of its own, where JAX may leave it.
 
-        An expert whose tensor is left out stays what it is in the live leaf.
+        An expert whose tensor is left out stays what it is in the live leaf. A leaf that is
+        probably there already is only read and hashed at first: it takes no memory then.
         """
+        if self._was_there and len(parts) == 1 and parts[0].expert is None:
+            return self._find_or_make(parts, live)
         self._tally.begin()
         leaf = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
         given = [part.tensor in self._checkpoint.held for part in parts]
@@ -145,11 +150,26 @@ class Reader:
             if is_given:
                 tensor = self._read_measured(own, part)
                 if part is parts[-1] and (there := self.there(parts, live)) is not None:
+                    self._was_there = True
                     return there
                 if tensor is not None:
                     lay(part.rule.apply(tensor), own)
             else:
                 self._tally.add(part.tensor, [in_order(part.rule.restore(own))])
+        return Made(leaf, self._tally.one)
+
+    def _find_or_make(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
+        """Read a tensor into memory that is used again; make the leaf of it if it is not there."""
+        tensor = _read_through(*self.borrow(parts[0]))
+        there = self.there(parts, live)
+        self._was_there = there is not None
+        if there is not None:
+            return there
+        tensor = tensor.astype(live.dtype, copy=False)
+        self._tally.begin()
+        self._tally.add(parts[0].tensor, [tensor])
+        leaf = fresh(live.nbytes).view(live.dtype).reshape(live.shape)
+        lay(parts[0].rule.apply(tensor), leaf)
         return Made(leaf, self._tally.one)
 
     def _read_measured(self, own: Array, part: Ingredient) -> Array | None:
