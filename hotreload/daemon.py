@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from socket import socket
 from typing import Any
 
@@ -49,7 +48,6 @@ from hotreload.server.from_settings import app_rules, bind_sockets, hold_systemd
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.server_sockets import refuse_clients
 from hotreload.server.http.socket_paths import SocketPaths
-from hotreload.server_limits import Limits
 from hotreload.settings.load import Settings
 
 log = logging.getLogger("hotreload")
@@ -73,9 +71,6 @@ class Daemon:
     ) -> None:
         """`read` reads the settings again; without it they never change."""
         self.settings = settings
-        self.limits = Limits(
-            **asdict(settings.server.limits), unknown_fields=settings.server.unknown_fields
-        )
         self.events = Events()
         publish = self.events.publish
         self.state = StateFile(settings.state.directory, publish)
@@ -93,7 +88,8 @@ class Daemon:
         self.slot = ServingSlot(self.entrance)
         """The engines that serve, once the start has put them here, for the server, metrics and
         systemd."""
-        self.live_settings = LiveSettings(settings, read, publish, self.entrance, self.limits)
+        self.live_settings = LiveSettings(settings, read, publish, self.entrance)
+        self.limits = self.live_settings.limits
         self.secrets = SecretFiles(settings, self.live_settings.refused)
         self.ranks = ranks = ranks_with_secret(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)

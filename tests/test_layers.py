@@ -26,7 +26,7 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"core.rules", "server_limits", "sources.settings"}
+DEFAULTS = {"checkpoint.settings", "core.rules", "server_limits", "sources.settings"}
 """Tables of settings that lie with what goes by them, and other defaults of the server."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
@@ -110,10 +110,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"observe", *PICTURE, *RULES_OF_ANSWERS, *RECORDS, *VOCABULARY},
     **{sibling: {sibling, *CORE} for sibling in SIBLINGS},
     "server": {"server", "server_limits", "picture", *CORE},
+    "checkpoint.settings": SETTING,
     "sources.settings": {*SETTING, *FACTS},
     "server.from_settings": {"server", "server_limits", "picture", "settings", *CORE},
     "sources": {"sources", "sources.settings", "checkpoint", "checkpoint.file_reader", *CORE},
-    "checkpoint": {"checkpoint", *READS, *CORE},
+    "checkpoint": {"checkpoint", "checkpoint.settings", *READS, *CORE},
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},

@@ -18,6 +18,7 @@ from hotreload.checkpoint.file_findings import read_whole
 from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quote, shown_name
 from hotreload.checkpoint.known_names import CONFIG, SIDE_FILES, ignorable_names, largest, matches
 from hotreload.checkpoint.safetensors import StoredTensor
+from hotreload.checkpoint.settings import CheckSettings
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointCorrupt
 from hotreload.types import Served, TensorSpec
@@ -29,12 +30,9 @@ _VOCABULARY = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(CheckSettings):
     """The misfits that the operator lets pass."""
 
-    extra_tensors: tuple[str, ...] = ()
-    dtype_change: Literal["reject", "cast"] = "reject"
-    nonfinite: Literal["reject", "allow"] = "reject"
     missing: Literal["reject", "live"] = "reject"
     """`live` lets a part of the tensors pass: the others stay as they are live."""
 

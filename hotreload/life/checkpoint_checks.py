@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class CheckpointChecks:
             revision,
             path,
             served=self.served,
-            policy=Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite),
+            policy=Policy(**asdict(checks)),
             root=self._roots,
             digests=self._digests,
         )

@@ -52,7 +52,6 @@ class LiveSettings:
         read: Callable[[], Settings] | None,
         publish: Publish,
         entrance: Entrance[Any],
-        limits: Limits,
     ) -> None:
         """Without `read` the settings never change."""
         self.settings = settings
@@ -60,8 +59,9 @@ class LiveSettings:
         self._publish = publish
         self.refused = Trouble(SETTINGS_REFUSED, publish)
         self._entrance = entrance
-        self.limits = limits
+        self.limits = Limits()
         """Limits on requests, always the ones in force."""
+        self._limit(settings)
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -122,12 +122,15 @@ class LiveSettings:
         reconciler.rules = settings.rules
         reconciler.judge_by(digest_of_probes(settings))
         self._entrance.allow(settings.reload.max_held)
-        for name, value in values_of(settings.server.limits):
-            setattr(self.limits, name, value)
-        self.limits.unknown_fields = settings.server.unknown_fields
+        self._limit(settings)
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             configure(settings.log.level, settings.log.format)
+
+    def _limit(self, settings: Settings) -> None:
+        for name, value in values_of(settings.server.limits):
+            setattr(self.limits, name, value)
+        self.limits.unknown_fields = settings.server.unknown_fields
 
 
 def probes_of(settings: Settings) -> list[Probe]:

@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from hotreload import HotTerms
+from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings
 from hotreload.errors import ConfigError
 from hotreload.settings.engine import EngineSettings
-from hotreload.settings.sections import CheckSettings
 from hotreload.settings.tables import fields_of, read_table
 
 SECTIONS = (ReloadSettings, CheckSettings, EngineSettings)

@@ -153,14 +153,14 @@ def _instead_of_a_folder(path: Path) -> str:
 
 def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
     """Return the settings' policy on findings, and the engine's dtype."""
+    from dataclasses import asdict
+
     from hotreload.checkpoint.fit import AUTO, Policy
 
     settings = given_settings(args)
     if settings is None:
         return Policy(), AUTO
-    checks = settings.checks
-    policy = Policy(checks.extra_tensors, checks.dtype_change, checks.nonfinite)
-    return policy, settings.engine.dtype
+    return Policy(**asdict(settings.checks)), settings.engine.dtype
 
 
 def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
