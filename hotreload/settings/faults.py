@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from hotreload.setting import is_local
 from hotreload.settings.given import ENV_PREFIX, SECRET_NAMES, SettingPath
 from hotreload.settings.sections import Settings
-from hotreload.settings.tables import every, names_in, settings_in
+from hotreload.settings.tables import every, fields_in, names_in
 
 OUR_WORDS = {
     "missing": "must be set",
@@ -32,9 +32,9 @@ class Faults:
         self._origins = origins
         self._places = [*every(settings)]
         self._moved = {
-            tuple(setting.was.split(".")): where
-            for where, setting in settings_in(settings)
-            if setting.was
+            tuple(field.setting.was.split(".")): where
+            for where, field in fields_in(settings)
+            if field.setting.was
         }
 
     def find_new_name(self, where: SettingPath) -> str | None:

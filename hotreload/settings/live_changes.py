@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.settings.sections import Settings
-from hotreload.settings.tables import is_table, settings_in, values_of, with_values
+from hotreload.settings.tables import fields_in, is_table, values_of, with_values
 
 JUDGING = ("checks", "probe")
 """Tables by which all hosts of one engine judge checkpoints: there a change needs a restart of
@@ -28,7 +28,8 @@ def reread(running: Settings, wished: Settings) -> Reread:
     live = need_no_restart(type(running))
     if running.engine.nnodes > 1:
         live -= list_judging(type(running))
-    names = [where for where, value in _flat(running) if value != _at(wished, where)]
+    before, after = dict(_flat(running)), dict(_flat(wished))
+    names = [where for where, value in before.items() if value != after[where]]
     return Reread(
         _merge(running, wished, live),
         tuple(_spell(where) for where in names if where in live),
@@ -38,8 +39,8 @@ def reread(running: Settings, wished: Settings) -> Reread:
 
 def need_no_restart(settings: type[Settings]) -> Set[str]:
     """Return the names of all settings that can change while the daemon runs."""
-    found = settings_in(settings)
-    return {".".join(map(str, where)) for where, setting in found if setting.live}
+    found = fields_in(settings)
+    return {".".join(map(str, where)) for where, field in found if field.setting.live}
 
 
 def list_judging(settings: type[Settings]) -> Set[str]:
@@ -53,13 +54,6 @@ def _flat(table: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{above}{name}.")
         else:
             yield f"{above}{name}", value
-
-
-def _at(settings: Any, where: str) -> Any:
-    value: Any = settings
-    for name in where.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _merge[T](running: T, wished: T, live: Set[str], above: str = "") -> T:

@@ -128,16 +128,16 @@ def names_in(table: type[Any], where: SettingPath) -> list[str]:
     return list(fields_of(inner)) if inner else []
 
 
-def every(table: type[Any], above: SettingPath = ()) -> Iterator[SettingPath]:
-    """Yield the place of every setting."""
+def fields_in(
+    table: type[Any], above: SettingPath = ()
+) -> Iterator[tuple[SettingPath, TableField]]:
+    """Yield the place and the facts of each setting, and of each table in a table."""
     for name, field in fields_of(table).items():
-        where, inner = (*above, name), table_of(field)
-        yield from [where] if inner is None else every(inner, where)
-
-
-def settings_in(table: type[Any], above: SettingPath = ()) -> Iterator[tuple[SettingPath, Setting]]:
-    """Yield the place of each setting, and of each table in a table, with its `Setting`."""
-    for name, field in fields_of(table).items():
-        yield (*above, name), field.setting
+        yield (*above, name), field
         if (inner := table_of(field)) is not None:
-            yield from settings_in(inner, (*above, name))
+            yield from fields_in(inner, (*above, name))
+
+
+def every(table: type[Any]) -> Iterator[SettingPath]:
+    """Yield the place of every setting."""
+    return (where for where, field in fields_in(table) if table_of(field) is None)

@@ -17,7 +17,7 @@ from hotreload.cli.ops.units import Installation, config_of, render
 from hotreload.errors import ConfigError
 from hotreload.facts.files import find_shipped
 from hotreload.settings.load import Settings
-from hotreload.settings.tables import settings_in
+from hotreload.settings.tables import fields_in
 
 COMMAND = Path(sys.executable)
 """Any file that can be run will do."""
@@ -518,8 +518,8 @@ def test_the_help_names_every_drop_in_of_ours() -> None:
 def test_every_secret_in_its_usual_place_is_kept_from_others() -> None:
     lines = (find_shipped("systemd") / "hotreload.tmpfiles").read_text().splitlines()
     closed = [line.split()[1] for line in lines if line.split()[2:] == ["0600", "root", "root"]]
-    settings = dict(settings_in(Settings))
-    usual = {settings[place].example for place in unit_settings.SECRETS}
+    settings = dict(fields_in(Settings))
+    usual = {settings[place].setting.example for place in unit_settings.SECRETS}
     assert usual == set(closed)
 
 

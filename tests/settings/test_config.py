@@ -13,17 +13,23 @@ from typing import Any
 
 import pytest
 
+from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.settings import CheckSettings
 from hotreload.cli.ops import check_config
+from hotreload.core.rules import ReloadSettings, Rules
 from hotreload.errors import ConfigError
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.features.compare.settings import CompareSettings
+from hotreload.server_limits import Limits, LimitSettings
 from hotreload.settings import load as config
 from hotreload.settings.faults import mask
 from hotreload.settings.load import Loaded, config_file, default_toml, load, missing_to_serve
 from hotreload.settings.sections import Settings, class_with
-from hotreload.settings.tables import fields_of, table_of
-from hotreload.sources.settings import OF_KIND
+from hotreload.settings.tables import fields_in, fields_of, table_of
+from hotreload.sources.hub.client import HubOptions
+from hotreload.sources.place import FolderOptions
+from hotreload.sources.settings import OF_KIND, FolderSettings, HubSettings
 
 ALL = class_with(FEATURES)
 CONFIG = Path(__file__).parents[2] / "config"
@@ -380,6 +386,28 @@ def test_every_setting_has_a_description() -> None:
         assert table.__doc__
         for name, field in fields_of(table).items():
             assert table is ALL or field.setting.words or name == "limits", (table, name)
+
+
+@pytest.mark.parametrize(
+    ("section", "declared", "options"),
+    [
+        ("reload", ReloadSettings, Rules),
+        ("checks", CheckSettings, Policy),
+        ("source", FolderSettings, FolderOptions),
+        ("source", HubSettings, HubOptions),
+        ("server.limits", LimitSettings, Limits),
+    ],
+)
+def test_a_part_goes_by_the_very_settings_that_are_read(
+    section: str, declared: Any, options: Any
+) -> None:
+    """Nothing copies their names or their defaults: what the part has is declared once."""
+    own = dict(fields_of(options))
+    resolved = {"finish_timeout"}  # unset in the file: as long as a request may run
+    for name, field in fields_of(declared).items():
+        assert dict(fields_in(ALL))[(*section.split("."), name)] == field
+        assert own[name] == field or name in resolved
+    assert issubclass(options, declared)
 
 
 def test_the_file_of_defaults_is_made_from_the_settings() -> None:
