@@ -167,3 +167,7 @@ class Rules(ReloadSettings):
     def proving_timeout(self) -> float:
         """Seconds for the probes while clients are answered."""
         return self.probe_timeout * self.shares.times_as_long(self.probe_timeout)
+
+
+USUAL_RULES = Rules()
+"""The rules where no setting says otherwise."""

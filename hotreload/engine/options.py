@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hotreload.behaviour import Question
-from hotreload.core.rules import Rules
+from hotreload.core.rules import USUAL_RULES
 from hotreload.engine.compile_cache import CompileCache
 from hotreload.types import Revision, Shares
 
@@ -50,7 +50,7 @@ class EngineOptions:
     """Number of engines in all: there must be devices for each."""
     compile_cache: CompileCache | None = None
     """The place of compiled programs; None where the process decides that, as for any JAX."""
-    shares: Shares = Rules().shares
+    shares: Shares = USUAL_RULES.shares
     """Parts of their turns in which weights compute that are proven, or that fade out."""
     at_once: int = 1
     """Number of requests of the steps that a start compiles for first; smaller batches are padded

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hotreload.checkpoint.fit import Policy
-from hotreload.core.rules import KeepPrevious, Rules
+from hotreload.core.rules import USUAL_RULES, KeepPrevious, Rules
 from hotreload.engine.weights.memory.spare_processors import Threads, count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError
 from hotreload.quiet import Quiet
-
-DAEMONS_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class HotTerms:
     max_drift: float | None = None
     """The factor by which a leaf's root mean square may differ from the live one's."""
     mode: Literal["overlap", "drain"] = "overlap"
-    sets: Literal[2, 3, "auto"] = DAEMONS_RULES.sets
+    sets: Literal[2, 3, "auto"] = USUAL_RULES.sets
     """The most sets of weights on the device; `auto`: as many as memory holds, at most 6."""
     keep_previous: Literal["device", "host", "none"] = "device"
     """The place where the previous weights wait for a rollback."""
@@ -36,17 +34,17 @@ class HotTerms:
     loader: Literal["auto", "upstream"] = "auto"
     staging_threads: Threads = 1
     """The threads of a load; `auto`: as many as the machine has processors to spare."""
-    stage_timeout: float = DAEMONS_RULES.stage_timeout
+    stage_timeout: float = USUAL_RULES.stage_timeout
     """The longest time of a load."""
-    probe_timeout: float = DAEMONS_RULES.probe_timeout
-    shadow_share: float = DAEMONS_RULES.shadow_share
+    probe_timeout: float = USUAL_RULES.probe_timeout
+    shadow_share: float = USUAL_RULES.shadow_share
     """The engine's steps for the probes, for each step that answers requests meanwhile."""
-    prove_within: float = DAEMONS_RULES.prove_within
+    prove_within: float = USUAL_RULES.prove_within
     """The time a proof should take: `shadow_share` grows for it, up to 1."""
-    fading_share: float = DAEMONS_RULES.fading_share
+    fading_share: float = USUAL_RULES.fading_share
     """The least share of steps in which older weights compute."""
-    drain_timeout: float = DAEMONS_RULES.drain_timeout
-    finish_timeout: float = DAEMONS_RULES.finish_timeout
+    drain_timeout: float = USUAL_RULES.drain_timeout
+    finish_timeout: float = USUAL_RULES.finish_timeout
     """The longest time that older answers may keep memory that new weights need."""
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.admission import UNCONDITIONAL, Admission, Conditions
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.core.way_in.gate import Bell, Gate, MustLeave
@@ -62,7 +63,7 @@ class Entrance[E]:
         publish: Publish,
         *,
         replicas: int = 1,
-        max_held: int = 1024,
+        max_held: int = USUAL_RULES.max_held,
         hold_arrivals: bool = True,
         admissions: Sequence[Admission] = (),
     ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import (
     DrainTimedOut,
@@ -50,7 +51,7 @@ class Gate[E]:
         self,
         *,
         publish: Publish,
-        max_held: int = 1024,
+        max_held: int = USUAL_RULES.max_held,
         hold_arrivals: bool = True,
         clock: Callable[[], float] = time.monotonic,
         replica: int = 0,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Publish
@@ -45,7 +46,7 @@ class Pause(Admission):
         *,
         look_again: Callable[[], None],
         limit: float = PAUSE_LIMIT,
-        max_held: int = 1024,
+        max_held: int = USUAL_RULES.max_held,
         hold_arrivals: bool = True,
     ) -> None:
         """`look_again` is called when one begins or is over; `limit` 0 lets none begin."""
