@@ -1,4 +1,4 @@
-"""Names of sockets and of a hub's repositories."""
+"""Names of sockets, of usual places, and of a hub's repositories."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,9 @@ LOOKING = ".look"
 """The suffix of a second socket, beside one of systemd. While the daemon boots, status requests are
 answered there, and requests on the other one wait."""
 DEFAULT_BRANCH = "main"
+DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
+DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
+DEFAULT_STATE = Path("/var/lib/hotreload")
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(\S+))?", re.ASCII)
 
 

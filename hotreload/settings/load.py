@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hotreload.errors import ConfigError
+from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.setting import NamedFile
 from hotreload.settings.faults import Faults, origin_of, spell, unfit_for_hosts
 from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
@@ -33,8 +34,6 @@ from hotreload.settings.tables import (
 
 __all__ = ["Loaded", "Settings", "config_file", "default_toml", "load", "missing_to_serve"]
 
-DEFAULT_FILE = Path("/etc/hotreload/hotreload.toml")
-
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -48,7 +47,7 @@ def config_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
     """Return the file to read: the one given, $HOTRELOAD_CONFIG, or the default if it is there."""
     if given is None and (named := environ.get("HOTRELOAD_CONFIG")):
         return Path(named)
-    return given or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    return given or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None)
 
 
 def load(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings, Rules
+from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from hotreload.server_limits import Limits, LimitSettings
 from hotreload.setting import (
     REQUIRED,
@@ -91,7 +92,7 @@ class ProbeSettings:
 class ServerSettings:
     """The HTTP API."""
 
-    socket: Location = setting(Path("/run/hotreload/hotreload.sock"), "The unix socket's path.")
+    socket: Location = setting(DEFAULT_SOCKET, "The unix socket's path.")
     mode: FileMode = setting(0o660, "Who may connect to the socket, as a file mode in quotes.")
     group: str | None = setting(
         None, "The group that owns the socket; unset, the daemon's own.", example="llm"
@@ -190,7 +191,7 @@ class StateSettings:
     """The state that survives a restart."""
 
     directory: Location = setting(
-        Path("/var/lib/hotreload"), "Folder of the state; the daemon must be able to write to it."
+        DEFAULT_STATE, "Folder of the state; the daemon must be able to write to it."
     )
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from hotreload import __version__
 from hotreload.cli import GROUPS, MODULES, build_parser, main
-from hotreload.cli.client.daemon_client import DEFAULT_SOCKET, find_socket
+from hotreload.cli.client.daemon_client import find_socket
 from hotreload.cli.trial.tiny import ARCH_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
+from hotreload.facts.names import DEFAULT_SOCKET
 from tests.cli.conftest import ROOT, Command
 
 HEAVY = {"jax", "flax", "sgl_jax", "numpy", "fastapi", "starlette", "pydantic", "uvicorn", "xxhash"}

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.client.daemon_client import DEFAULT_SOCKET, DaemonClient, NamedSocket
+from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.errors import HotReloadError
-from hotreload.settings.sections import StateSettings
+from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from tests.integration.process import START_SECONDS
 from tests.waiting import look_until
 
 pytestmark = pytest.mark.real_engine
 
-OF_THE_SYSTEM = (DEFAULT_SOCKET.parent, StateSettings().directory)
+OF_THE_SYSTEM = (DEFAULT_SOCKET.parent, DEFAULT_STATE)
 
 
 class Shell:

@@ -246,7 +246,7 @@ def test_the_file_is_the_one_given_or_named_or_the_default_if_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = tmp_path / "default.toml"
-    monkeypatch.setattr(config, "DEFAULT_FILE", default)
+    monkeypatch.setattr(config, "DEFAULT_CONFIG", default)
     named = {"HOTRELOAD_CONFIG": "/etc/b.toml"}
     assert config_file(Path("a.toml"), named) == Path("a.toml")
     assert config_file(None, named) == Path("/etc/b.toml")

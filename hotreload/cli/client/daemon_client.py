@@ -14,11 +14,9 @@ from pathlib import Path
 
 from hotreload.cli.exits import NotReady, TimedOut, Unreachable
 from hotreload.errors import Busy, ConfigError, EngineLost, HotReloadError
-from hotreload.facts.names import LOOKING
+from hotreload.facts.names import DEFAULT_CONFIG, DEFAULT_SOCKET, LOOKING
 from hotreload.picture.words import Fields
 
-DEFAULT_SOCKET = Path("/run/hotreload/hotreload.sock")
-DEFAULT_CONFIG = Path("/etc/hotreload/hotreload.toml")
 STATUS_SECONDS = 10.0
 """The longest wait for a daemon's status."""
 

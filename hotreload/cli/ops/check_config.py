@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotreload.cli.args import add_set, add_verb
 from hotreload.cli.exits import BAD_CONFIG
 from hotreload.errors import ConfigError
+from hotreload.facts.names import DEFAULT_CONFIG
 
 if TYPE_CHECKING:
     from hotreload.settings.load import Loaded
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     file = config.config_file(args.file or args.config, os.environ)
     if file is None:
-        where = f"no FILE given and no {config.DEFAULT_FILE}"
+        where = f"no FILE given and no {DEFAULT_CONFIG}"
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
         loaded = config.load(file, args.set, os.environ, FEATURES)

@@ -108,9 +108,9 @@ def _check_prefix(args: argparse.Namespace) -> None:
 
 
 def _installation(args: argparse.Namespace) -> "Installation":
-    from hotreload.cli.client.daemon_client import DEFAULT_CONFIG
     from hotreload.cli.ops.machine import accelerators
     from hotreload.cli.ops.units import Installation, config_of
+    from hotreload.facts.names import DEFAULT_CONFIG
 
     command = args.exec or Path(sys.executable).with_name("hotreload")
     if not os.access(command, os.X_OK):

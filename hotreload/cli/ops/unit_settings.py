@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from hotreload.cli.client.daemon_client import DEFAULT_SOCKET
 from hotreload.errors import ConfigError
+from hotreload.facts.names import DEFAULT_SOCKET
 
 SECRETS = (
     ("source", "token_file"),

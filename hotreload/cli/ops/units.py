@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from hotreload.cli.client.daemon_client import DEFAULT_CONFIG, DEFAULT_SOCKET
 from hotreload.cli.ops import unit_words
 from hotreload.cli.ops.unit_settings import UnitSettings
 from hotreload.cli.ops.unit_words import INSTANCE
 from hotreload.errors import ConfigError
 from hotreload.facts.files import find_shipped
-from hotreload.facts.names import LOOKING
+from hotreload.facts.names import DEFAULT_CONFIG, DEFAULT_SOCKET, DEFAULT_STATE, LOOKING
 
 SHIPPED_COMMAND = "/usr/local/bin/hotreload"
 SHIPPED_CREDENTIAL = "LoadCredential=hf-token:/etc/hotreload/hf-token\n"
-STATE = Path("/var/lib/hotreload")
 CACHE = Path("/var/cache/hotreload")
 RUN = Path("/run/hotreload")
 FILES_OF_KEYS = ("api_keys_file", "admin_keys_file")
@@ -150,7 +148,7 @@ class Installation:
     @property
     def own_folders(self) -> list[Path]:
         """The folders for state and downloads that systemd does not make for it."""
-        made = (STATE / self.instance if self.instance else STATE, CACHE)
+        made = (DEFAULT_STATE / self.instance if self.instance else DEFAULT_STATE, CACHE)
         named = (("state", "directory"), ("source", "cache"))
         found = (self.settings.path(*name) for name in named)
         return [path for path in found if path and not _any_in([path / "x"], made)]
@@ -213,11 +211,11 @@ def _check_instance(installation: Installation) -> None:
     if settings.follows:
         why = "the template of all instances has a socket, and a follower must have none"
         raise ConfigError(f"{settings.file}: no instance can follow another host: {why}")
-    socket, state = (f"/run/hotreload/{instance}.sock", STATE / str(instance))
+    socket, state = (f"/run/hotreload/{instance}.sock", DEFAULT_STATE / str(instance))
     if settings.path("server", "socket") != Path(socket):
         words = f"[server] socket must be {socket!r} for this instance"
         raise ConfigError(f"{settings.file}: {words}")
-    if settings.path("state", "directory") in (None, STATE):
+    if settings.path("state", "directory") in (None, DEFAULT_STATE):
         words = f"must be one of its own for this instance, such as {str(state)!r}"
         raise ConfigError(f"{settings.file}: [state] directory {words}")
 

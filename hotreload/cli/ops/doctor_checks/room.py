@@ -10,6 +10,7 @@ from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing,
 from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
 from hotreload.engine.weights.memory.host_memory import host_bytes_free
+from hotreload.facts.names import DEFAULT_STATE
 
 INOTIFY = Path("/proc/sys/fs/inotify")
 MOST_FOLDERS = 20_000
@@ -102,7 +103,7 @@ def check_cache(facts: Facts) -> Advice:
 
 def _systemd_makes(path: Path) -> bool:
     """Return whether StateDirectory= or CacheDirectory= of the unit will make the folder."""
-    ours = (Path("/var/lib/hotreload"), Path("/var/cache/hotreload"))
+    ours = (DEFAULT_STATE, Path("/var/cache/hotreload"))
     return any(each in (path, *path.parents) and not each.exists() for each in ours)
 
 
