@@ -133,7 +133,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hosts.engine": {*OF_HOSTS, *ENGINE, *CORE},
     "hosts.life": {"hosts.life", "life", "settings", "observe"}
     | {*OF_HOSTS, *SIBLINGS, *ENGINE, *CORE},
-    "settings": {"settings", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
+    "settings": {"settings", "quiet", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arrays.arrangement", "checkpoint.arrays.in_memory"}

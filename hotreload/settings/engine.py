@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from hotreload.facts.owned_args import refused_args
+from hotreload.quiet import QUIET
 from hotreload.setting import (
     After,
     AtLeastOne,
@@ -96,12 +97,13 @@ class EngineSettings:
         1, "Threads of our own loader; auto is as many as the machine can spare, at most 8."
     )
     staging_priority: Literal["idle", "normal"] = setting(
-        "idle",
+        QUIET.priority,
         "Processor time of these threads, and of checks: idle is what others leave (niceness 10); "
         "if that starves them, threads of niceness 5, then 0, join. normal is an equal share.",
     )
     staging_starve: Deadline = setting(
-        2.0, "How long idle threads may get less than a quarter of a processor before others join."
+        QUIET.starve_seconds,
+        "How long idle threads may get less than a quarter of a processor before others join.",
     )
     warm_batches: Annotated[int, Bounds(least=0, most=512, is_strict=True)] = setting(
         32,
