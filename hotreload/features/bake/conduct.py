@@ -28,17 +28,17 @@ class Conduct:
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
-        """The one under which these weights answer; a rollback to them gives them another."""
+        """The generation of these weights; a rollback to them gives them another."""
         self.running = 0
-        """Answers that have begun and not ended."""
+        """Count of answers that have begun and not ended."""
         self.recent: deque[SeenAnswer] = deque(maxlen=KEPT_ANSWERS)
-        """Answers that ended, the newest last."""
+        """The answers that ended, the newest last."""
         self.early_errors = 0
-        """Errors among the first that began."""
+        """Count of errors among the answers that began first."""
         self.tallies: list[SignalTally] = []
-        """Those that count each further one."""
+        """Tallies that count each further answer."""
         self.on_answer: Callable[[], None] = _ignore
-        """Called after each one that ended."""
+        """Called after the end of each answer."""
         self._begun = 0
 
     def begin(self, answers: int) -> int:
@@ -48,7 +48,7 @@ class Conduct:
         return first
 
     def end(self, place: int, seen: SeenAnswer) -> None:
-        """Count one that has ended."""
+        """Count an answer that has ended; `place` is its place in their order."""
         self.running -= 1
         self.recent.append(seen)
         self.early_errors += place < FIRST_ANSWERS and Signal.ERROR in seen.signals
@@ -57,11 +57,11 @@ class Conduct:
         self.on_answer()
 
     def leave(self) -> None:
-        """Count no longer one that a client, a swap or a lost engine ended."""
+        """Stop counting an answer that a client, a swap or a lost engine ended."""
         self.running -= 1
 
     def tally(self, beyond: int | None) -> SignalTally:
-        """A count of the last answers, to which each further one is added until it is let go."""
+        """Make a tally of the last answers; each further one is added until `tallies` loses it."""
         tally = tally_of(self.recent, beyond)
         self.tallies.append(tally)
         return tally
@@ -73,7 +73,7 @@ class Conduct:
 
 
 class AnswersBegun:
-    """The answers to one request, from when it is let in."""
+    """The answers to one request, from its admission on."""
 
     def __init__(self, conduct: Conduct, prompts: int, copies: int) -> None:
         self._conduct = conduct
@@ -89,12 +89,12 @@ class AnswersBegun:
             self._count(index, lambda: seen_of(answer))
 
     def close(self, seen: SeenAnswer | None = None) -> None:
-        """Count those that have not ended like this, or not at all."""
+        """Count each answer that has not ended as `seen`; None counts none of them."""
         for index in [*self._places]:
             self._count(index, lambda: seen)
 
     def _count(self, index: int, look: Callable[[], SeenAnswer | None]) -> None:
-        """Count one; a fault of ours must not cost its client the answer."""
+        """Count one answer; a fault of ours must not keep it from its client."""
         place = self._places.pop(index)
         try:
             if (seen := look()) is None:
@@ -106,7 +106,7 @@ class AnswersBegun:
 
 
 class Conducts:
-    """The conduct of each set of weights that answers, or did not long ago."""
+    """The conduct of each set of weights that answers, or answered lately."""
 
     def __init__(self) -> None:
         self.is_counting = False
@@ -115,7 +115,7 @@ class Conducts:
 
     @contextmanager
     def listen(self, request: LetIn) -> Iterator[AnswerEnded | None]:
-        """Count the answers to a request; one that leaves before its time is not counted."""
+        """Count the answers to a request, unless its client leaves early."""
         if not self.is_counting:
             yield None
             return
@@ -133,17 +133,17 @@ class Conducts:
             begun.close()
 
     def of(self, generation: Generation) -> Conduct:
-        """The conduct of a generation's weights, under whatever number they were live."""
+        """Return the conduct of a generation's weights, under whatever number they were live."""
         weights = generation.fingerprint
         return self._by_weights.setdefault(weights, Conduct(generation))
 
     def begin_anew(self, generation: Generation) -> Conduct:
-        """Forget the answers of these weights; count those under way no more."""
+        """Forget the answers of these weights, also those under way."""
         self._by_weights.pop(generation.fingerprint, None)
         return self.of(generation)
 
     def keep(self, needed: Callable[[Conduct], bool]) -> None:
-        """Forget weights that are not needed and have no request."""
+        """Forget weights that have no request, unless `needed` returns True for their conduct."""
         kept = {w: c for w, c in self._by_weights.items() if c.running or needed(c)}
         self._by_weights = kept
 

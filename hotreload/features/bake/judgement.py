@@ -32,7 +32,7 @@ class BakeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignalCount:
-    """Answers in which a signal was seen, of new and of old weights, and the shares possible."""
+    """Counts of a signal in answers of new and of old weights, and the possible shares."""
 
     signal: str
     hits: int
@@ -42,7 +42,7 @@ class SignalCount:
     old_low: float
     old_high: float
     finds: float | None
-    """The smallest share in the new weights' answers that would convict them; None if none does."""
+    """The smallest share of answers that would convict the new weights; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Bake:
     old_answers: int = 0
     signals: tuple[SignalCount, ...] = ()
     words: str = ""
-    """Words for what came of it."""
+    """The outcome in words."""
 
 
 SAID: dict[str, str] = {
@@ -79,7 +79,7 @@ def convicted_words(bake: Bake, found: Iterable[Signal]) -> str:
 
 
 def refusal_of(bake: Bake) -> Reason:
-    """The reason to refuse the weights, with a line for each signal."""
+    """Make the reason to refuse the weights, with a line for each signal."""
     return Reason(BAKE, bake.words, tuple(_beside(bake, each) for each in bake.signals))
 
 

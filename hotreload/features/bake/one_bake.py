@@ -9,7 +9,13 @@ from hotreload.events import Publish
 from hotreload.features.bake.conduct import Conduct
 from hotreload.features.bake.evidence import CONVICTED_ANSWERS
 from hotreload.features.bake.judgement import Bake, BakeOutcome, refusal_of
-from hotreload.features.bake.rule import Sides, SignalTally, convicted_of, counts_of, is_decidable
+from hotreload.features.bake.rule import (
+    Sides,
+    SignalTally,
+    count_signals,
+    is_decidable,
+    list_convicting,
+)
 from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.signals import Signal
 from hotreload.troubles import Trouble
@@ -24,52 +30,52 @@ TODO = "make others live (hotreload reload NAME), or pin it if its answers are g
 
 @dataclass(eq=False, slots=True)
 class OneBake:
-    """Counts on both sides, and what they say so far; it decides nothing."""
+    """One bake: counts of both weights' answers, and their judgement so far. Decides nothing."""
 
     generation: Generation
-    """The generation as it went live; weights that are gone back to have another number."""
+    """The generation as it went live; a rollback to its weights gives them another number."""
     new: Conduct
     old: Conduct
     rules: BakeSettings
     began: float
-    """By the monotonic clock."""
+    """The time of its beginning by the monotonic clock."""
     since: float
-    """By the wall clock."""
+    """The same by the wall clock."""
     is_held: bool = False
-    """True once its time is over, and it goes on for want of answers."""
+    """True once its time is over, and it goes on because answers are too few."""
     found: list[Signal] = field(default_factory=list)
     """The signals that convicted the new weights."""
     _new_tally: SignalTally = field(init=False)
     _old_tally: SignalTally = field(init=False)
 
     def __post_init__(self) -> None:
-        """Count from now on, beside what was answered before."""
+        """Begin to count both weights' answers, with those of before."""
         beyond = self.old.long_from
         self._new_tally, self._old_tally = self.new.tally(beyond), self.old.tally(beyond)
 
     def end(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         self.new.tallies.remove(self._new_tally)
         self.old.tallies.remove(self._old_tally)
 
     @property
     def is_decidable(self) -> bool:
-        """True if bad weights could have been found by now."""
+        """True if the answers so far would have shown bad weights."""
         return is_decidable(self._sides)
 
     @property
     def due(self) -> float:
-        """The time by the monotonic clock at which it is over, as far as is known."""
+        """The time by the monotonic clock at which it is over, as it stands now."""
         return self.began + self._lasts
 
     @property
     def longest(self) -> float:
-        """The time at which it is over in any case."""
+        """The time at which it is over, however few answers there are."""
         return self.began + self.rules.longest
 
     def look(self) -> None:
-        """Look at the counts: at every moment, as nothing is lost by looking often."""
-        self.found = convicted_of(self._sides)
+        """Judge the counts; judging after every answer makes no error more likely."""
+        self.found = list_convicting(self._sides)
 
     def describe(self, outcome: BakeOutcome | None = None, words: str = "") -> Bake:
         """Return the bake as it stands, or as it ends with this outcome."""
@@ -81,7 +87,7 @@ class OneBake:
             answers=sides.answers,
             against=self.old.generation.number,
             old_answers=sides.old_answers,
-            signals=counts_of(sides),
+            signals=count_signals(sides),
             words=words,
         )
 
@@ -102,7 +108,7 @@ class OneBake:
 
 
 class WayOut:
-    """At most one generation is to be left: the live one."""
+    """Rolls back from the live generation once it is convicted, and tries until that is done."""
 
     def __init__(self, clock: Callable[[], float], publish: Publish) -> None:
         self._clock = clock
@@ -110,24 +116,24 @@ class WayOut:
         self._left: Generation | None = None
         self._due = 0.0
         self.conviction: Bake | None = None
-        """The judgement for which it is to be left; None where nothing is."""
+        """The judgement on the generation to leave; None without one."""
 
     def take(self, left: Generation, conviction: Bake) -> None:
-        """Leave this generation, as soon as may be."""
+        """Begin to leave this generation; `turn` makes the first try."""
         self._left, self.conviction, self._due = left, conviction, self._clock()
 
     def look_again(self) -> None:
-        """Look at once: another one may be live."""
+        """Make the next try due now: another generation may be live."""
         self._due = self._clock()
 
     def forget(self) -> None:
-        """Leave nothing."""
+        """Stop leaving."""
         self._left = self.conviction = None
         self._stuck.set(None)
 
     @property
     def due(self) -> float | None:
-        """The time of the next try; None where nothing is to be left."""
+        """The time of the next try; None without a generation to leave."""
         return None if self._left is None else self._due
 
     async def turn(self, live: Generation | None, leave: Leave) -> tuple[Generation, Reason] | None:

@@ -37,14 +37,14 @@ HALVINGS = 50
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The shares that what was seen leaves possible."""
+    """The shares that a count leaves possible."""
 
     low: float
     high: float
 
 
 def interval(hits: int, answers: int, level: float) -> Interval:
-    """The shares that so many hits among so many answers leave possible."""
+    """Return the shares that this many hits among these answers leave possible."""
     if answers == 0:
         return Interval(0.0, 1.0)
     limit, seen = -log(level), hits / answers
@@ -58,14 +58,14 @@ def interval(hits: int, answers: int, level: float) -> Interval:
 
 
 def is_above(hits: int, answers: int, share: float, level: float) -> bool:
-    """True if the whole interval lies above this share; cheaper than the interval is."""
+    """Return True if the whole interval lies above this share; costs less than the interval."""
     if answers == 0 or hits <= share * answers or share >= 1:
         return False
     return share <= 0 or _evidence(hits, answers, share) >= -log(level)
 
 
 def _evidence(hits: int, answers: int, share: float) -> float:
-    """The logarithm of the evidence against a share."""
+    """Compute the logarithm of the evidence against a share."""
     misses = answers - hits
     mixture = lgamma(hits + 0.5) + lgamma(misses + 0.5) - lgamma(answers + 1) - 2 * lgamma(0.5)
     likelihood = (hits * log(share) if hits else 0.0) + (misses * log1p(-share) if misses else 0.0)
@@ -73,7 +73,7 @@ def _evidence(hits: int, answers: int, share: float) -> float:
 
 
 def _edge(is_left_out: Callable[[float], bool], out: float, within: float) -> float:
-    """The border between a share that is left out and one that is not, by halving."""
+    """Find the border between shares that are left out and others, by halving."""
     for _ in range(HALVINGS):
         middle = (out + within) / 2
         if is_left_out(middle):
@@ -93,7 +93,7 @@ class SignalTally:
     hits: Counter[Signal] = field(default_factory=Counter)
 
     def add(self, seen: SeenAnswer) -> None:
-        """Count one more."""
+        """Count one more answer."""
         self.ended += 1
         for signal in seen.signals:
             self.hits[signal] += 1
@@ -115,7 +115,7 @@ class Sides:
 
     @property
     def answers(self) -> int:
-        """Count of the new weights' answers, those that still run among them."""
+        """Count of the new weights' answers, with those that still run."""
         return self.new.ended + self.new_running
 
     @property
@@ -124,26 +124,26 @@ class Sides:
         return self.old.ended + self.old_running
 
     def old_hits(self, signal: Signal) -> int:
-        """Count of a signal in the old weights' answers, if all that still run end with it."""
+        """Count a signal in the old weights' answers, as if all that still run end with it."""
         return self.old.hits[signal] + self.old_running
 
     def increase(self, signal: Signal) -> float:
-        """The increase of a signal's share that is allowed: none of errors."""
+        """Return the allowed increase of a signal's share; errors may not increase."""
         return 0.0 if signal is Signal.ERROR else self.allowed_increase
 
     def limit_for(self, signal: Signal) -> float:
-        """The share that this signal may have in the new weights' answers."""
+        """Return the largest share of this signal that is allowed in the new weights' answers."""
         high = interval(self.old_hits(signal), self.old_answers, LEVEL).high
         return high + self.increase(signal)
 
     @property
     def signals(self) -> Iterator[Signal]:
-        """The signals that are looked for."""
+        """The signals that both sides count."""
         return (each for each in Signal if each is not Signal.LONG or self.new.long_from)
 
 
-def convicted_of(sides: Sides) -> list[Signal]:
-    """The signals that convict the new weights now; none while they may be good."""
+def list_convicting(sides: Sides) -> list[Signal]:
+    """List the signals that convict the new weights now; none while they may be good."""
     found = [each for each in sides.signals if _is_too_often(sides, each)]
     if sides.early_errors >= FIRST_ERRORS and not _errs_usually(sides.old):
         found = [Signal.ERROR, *(each for each in found if each is not Signal.ERROR)]
@@ -164,8 +164,8 @@ def _errs_usually(old: SignalTally) -> bool:
     return old.hits[Signal.ERROR] > USUAL_ERRORS * old.ended
 
 
-def counts_of(sides: Sides) -> tuple[SignalCount, ...]:
-    """Each signal on both sides with its interval, and the share that would have convicted."""
+def count_signals(sides: Sides) -> tuple[SignalCount, ...]:
+    """Count each signal on both sides, with its interval and the share that would convict."""
     return tuple(_count_of(sides, signal) for signal in sides.signals)
 
 
@@ -173,13 +173,12 @@ def _count_of(sides: Sides, signal: Signal) -> SignalCount:
     hits, old_hits = sides.new.hits[signal], sides.old.hits[signal]
     new = interval(hits, sides.answers, LEVEL)
     old = interval(sides.old_hits(signal), sides.old_answers, LEVEL)
-    return SignalCount(
-        signal.value, hits, new.low, new.high, old_hits, old.low, old.high, finds(sides, signal)
-    )
+    seen = (signal.value, hits, new.low, new.high, old_hits, old.low, old.high)
+    return SignalCount(*seen, smallest_share(sides, signal))
 
 
-def finds(sides: Sides, signal: Signal) -> float | None:
-    """The smallest share of the new weights' answers that would convict them; None if none does."""
+def smallest_share(sides: Sides, signal: Signal) -> float | None:
+    """Return the smallest share of answers that would convict the new weights; None without one."""
     answers, allowed = sides.answers, sides.limit_for(signal)
     if sides.new.ended < MIN_ANSWERS or not is_above(answers, answers, allowed, LEVEL):
         return None
@@ -194,20 +193,20 @@ def finds(sides: Sides, signal: Signal) -> float | None:
 
 
 def is_decidable(sides: Sides) -> bool:
-    """True if there are answers enough, on both sides, that bad weights could have been found."""
+    """Return True if both sides have enough answers to find bad weights."""
     return sides.old.ended >= MIN_ANSWERS and any(
-        finds(sides, signal) is not None for signal in sides.signals
+        smallest_share(sides, signal) is not None for signal in sides.signals
     )
 
 
 def long_from(seen: Sequence[SeenAnswer]) -> int | None:
-    """The length that one in twenty of these answers goes beyond; None of too few."""
+    """Return the length that one in twenty of these answers exceeds; None of too few."""
     lengths = sorted(each.tokens for each in seen)
     return lengths[int(len(lengths) * (1 - LONG_SHARE))] if len(lengths) >= MIN_ANSWERS else None
 
 
 def tally_of(seen: Iterable[SeenAnswer], beyond: int | None) -> SignalTally:
-    """The count of answers that have ended so far."""
+    """Tally the answers that have ended so far."""
     tally = SignalTally(beyond)
     for each in seen:
         tally.add(each)

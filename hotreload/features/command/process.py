@@ -83,7 +83,7 @@ def rights_of(user: str | None) -> Rights | None:
 async def run_command(
     argv: Sequence[str], *, env: Mapping[str, str], rights: Rights | None, within: float
 ) -> CommandEnd:
-    """Run it to its end, and say how it ended; nothing of its session is left then."""
+    """Run a command and return how it ended; no process of its session is left."""
 
     def begin(cancel: threading.Event) -> _Begun:
         program = subprocess.Popen(
@@ -125,7 +125,7 @@ async def run_command(
 
 
 def _guard_of(session: int) -> _Program:
-    """Begin what kills this session once we are gone, however that comes."""
+    """Start the guard, which kills this session when our process ends in any way."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", process_session.__file__, str(session)],
         env={},
@@ -155,7 +155,7 @@ def _outcome(
 
 
 async def _over(pid: int) -> None:
-    """Wait until it has ended; it is not reaped, so its session's number stays its own."""
+    """Wait for the process's end without reaping: its session's number stays taken."""
 
     def wait() -> None:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -164,7 +164,7 @@ async def _over(pid: int) -> None:
 
 
 async def _end_session(program: _Program, guard: _Program, over: "asyncio.Task[None]") -> None:
-    """End all of it: what does not end by itself in time, or is left behind, is killed."""
+    """End the session: ask its processes to end, then kill those that are left."""
     if not over.done():
         _signal(program, signal.SIGTERM)
         await asyncio.wait({over}, timeout=ORDER_SECONDS)
@@ -205,14 +205,14 @@ def _take_first(pid: int) -> None:
 
 
 class LastLines:
-    """The last lines of an output, cut, however much of it there is."""
+    """The last lines of an output of any size, each cut."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._rest = b""
 
     def take(self, some: bytes) -> None:
-        """Take the next piece of it; what its last lines push out is not even looked at."""
+        """Take the next piece of the output; only its last lines are looked at."""
         *whole, rest = (self._rest + some).rsplit(b"\n", MOST_LOOKED_AT)
         last = islice(filter(None, map(_as_shown, reversed(whole))), MOST_LINES)
         self._lines.extend(reversed([*last]))
@@ -225,7 +225,7 @@ class LastLines:
 
 
 def _as_shown(line: bytes) -> str:
-    """A line as a terminal shows it at its end: what a progress bar has drawn last."""
+    """Return a line as a terminal shows it in the end: the last state of a progress bar."""
     last = line.rstrip().rpartition(b"\r")[2][:LINE_BYTES].decode(errors="replace")
     begin = last[: MOST_CHARACTERS + 1]
     shown = "".join(each if each.isprintable() else " " for each in begin)

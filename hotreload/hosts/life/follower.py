@@ -19,7 +19,7 @@ from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, WantedCheck
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
-from hotreload.events import GenerationLive, PhaseEntered, Publish, Warmup
+from hotreload.events import GenerationLive, PhaseEntered, Warmup
 from hotreload.facts.heap import STARTING, keep_what_is_there
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
@@ -39,7 +39,7 @@ from hotreload.life.start.served_by import find_served_model
 from hotreload.life.start.start_engine import to_start_from
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
-from hotreload.types import Checkpoint, Generation, Lease, Mode, Phase, Revision
+from hotreload.types import Checkpoint, Generation, Lease, Phase, Revision
 
 NOT_RANK_0 = "not_rank_0"
 
@@ -68,7 +68,8 @@ class FollowerLife(StepFollower[RankEngine]):
         self._checking = checking
         self._attempts = attempts
         self._rules = settings.rules
-        self._status = FollowerStatus(slot, settings.reload.mode, attempts.publish)
+        self._replica: Replica[RunningEngine] | None = None
+        """This rank's part of the engine, once it is live, behind a gate that gets no request."""
         self._lose = lose
         self._started = started
         self._copies = AsyncExitStack()
@@ -218,36 +219,26 @@ class FollowerLife(StepFollower[RankEngine]):
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
         self._attempts.record_live(live, path)
-        self._status(self.own, live)
+        self._show(live)
         self._is_live = True
         why = await self._attempts.save()
         if why is not None:
             raise TryAgain(why, code="not_saved")
 
-
-class FollowerStatus:
-    """A follower's status: its gate, which gets no request, and the live generation behind it."""
-
-    def __init__(self, slot: ServingSlot, wished: Mode, publish: Publish) -> None:
-        self._slot = slot
-        self._gate = slot.entrance.gates[0]
-        self._wished = wished
-        self._publish = publish
-        self._replica: Replica[RunningEngine] | None = None
-
-    def __call__(self, engine: RankEngine, live: Generation) -> None:
+    def _show(self, live: Generation) -> None:
         """Publish the generation that is live now in this rank's part of the engine."""
+        publish, gate = self._attempts.publish, self._slot.entrance.gates[0]
         if self._replica is None:
-            chosen = choose_mode(self._wished, engine)
-            self._replica = Replica(engine, self._gate, live, chosen.mode)
+            chosen = choose_mode(self._settings.reload.mode, self.own)
+            self._replica = Replica(self.own, gate, live, chosen.mode)
             self._slot.fill(Replicas({0: self._replica}))
-            self._publish(chosen)
+            publish(chosen)
             self._replica.open()
-            self._publish(Warmup(self._gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
+            publish(Warmup(gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
         else:
             self._replica.live = live
-            self._gate.change(Lease(live, engine))
-        self._publish(GenerationLive(live))
+            gate.change(Lease(live, self.own))
+        publish(GenerationLive(live))
 
 
 class FollowerRefusal:

@@ -553,7 +553,7 @@ async def test_a_fault_of_ours_costs_no_client_an_answer_and_stops_nothing(
     world.answered(200)
     running = asyncio.create_task(world.baking.run(world.leave))
     await world.goes_live(ONE)
-    monkeypatch.setattr(one_bake, "convicted_of", broken)
+    monkeypatch.setattr(one_bake, "list_convicting", broken)
     world.answered(1)
     monkeypatch.setattr(one_bake, "is_decidable", broken)
     world.now += 300

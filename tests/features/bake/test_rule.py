@@ -14,12 +14,12 @@ from hotreload.features.bake.rule import (
     MIN_ANSWERS,
     Sides,
     SignalTally,
-    convicted_of,
-    counts_of,
-    finds,
+    count_signals,
     is_above,
     is_decidable,
+    list_convicting,
     long_from,
+    smallest_share,
     tally_of,
 )
 from hotreload.features.bake.signals import SeenAnswer, Signal
@@ -39,47 +39,47 @@ def tally(ended: int, **hits: int) -> SignalTally:
 
 
 def test_weights_that_behave_as_before_are_not_convicted() -> None:
-    assert convicted_of(Sides(tally(500, empty=10), tally(1000, empty=20))) == []
+    assert list_convicting(Sides(tally(500, empty=10), tally(1000, empty=20))) == []
 
 
 def test_what_is_clearly_worse_is_named() -> None:
     sides = Sides(tally(300, empty=60, length=30), tally(1000, empty=20, length=100))
-    assert convicted_of(sides) == [Signal.EMPTY]
+    assert list_convicting(sides) == [Signal.EMPTY]
 
 
 def test_nobody_is_judged_by_a_handful_of_answers() -> None:
     few = MIN_ANSWERS - 1
-    assert convicted_of(Sides(tally(few, empty=few), tally(5000))) == []
-    assert convicted_of(Sides(tally(MIN_ANSWERS, empty=few), tally(5000))) == [Signal.EMPTY]
+    assert list_convicting(Sides(tally(few, empty=few), tally(5000))) == []
+    assert list_convicting(Sides(tally(MIN_ANSWERS, empty=few), tally(5000))) == [Signal.EMPTY]
 
 
 def test_errors_among_the_first_convict_at_once() -> None:
     first = tally(6, error=5)
-    assert convicted_of(Sides(first, tally(0), early_errors=FIRST_ERRORS)) == [Signal.ERROR]
-    assert convicted_of(Sides(first, tally(0), early_errors=FIRST_ERRORS - 1)) == []
+    assert list_convicting(Sides(first, tally(0), early_errors=FIRST_ERRORS)) == [Signal.ERROR]
+    assert list_convicting(Sides(first, tally(0), early_errors=FIRST_ERRORS - 1)) == []
 
 
 def test_but_not_where_answers_fail_as_often_under_the_weights_before() -> None:
     sides = Sides(tally(10, error=5), tally(1000, error=400), early_errors=FIRST_ERRORS)
-    assert convicted_of(sides) == []
+    assert list_convicting(sides) == []
 
 
 def test_errors_may_not_increase_at_all_and_other_signals_by_what_is_allowed() -> None:
     new, old = tally(1000, error=40, empty=40), tally(5000)
-    assert convicted_of(Sides(new, old, allowed_increase=0.03)) == [Signal.ERROR]
-    assert convicted_of(Sides(new, old, allowed_increase=0.0)) == [Signal.ERROR, Signal.EMPTY]
+    assert list_convicting(Sides(new, old, allowed_increase=0.03)) == [Signal.ERROR]
+    assert list_convicting(Sides(new, old, allowed_increase=0.0)) == [Signal.ERROR, Signal.EMPTY]
 
 
 def test_what_still_runs_counts_for_the_new_weights() -> None:
     """Else the empty ones, which end at once, would be all that is known after a second."""
     soon = tally(60, empty=60)
-    assert convicted_of(Sides(soon, tally(5000))) == [Signal.EMPTY]
-    assert convicted_of(Sides(soon, tally(5000), new_running=3000)) == []
-    assert convicted_of(Sides(soon, tally(60), old_running=3000)) == []
+    assert list_convicting(Sides(soon, tally(5000))) == [Signal.EMPTY]
+    assert list_convicting(Sides(soon, tally(5000), new_running=3000)) == []
+    assert list_convicting(Sides(soon, tally(60), old_running=3000)) == []
 
 
 def test_without_answers_of_before_nobody_is_worse() -> None:
-    assert convicted_of(Sides(tally(500, empty=500), tally(0))) == []
+    assert list_convicting(Sides(tally(500, empty=500), tally(0))) == []
 
 
 def test_long_is_what_one_in_twenty_of_before_goes_beyond() -> None:
@@ -91,13 +91,13 @@ def test_long_is_what_one_in_twenty_of_before_goes_beyond() -> None:
 
 def test_of_few_answers_before_nobody_knows_what_is_long() -> None:
     new = tally_of([SeenAnswer(frozenset(), 10_000)] * 500, None)
-    assert convicted_of(Sides(new, tally(1000))) == []
-    assert Signal.LONG not in {each.signal for each in counts_of(Sides(new, tally(1000)))}
+    assert list_convicting(Sides(new, tally(1000))) == []
+    assert Signal.LONG not in {each.signal for each in count_signals(Sides(new, tally(1000)))}
 
 
 def test_both_intervals_are_told_and_hold_what_was_seen() -> None:
     sides = Sides(tally(300, empty=60), tally(1000, empty=20))
-    [empty] = [each for each in counts_of(sides) if each.signal == "empty"]
+    [empty] = [each for each in count_signals(sides) if each.signal == "empty"]
     assert (empty.hits, empty.old_hits) == (60, 20)
     assert empty.low < 0.2 < empty.high
     assert empty.old_low < 0.02 < empty.old_high
@@ -106,12 +106,12 @@ def test_both_intervals_are_told_and_hold_what_was_seen() -> None:
 
 def test_the_smallest_increase_that_would_be_found_is_the_smallest() -> None:
     sides = Sides(tally(400, empty=8), tally(1000, empty=20))
-    share = finds(sides, Signal.EMPTY)
+    share = smallest_share(sides, Signal.EMPTY)
     assert share is not None
     enough = round(share * 400)
     old = tally(1000, empty=20)
-    assert convicted_of(Sides(tally(400, empty=enough), old)) == [Signal.EMPTY]
-    assert convicted_of(Sides(tally(400, empty=enough - 1), old)) == []
+    assert list_convicting(Sides(tally(400, empty=enough), old)) == [Signal.EMPTY]
+    assert list_convicting(Sides(tally(400, empty=enough - 1), old)) == []
 
 
 def test_too_few_answers_on_either_side_can_tell_nothing() -> None:
@@ -162,7 +162,9 @@ def test_the_rule_of_the_simulation_is_the_rule() -> None:
     for answers in (50, 120, 300):
         enough = int(limits[answers - 1])
         for hits, found in ((enough, [Signal.EMPTY]), (enough - 1, [])):
-            assert convicted_of(Sides(tally(answers, empty=hits), tally(1000, empty=20))) == found
+            assert (
+                list_convicting(Sides(tally(answers, empty=hits), tally(1000, empty=20))) == found
+            )
 
 
 def test_of_ten_thousand_good_flips_at_most_one_in_a_hundred_is_left() -> None:
