@@ -133,7 +133,7 @@ class Lead:
             why = "; ".join(str(fault) for fault in faults if fault)
             raise EngineLost(f"the engine was not built on all ranks: {why}")
         except BaseException:
-            await run_to_end(give_up(own, RankEngine.close, others))
+            await run_to_end(give_up(own, lambda engine: engine.close(), others))
             raise
 
     async def _ask_all(
