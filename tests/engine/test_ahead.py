@@ -19,7 +19,7 @@ from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 from tests.waiting import PATIENCE
 
-SMALL_POOL: Any = SimpleNamespace(described=lambda: "a small pool", page=1)
+SMALL_POOL: Any = SimpleNamespace(describe=lambda: "a small pool", page=1)
 ONE, TWO, FOUR, PROMPT = (
     BatchSize(False, 1, 1, 8),
     BatchSize(False, 2, 2, 16),

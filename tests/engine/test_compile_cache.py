@@ -161,7 +161,7 @@ from hotreload.engine import compile_cache
 from hotreload.engine.compile_cache import CompileCache, keeping_programs
 
 def hits(version):
-    compile_cache.installed = lambda name: version
+    compile_cache.installed_version = lambda name: version
     told = []
     jax.monitoring.register_event_listener(lambda event, **more: told.append(event))
     with keeping_programs(CompileCache(Path(sys.argv[1])), jax.devices()):
