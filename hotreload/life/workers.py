@@ -21,10 +21,10 @@ from hotreload.life.worker_start import WorkerStart
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import Model
+from hotreload.server.model_routes import is_model_request
 from hotreload.server.ports import Metrics
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.message_kinds import MessageKind
-from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message
 from hotreload.types import GateState, Generation
 

@@ -29,6 +29,7 @@ from hotreload.errors import (
 from hotreload.server.http.problems import Refused, problem_of
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import EncoderMismatch
+from hotreload.server.model_routes import is_model_request
 from hotreload.server.workers.answer_steps import StepMaker, apply_step
 from hotreload.server.workers.handover import LARGEST_INLINE, HandoverChannel
 from hotreload.server.workers.message_kinds import (
@@ -38,7 +39,6 @@ from hotreload.server.workers.message_kinds import (
     error_from,
 )
 from hotreload.server.workers.remote_model import MOST_UNREAD, _PendingAnswer
-from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server_limits import Limits
 from tests.server.world import FIRST, SECOND, World, answer_on, serve

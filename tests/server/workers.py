@@ -11,11 +11,11 @@ from hotreload.server.bare_app import AppRules, create_worker_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.shared_counters import CounterMemory
 from hotreload.server.model import Model
+from hotreload.server.model_routes import is_model_request
 from hotreload.server.ports import Encoder, Metrics
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.handover import HandoverChannel
 from hotreload.server.workers.message_kinds import MessageKind
-from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server.workers.worker import Worker
 from hotreload.server.workers.worker_requests import WorkerRequests

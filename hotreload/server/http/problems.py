@@ -28,6 +28,7 @@ from hotreload.errors import (
     cut,
     shown,
 )
+from hotreload.types import Generation
 
 RETRY_AFTER = 5
 """Seconds after which a client should retry a request that was postponed."""
@@ -187,6 +188,13 @@ def to_json(value: Any) -> bytes:
     except ValueError:
         text = _encode(_replace_nonfinite(value))
     return text.encode()
+
+
+def serving(live: Generation | None) -> Generation:
+    """Return the live generation; raise NotServing while the engine starts."""
+    if live is None:
+        raise NotServing("the engine is starting", code="booting", retry_after=2)
+    return live
 
 
 def status_of(error: HotReloadError) -> int:

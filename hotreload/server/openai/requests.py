@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.known_fields import SAMPLING, STREAM_OPTIONS
-from hotreload.server.openai.messages import plain_messages
-from hotreload.server.openai.tools import read_tools
+from hotreload.server.openai.messages import plain_messages, read_tools
 from hotreload.server_limits import Limits
 
 COMPLETION_TOKENS = 16

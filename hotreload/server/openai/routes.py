@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hotreload.errors import NotServing
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     Answerer,
@@ -23,7 +22,7 @@ from hotreload.server.answerer import (
 )
 from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.api_schema.operation import Operation, Parameter
-from hotreload.server.http.problems import Json
+from hotreload.server.http.problems import Json, serving
 from hotreload.server.http.request_body import STRING, is_integer, read_object
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.echo import read_echoes
@@ -156,8 +155,7 @@ class ModelListFields(TypedDict):
 
 def model_fields(name: str, live: Generation | None) -> ModelFields:
     """Return the description of a model; NotServing while the engine starts."""
-    if live is None:
-        raise NotServing("the engine is starting", code="booting", retry_after=2)
+    live = serving(live)
     return {
         "id": name,
         "object": "model",

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.errors import BadRequest, NotServing
+from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import check_batch
 from hotreload.server.api_schema.operation import TEXT, Operation, Parameter
 from hotreload.server.http.keys import Admit
-from hotreload.server.http.problems import Json, OpenAIErrorFields, Refused, openai_fields
+from hotreload.server.http.problems import Json, OpenAIErrorFields, Refused, openai_fields, serving
 from hotreload.server.http.request_body import STRING, read_fields, whole_number
 from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
@@ -24,7 +24,6 @@ from hotreload.server.ports import Entrance
 from hotreload.server.sglang import answers, bodies
 from hotreload.server.sglang.checker import WeightsChecker
 from hotreload.server_limits import Limits
-from hotreload.types import Generation
 
 TOKENIZED_CHAT_FIELDS = {"messages", "chat_template_kwargs"}
 DEFAULT_ROWS = 100
@@ -62,11 +61,6 @@ def sglang_routes[P](
 def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.ServedModel) -> APIRouter:
     router = APIRouter()
 
-    def live() -> Generation:
-        if status.live is None:
-            raise NotServing("the engine is starting", code="booting", retry_after=2)
-        return status.live
-
     def facts() -> answers.EngineFacts:
         with entrance.lend_engine() as engine:
             return engine.facts()
@@ -75,18 +69,18 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
     @router.get("/model_info")
     @Operation("SGLang's: the model and its weights.", answers.ModelInfoFields, (503,))
     async def model_info() -> Response:
-        return Json(answers.model_info(model, facts(), live()))
+        return Json(answers.model_info(model, facts(), serving(status.live)))
 
     @router.get("/get_server_info")
     @router.get("/server_info")
     @Operation("SGLang's: the server's settings.", answers.ServerInfoFields, (503,))
     async def server_info() -> Response:
-        return Json(answers.server_info(model, facts(), live(), status.engines()))
+        return Json(answers.server_info(model, facts(), serving(status.live), status.engines()))
 
     @router.get("/get_load")
     @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
-        live()  # an engine that is not there yet must not look idle
+        serving(status.live)  # an engine that is not there yet must not look idle
         return Json(answers.load_array(status.engines()))
 
     @router.get("/v1/loads")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.errors import BadRequest, HotReloadError, NotServing, shown
+from hotreload.errors import BadRequest, HotReloadError, shown
 from hotreload.json_fields import (
     Fields,
     GenerationFields,
@@ -21,7 +21,7 @@ from hotreload.json_fields import (
 from hotreload.picture.status import Status
 from hotreload.server.api_schema.operation import Operation, Parameter
 from hotreload.server.http.keys import Admit
-from hotreload.server.http.problems import Json
+from hotreload.server.http.problems import Json, serving
 from hotreload.server.http.request_body import BOOLEAN, Kind, read_fields
 from hotreload.server.orders import TrainerOrders, flush_all
 from hotreload.server.ports import Entrance
@@ -56,9 +56,7 @@ def sglang_update_routes[P](
         "SGLang's and vLLM's: the version of the weights that answer.", GenerationFields, (503,)
     )
     async def get_weight_version() -> Response:
-        if status.live is None:
-            raise NotServing("the engine is starting", code="booting", retry_after=2)
-        return Json(generation_fields(status.live))
+        return Json(generation_fields(serving(status.live)))
 
     @guarded.post("/update_weights_from_disk")
     @Operation(

@@ -10,12 +10,12 @@ from fastapi import FastAPI
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.socket_paths import SocketPaths
+from hotreload.server.model_routes import is_model_request
 from hotreload.server.ports import Encoder
 from hotreload.server.workers import message_kinds
 from hotreload.server.workers.handover import HandoverChannel
 from hotreload.server.workers.message_kinds import MessageKind
 from hotreload.server.workers.remote_model import RemoteMetrics, RemoteModel
-from hotreload.server.workers.routing import is_model_request
 from hotreload.server.workers.wire import Message, Wire
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
