@@ -17,7 +17,7 @@ from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.documents import ReloadStatusFields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import WEIGHT_VERSION_HEADER
-from hotreload.server.api_schema.operation import Operation, Parameter
+from hotreload.server.api_schema.operation import Operation, Parameter, read_body
 from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
 from hotreload.server.http.request_body import (
@@ -28,7 +28,6 @@ from hotreload.server.http.request_body import (
     Kind,
     is_integer,
     is_number,
-    read_fields,
     whole_number,
 )
 from hotreload.server.http.request_log import generation_header
@@ -161,7 +160,7 @@ def admin_routes[P](
     @router.post("/reload_weights")
     @_changes("Make a revision live.", RELOAD_FIELDS)
     async def reload_weights(request: Request) -> Response:
-        fields = await read_fields(request, RELOAD_FIELDS, may_be_empty=True)
+        fields = await read_body(request)
         name = _wanted_name(fields)
         if fields.get("dry_run"):
             pending = operator().rehearse(name, by=requester("dry_run", request, fields))
@@ -174,7 +173,7 @@ def admin_routes[P](
     @router.post("/rollback")
     @_changes("Go back to a generation.", ROLLBACK_FIELDS)
     async def rollback(request: Request) -> Response:
-        fields = await read_fields(request, ROLLBACK_FIELDS, may_be_empty=True)
+        fields = await read_body(request)
         by, holds = requester(ROLLBACK, request, fields), fields.get("hold", True)
         pending = operator().rollback(fields.get("generation"), by=by, holds=holds)
         return await _answer_attempt(
@@ -184,7 +183,7 @@ def admin_routes[P](
     @router.post("/perturb_weights")
     @_changes("Add noise to leaves.", PERTURB_FIELDS)
     async def perturb_weights(request: Request) -> Response:
-        fields = await read_fields(request, PERTURB_FIELDS, may_be_empty=True)
+        fields = await read_body(request)
         noise = Noise(**{name: fields[name] for name in fields if name not in WAIT_FIELDS})
         pending = operator().perturb(noise, by=requester("perturb", request, fields))
         return await _answer_attempt(pending, fields, request, status)
@@ -192,14 +191,14 @@ def admin_routes[P](
     @router.post("/pin")
     @_pins("Pin the live weights.")
     async def pin(request: Request) -> Response:
-        fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
+        fields = await read_body(request)
         pending = operator().pin(by=requester("pin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=True)
 
     @router.post("/unpin")
     @_pins("Follow the source again.")
     async def unpin(request: Request) -> Response:
-        fields = await read_fields(request, PIN_FIELDS, may_be_empty=True)
+        fields = await read_body(request)
         pending = operator().unpin(by=requester("unpin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=False)
 

@@ -17,11 +17,11 @@ from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, RunningRequests
 from hotreload.features.pause.report import PauseFields
 from hotreload.json_fields import Fields
-from hotreload.server.api_schema.operation import Operation, Parameter
+from hotreload.server.api_schema.operation import Operation, Parameter, read_body
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import Json
-from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds, read_fields
+from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.orders import requester
 from hotreload.server.ports import Entrance
@@ -95,7 +95,7 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         may_be_empty=True,
     )
     async def pause_generation(request: Request) -> Response:
-        given = await read_fields(request, PAUSE, may_be_empty=True)
+        given = await read_body(request)
         mode = given.get("mode", USUAL)
         applied = await _pause(pause, entrance, request, mode, waits=mode == RunningRequests.ABORT)
         return Json({"message": "Generation paused successfully.", "status": "ok", **applied})
@@ -105,7 +105,7 @@ def _make_routes(pause: Pause, entrance: Entrance[Any], admission: Admit) -> API
         "SGLang's: end a pause.", ContinuedFields, (408, 503), body=CONTINUE, may_be_empty=True
     )
     async def continue_generation(request: Request) -> Response:
-        await read_fields(request, CONTINUE, may_be_empty=True)
+        await read_body(request)
         stood = here().end(requester("continue", request))
         done = ContinuedFields(status="ok", success=True, was_paused=stood)
         return Json({"message": "Generation continued successfully.", **done})

@@ -1,10 +1,17 @@
-"""The description of a route, which stands at its handler: its fields and its answers."""
+"""The description of a route, which stands at its handler: its fields and its answers.
+
+A body is read, and checked, by the same description.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotreload.server.http.request_body import Kind
+from starlette.requests import Request
+
+from hotreload.errors import BadRequest
+from hotreload.json_fields import Fields
+from hotreload.server.http.request_body import Kind, check_kinds, read_object
 
 TEXT, EVENTS = "text/plain", "text/event-stream"
 Security = tuple[Mapping[str, tuple[str, ...]], ...]
@@ -49,3 +56,17 @@ class Operation:
         """Put the description at a handler, and return the handler."""
         handler.operation = self  # type: ignore[attr-defined]
         return handler
+
+
+async def read_body(request: Request, *, nesting: int = 32) -> Fields:
+    """Return the body's fields, each as the handler's description says; a null counts as left out.
+
+    BadRequest for a field that is unknown, of a wrong kind, or missing.
+    """
+    described: Operation = request.scope["endpoint"].operation
+    body = await read_object(request, nesting=nesting, may_be_empty=described.may_be_empty)
+    given = check_kinds(body, described.body or {})
+    for name in described.required:
+        if name not in given:
+            raise BadRequest(f"{name} is missing", code="bad_field", param=name)
+    return given

@@ -190,7 +190,7 @@ def to_json(value: Any) -> bytes:
     return text.encode()
 
 
-def serving(live: Generation | None) -> Generation:
+def check_live(live: Generation | None) -> Generation:
     """Return the live generation; raise NotServing while the engine starts."""
     if live is None:
         raise NotServing("the engine is starting", code="booting", retry_after=2)

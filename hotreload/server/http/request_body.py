@@ -71,18 +71,6 @@ POSITIVE_SECONDS = Kind(
 )
 
 
-async def read_fields(
-    request: Request,
-    kinds: Mapping[str, Kind],
-    *,
-    nesting: int = 32,
-    may_be_empty: bool = False,
-) -> Fields:
-    """Return the body's fields, each of its kind; a null field counts as left out."""
-    body = await read_object(request, nesting=nesting, may_be_empty=may_be_empty)
-    return check_kinds(body, kinds)
-
-
 async def read_object(request: Request, *, nesting: int = 32, may_be_empty: bool = False) -> Fields:
     """Return the body as a JSON object with any fields."""
     check_sender(request.headers)

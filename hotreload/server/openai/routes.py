@@ -22,7 +22,7 @@ from hotreload.server.answerer import (
 )
 from hotreload.server.api_schema.known_fields import CHAT, COMPLETION, KnownFields
 from hotreload.server.api_schema.operation import Operation, Parameter
-from hotreload.server.http.problems import Json, serving
+from hotreload.server.http.problems import Json, check_live
 from hotreload.server.http.request_body import STRING, is_integer, read_object
 from hotreload.server.openai.answers import CHAT_SHAPE, COMPLETION_SHAPE, AnswerShape, OpenAIAnswer
 from hotreload.server.openai.echo import read_echoes
@@ -155,7 +155,7 @@ class ModelListFields(TypedDict):
 
 def model_fields(name: str, live: Generation | None) -> ModelFields:
     """Return the description of a model; NotServing while the engine starts."""
-    live = serving(live)
+    live = check_live(live)
     return {
         "id": name,
         "object": "model",

@@ -14,10 +14,16 @@ from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import check_batch
-from hotreload.server.api_schema.operation import TEXT, Operation, Parameter
+from hotreload.server.api_schema.operation import TEXT, Operation, Parameter, read_body
 from hotreload.server.http.keys import Admit
-from hotreload.server.http.problems import Json, OpenAIErrorFields, Refused, openai_fields, serving
-from hotreload.server.http.request_body import STRING, read_fields, whole_number
+from hotreload.server.http.problems import (
+    Json,
+    OpenAIErrorFields,
+    Refused,
+    check_live,
+    openai_fields,
+)
+from hotreload.server.http.request_body import STRING, whole_number
 from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Entrance
@@ -69,18 +75,18 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
     @router.get("/model_info")
     @Operation("SGLang's: the model and its weights.", answers.ModelInfoFields, (503,))
     async def model_info() -> Response:
-        return Json(answers.model_info(model, facts(), serving(status.live)))
+        return Json(answers.model_info(model, facts(), check_live(status.live)))
 
     @router.get("/get_server_info")
     @router.get("/server_info")
     @Operation("SGLang's: the server's settings.", answers.ServerInfoFields, (503,))
     async def server_info() -> Response:
-        return Json(answers.server_info(model, facts(), serving(status.live), status.engines()))
+        return Json(answers.server_info(model, facts(), check_live(status.live), status.engines()))
 
     @router.get("/get_load")
     @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
-        serving(status.live)  # an engine that is not there yet must not look idle
+        check_live(status.live)  # an engine that is not there yet must not look idle
         return Json(answers.load_array(status.engines()))
 
     @router.get("/v1/loads")
@@ -150,7 +156,7 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         one_of=("prompt", "messages"),
     )
     async def tokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.TOKENIZE_FIELDS, nesting=limits.nesting)
+        given = await read_body(request, nesting=limits.nesting)
         asked = _tokenizer_input(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
         with rename_to_openai(given.keys), entrance.lend_engine() as engine:
@@ -176,8 +182,8 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         required=("tokens",),
     )
     async def detokenize(request: Request) -> Response:
-        given = await read_fields(request, bodies.DETOKENIZE_FIELDS, nesting=limits.nesting)
-        tokens = required_field(given, "tokens")
+        given = await read_body(request, nesting=limits.nesting)
+        tokens = given["tokens"]
         is_batch = bool(tokens) and isinstance(tokens[0], list)
         check_batch(len(tokens) if is_batch else 1, limits, "tokens")
         skip = given.get("skip_special_tokens", True)
@@ -210,7 +216,7 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         may_be_empty=True,
     )
     async def abort_request(request: Request) -> Response:
-        given = await read_fields(request, bodies.ABORT_FIELDS, may_be_empty=True)
+        given = await read_body(request)
         rid = given.get("rid") or None
         if given.get("abort_all") or rid is not None:
             await abort(entrance, None if given.get("abort_all") else rid)
@@ -226,8 +232,8 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         others={400: OpenAIErrorFields},
     )
     async def get_weights_by_name(request: Request) -> Response:
-        given = await read_fields(request, bodies.WEIGHTS_BY_NAME_FIELDS)
-        name, most = required_field(given, "name"), given.get("truncate_size", DEFAULT_ROWS)
+        given = await read_body(request)
+        name, most = given["name"], given.get("truncate_size", DEFAULT_ROWS)
         try:
             async with entrance.inspect() as lease:  # no swap while they are read
                 return Json(await lease.engine.weights.first_values(name, most))
@@ -244,7 +250,7 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         may_be_empty=True,
     )
     async def weights_checker(request: Request) -> Response:
-        given = await read_fields(request, bodies.CHECK_FIELDS, may_be_empty=True)
+        given = await read_body(request)
         action, skip = given.get("action", "checksum"), given.get("skip_tensor_list", ())
         try:
             found = await checker.run(action, skip)
@@ -253,13 +259,6 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         return Json({**CheckedFields(success=True, message="Success."), **found})
 
     return router
-
-
-def required_field(given: Fields, name: str) -> Any:
-    """Return the value of this field; BadRequest if it is missing."""
-    if name not in given:
-        raise BadRequest(f"{name} is missing", code="bad_field", param=name)
-    return given[name]
 
 
 def _tokenizer_input(given: Fields) -> Fields:

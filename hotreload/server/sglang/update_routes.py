@@ -19,17 +19,16 @@ from hotreload.json_fields import (
     reason_fields,
 )
 from hotreload.picture.status import Status
-from hotreload.server.api_schema.operation import Operation, Parameter
+from hotreload.server.api_schema.operation import Operation, Parameter, read_body
 from hotreload.server.http.keys import Admit
-from hotreload.server.http.problems import Json, serving
-from hotreload.server.http.request_body import BOOLEAN, Kind, read_fields
+from hotreload.server.http.problems import Json, check_live
+from hotreload.server.http.request_body import BOOLEAN
 from hotreload.server.orders import TrainerOrders, flush_all
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import named_checksums
 from hotreload.server.sglang.checker import NO_RANDOM_WEIGHTS
 from hotreload.server.sglang.not_served import FaultFields, NotDoneFields, failure_fields
-from hotreload.server.sglang.routes import required_field
 from hotreload.types import Outcome
 
 
@@ -56,7 +55,7 @@ def sglang_update_routes[P](
         "SGLang's and vLLM's: the version of the weights that answer.", GenerationFields, (503,)
     )
     async def get_weight_version() -> Response:
-        return Json(generation_fields(serving(status.live)))
+        return Json(generation_fields(check_live(status.live)))
 
     @guarded.post("/update_weights_from_disk")
     @Operation(
@@ -67,7 +66,7 @@ def sglang_update_routes[P](
         others={400: UpdatedFields},
     )
     async def update_weights_from_disk(request: Request) -> Response:
-        return await answer_update(orders, request, bodies.UPDATE_FIELDS, "model_path")
+        return await answer_update(orders, request, "model_path")
 
     @guarded.post("/update_weight_version")
     @Operation(
@@ -79,8 +78,8 @@ def sglang_update_routes[P](
     )
     async def update_weight_version(request: Request) -> Response:
         try:
-            given = await read_fields(request, bodies.NAME_FIELDS)
-            version = required_field(given, "new_version")
+            given = await read_body(request)
+            version = given["new_version"]
             if not version:
                 raise BadRequest("new_version is empty", code="bad_field", param="new_version")
             live = await orders.name(
@@ -95,19 +94,15 @@ def sglang_update_routes[P](
     return router
 
 
-async def answer_update[P](
-    orders: TrainerOrders[P], request: Request, kinds: Mapping[str, Kind], folder: str
-) -> Response:
+async def answer_update[P](orders: TrainerOrders[P], request: Request, folder: str) -> Response:
     """Carry out an update; answer 200 when its weights are live, else 400 with the reason.
 
     `folder` is the field of the body that names the checkpoint.
     """
     try:
-        given = await read_fields(request, kinds)
+        given = await read_body(request)
         version, aborts = given.get("weight_version", ""), given.get("abort_all_requests", False)
-        attempt = await orders.update(
-            request, required_field(given, folder), version=version, aborts=aborts
-        )
+        attempt = await orders.update(request, given[folder], version=version, aborts=aborts)
     except HotReloadError as fault:
         return _not_updated(str(fault), reason_fields(fault.reason))
     if attempt.outcome is not Outcome.LIVE:
@@ -171,7 +166,7 @@ def vllm_routes[P](
         others={400: UpdatedFields},
     )
     async def update_weights(request: Request) -> Response:
-        return await answer_update(orders, request, bodies.VLLM_UPDATE_FIELDS, "weight_dir")
+        return await answer_update(orders, request, "weight_dir")
 
     @guarded.post("/reset_prefix_cache")
     @Operation("vLLM's: drop cached prefixes that are not in use.", FlushedFields, (503,))
@@ -189,7 +184,7 @@ def vllm_routes[P](
         may_be_empty=True,
     )
     async def weight_checker(request: Request) -> Response:
-        given = await read_fields(request, bodies.VLLM_CHECK_FIELDS, may_be_empty=True)
+        given = await read_body(request)
         try:
             return Json(await _check_weights(entrance, given))
         except BadRequest as fault:
