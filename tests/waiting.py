@@ -10,6 +10,8 @@ PATIENCE = 90.0
 """Seconds after which a test that waits has failed; a slow machine must not reach it."""
 TICK = 0.05
 """Seconds between two looks at another process."""
+MOST_TURNS, SHORT = 1000, 0.001
+"""After so many turns of the loop at once, so many seconds pass between two."""
 
 
 class Witness:
@@ -38,10 +40,15 @@ class Witness:
 async def turn_until(
     holds: Callable[[], bool], seconds: float = PATIENCE, pause: float = 0
 ) -> None:
-    """Let the loop turn until something holds that no event tells of."""
+    """Let the loop turn until something holds that no event tells of.
+
+    What takes more turns than that waits for a thread or a process, which needs the processor.
+    """
+    turns = 0
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 there is none to wait on
-            await asyncio.sleep(pause)
+        while not holds():
+            turns += 1
+            await asyncio.sleep(pause or (turns > MOST_TURNS) * SHORT)
 
 
 def look_until(

@@ -92,13 +92,6 @@ def test_a_checkpoint_takes_the_place_of_random_weights_and_answers(folder: Path
     assert said["sampling_params"] == {"temperature": 0, "max_new_tokens": 32}
 
 
-def test_the_prompt_the_length_and_the_dtype_can_be_chosen(folder: Path) -> None:
-    write_tiny(folder / "other", "served by step 3", damage="wrong-dtype")
-    code, events, _ = swap(folder, "other", "--cast", "--prompt", "Who?", "--max-new-tokens", "2")
-    assert code == 0
-    assert (events[-1]["prompt"], events[-1]["text"]) == ("Who?", "served by")
-
-
 def test_a_checkpoint_that_does_not_fit_is_refused_with_its_reason(folder: Path) -> None:
     write_tiny(folder / "bad", damage="wrong-shape")
     code, (ready, error), _ = swap(folder, "bad")
@@ -115,21 +108,24 @@ def test_what_is_no_folder_is_told_before_an_engine_starts(folder: Path) -> None
     assert "name a folder that is there" in error["hint"]
 
 
-def test_a_repo_is_downloaded_into_the_cache_and_swapped_in(
+def test_a_repo_is_downloaded_and_swapped_in_and_prompt_length_and_dtype_can_be_chosen(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    chosen = ("--cast", "--prompt", "Who?", "--max-new-tokens", "2")
     with local_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.token = "hf_verysecret"
         monkeypatch.setenv("HF_TOKEN", hub.token)
-        sha = hub.push(write_tiny(folder / "pushed", "served by step 5"), branch="v1")
+        hub.push(write_tiny(folder / "pushed", "served by step 5"), branch="v1")
+        other = write_tiny(folder / "other", "policy 3", damage="wrong-dtype")
+        sha = hub.push(other, branch="v2")
         code, (ready, swapped, said), stderr = swap(
-            folder, f"{REPO}@v1", "--model", f"{REPO}@v1", "--cache", "cache"
+            folder, f"{REPO}@v2", "--model", f"{REPO}@v1", "--cache", "cache", *chosen
         )
         assert code == 0
         assert ready["model_id"] == f"{REPO}@v1"
         assert Path(swapped["snapshot"]) == folder / "cache" / "org--name" / sha
-        assert said["text"] == "served by step 5"
+        assert (said["prompt"], said["text"]) == ("Who?", "policy 3")
         assert hub.token not in json.dumps([ready, swapped, said]) + stderr
 
 
