@@ -124,7 +124,7 @@ class Daemon:
             word={each.blank.name: each.words for each in features if each.blank and each.words},
             reasons=[code for each in features for code in each.reasons],
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
-            heard=self.lead.silences if self.lead else dict,
+            silences=self.lead.silences if self.lead else dict,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
         # After the log and the status: a feature's events on weights follow those of the attempt.

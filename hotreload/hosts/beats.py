@@ -72,12 +72,12 @@ class Beats:
 
     def _read_others(self) -> None:
         for rank, before in list(self._last_beats.items()):
-            said = self._store.get(_key(rank), AT_ONCE) or ""
-            if said.startswith(LEAVES_PREFIX):
-                raise RankLeft(f"rank {rank} {_in_words(said)}")
-            if said.startswith(LOST_PREFIX):
-                raise EngineLost(f"rank {rank} {_in_words(said)}")
-            now = max(before, _number(said))  # anything may write an old number again
+            message = self._store.get(_key(rank), AT_ONCE) or ""
+            if message.startswith(LEAVES_PREFIX):
+                raise RankLeft(f"rank {rank} {_in_words(message)}")
+            if message.startswith(LOST_PREFIX):
+                raise EngineLost(f"rank {rank} {_in_words(message)}")
+            now = max(before, _number(message))  # anything may write an old number again
             self._silent[rank] = self._silent[rank] + 1 if now == before else 0
             if now != before:
                 self._new_at[rank] = time.monotonic()
@@ -91,12 +91,12 @@ def _key(rank: int) -> str:
     return f"hotreload/beat/{rank}"
 
 
-def _number(said: str) -> int:
+def _number(message: str) -> int:
     try:
-        return parse_number(said)
+        return parse_number(message)
     except InvalidMessage:
         return 0
 
 
-def _in_words(said: str) -> str:
-    return parse_text(said[:LONGEST_GOODBYE])
+def _in_words(message: str) -> str:
+    return parse_text(message[:LONGEST_GOODBYE])

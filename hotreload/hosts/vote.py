@@ -81,8 +81,8 @@ class Ballot:
 
     def to_text(self) -> str:
         """Return the text for the store."""
-        told = None if self.reason is None else _cut(self.reason)
-        return json.dumps([self.rank, self.vote, told, dict(self.results)])
+        reason = None if self.reason is None else _cut(self.reason)
+        return json.dumps([self.rank, self.vote, reason, dict(self.results)])
 
     @classmethod
     def from_text(cls, text: str) -> "Ballot":

@@ -141,8 +141,8 @@ def probes_of(settings: Settings) -> list[Probe]:
 def digest_of_probes(settings: Settings) -> str:
     """Return a digest that changes when the probes or their time do."""
     asked = [asdict(probe) for probe in settings.probe]
-    told = json.dumps([asked, settings.reload.probe_timeout])
-    return blake2b(told.encode(), digest_size=8).hexdigest()
+    text = json.dumps([asked, settings.reload.probe_timeout])
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class SecretFiles:

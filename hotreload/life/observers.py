@@ -37,7 +37,7 @@ class Observers:
         reasons: Collection[str],
         word: Mapping[str, WordAttempt],
         rank: Rank | None,
-        heard: Callable[[], Mapping[int, float]],
+        silences: Callable[[], Mapping[int, float]],
     ) -> None:
         """`reports`, `routes` and `reasons` come from the features.
 
@@ -57,7 +57,7 @@ class Observers:
             readings=Readings(
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.list_answering,
-                silences=heard,
+                silences=silences,
             ),
             reports=reports,
             word=word,

@@ -106,7 +106,7 @@ class Workers:
         self.counts = self._shared.of(0)
         """The counters of limits, with this process's share."""
         self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, wanted + 1)]
-        self._told: Generation | None = None
+        self._sent_live: Generation | None = None
         self._opened = asyncio.Event()
         self._adopting: set[asyncio.Future[None]] = set()
         self._is_going = False
@@ -153,8 +153,8 @@ class Workers:
             self._encoders.look_again()
         if isinstance(event, SettingsRead) and event.error is None:
             self.send_settings()
-        if (live := self._live()) is not self._told:
-            self._told = live
+        if (live := self._live()) is not self._sent_live:
+            self._sent_live = live
             self._send(MessageKind.LIVE, message_kinds.generation_parts(live))
 
     def send_settings(self) -> None:

@@ -60,8 +60,8 @@ class SignedStore(Store):
 
     def _signature(self, key: str, value: str) -> str:
         signed = "".join(f"{len(each)}:{each}" for each in (self._life, key, value))
-        said = signed.encode(errors="surrogatepass")
-        return hmac.new(self._secret, said, hashlib.sha256).hexdigest()
+        data = signed.encode(errors="surrogatepass")
+        return hmac.new(self._secret, data, hashlib.sha256).hexdigest()
 
 
 async def sign_for_this_life(

@@ -61,10 +61,10 @@ class MeetingPlace:
         return [await self._receive(rank, name, read, until) for rank in self._ranks.others]
 
     async def _receive(self, rank: int, name: str, read: Callable[[str], Any], until: float) -> Any:
-        told = await self._reader.receive(_key(name, rank), read, until - time.monotonic())
-        if told is None:
+        message = await self._reader.receive(_key(name, rank), read, until - time.monotonic())
+        if message is None:
             raise TryAgain(f"rank {rank} has not come to `{name}` in time", code="late_rank")
-        return told
+        return message
 
 
 class BetweenStepsOfAll(BetweenSteps):
@@ -129,13 +129,13 @@ class BetweenStepsOfAll(BetweenSteps):
 
 
 async def gather(
-    meeting: MeetingPlace, name: str, own: Any, read: Callable[[Any], Any] = lambda told: told
+    meeting: MeetingPlace, name: str, own: Any, read: Callable[[Any], Any] = lambda message: message
 ) -> list[Any]:
     """Return each rank's value of this name, as JSON, this rank's first; every rank calls it."""
     text = json.dumps(own)
     await in_thread(lambda cancel: meeting.send(name, text))
-    said = await meeting.receive_all(name, lambda text: read(parse_bounded(text, MOST_MESSAGE)))
-    return [read(json.loads(text)), *said]
+    others = await meeting.receive_all(name, lambda text: read(parse_bounded(text, MOST_MESSAGE)))
+    return [read(json.loads(text)), *others]
 
 
 async def merge_measurements(meeting: MeetingPlace, name: str, own: Measured) -> Measured:
@@ -144,9 +144,9 @@ async def merge_measurements(meeting: MeetingPlace, name: str, own: Measured) ->
     return add_up_measures(await gather(meeting, name, [sums, dict(own.rms)], _read_measured))
 
 
-def _read_measured(told: Any) -> Measured:
+def _read_measured(message: Any) -> Measured:
     try:
-        sums, rms = told
+        sums, rms = message
         return Measured(
             {
                 path: {name: parse_number(one, most=MOST_SUM) for name, one in each.items()}

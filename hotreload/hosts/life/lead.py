@@ -149,10 +149,10 @@ class Lead:
         """Record the live generation in every rank's ledger; return why one of them failed."""
         why = await self._save(ledger)
         live = ledger.live
-        if self._engine is None or live is None or (said := live_fields(live)) == self._recorded:
+        if self._engine is None or live is None or (fields := live_fields(live)) == self._recorded:
             return why
         try:
-            await self._engine.send_live(said)
+            await self._engine.send_live(fields)
         except EngineLost as unlike:  # other weights are live there
             self._engine.lose(str(unlike))
             return why or str(unlike)
@@ -164,15 +164,15 @@ class Lead:
                 extra={"why": str(fault), "generation": live.number, "todo": NOT_RECORDED},
             )
             return why or str(fault)
-        self._recorded = said
+        self._recorded = fields
         return why
 
 
-def _number(rank: int, said: str) -> int:
+def _number(rank: int, text: str) -> int:
     """Return the last number that a rank has given a generation."""
     try:
-        return parse_number(said)
+        return parse_number(text)
     except InvalidMessage as why:
-        words = f"rank {rank} says that its last generation has the number {said[:30]!r}: {why}"
+        words = f"rank {rank} says that its last generation has the number {text[:30]!r}: {why}"
         todo = "move its [state] directory away: it takes over what rank 0 has"
         raise ConfigError(f"[state] directory: {words}; {todo}") from why

@@ -24,15 +24,15 @@ def make_last_life_event(died: DeadLife, ledger: Ledger, settings: Settings) -> 
     """Make the event of the earlier life; if it died at its start, leave its programs out."""
     live = ledger.generations[-1] if ledger.generations else None
     what = "with the machine" if died.with_machine else f"by {_signal_of(died)}"
-    said = [f"the daemon before this one (pid {died.pid}) ended {what}"]
+    words = [f"the daemon before this one (pid {died.pid}) ended {what}"]
     if died.stage is LifeStage.STARTING:
-        said.append("before its start was over")
+        words.append("before its start was over")
     if live is not None:
-        said.append(f"generation {live.number}, {live.revision}, was live last")
-    said.append(f"its last sign of life was at {iso(died.seen)}")
+        words.append(f"generation {live.number}, {live.revision}, was live last")
+    words.append(f"its last sign of life was at {iso(died.seen)}")
     if died.stage is LifeStage.STARTING and not died.with_machine:
-        said += _left_out(settings)
-    return LastLifeDied("; ".join(said), died.with_machine)
+        words += _left_out(settings)
+    return LastLifeDied("; ".join(words), died.with_machine)
 
 
 def _signal_of(died: DeadLife) -> str:

@@ -120,7 +120,7 @@ class StateFolder:
         if self._stage is LifeStage.OVER:
             return
         self._stage = stage
-        self._write(lambda lock: _say(lock, self._lock_text))
+        self._write(lambda lock: _write_text(lock, self._lock_text))
 
     def beat(self) -> None:
         """Touch the lock: the next life reports the time of the last touch."""
@@ -182,7 +182,7 @@ class StateFolder:
             self._held = found
 
 
-def _lock_folder(path: Path, said: bytes) -> LockedFolder:
+def _lock_folder(path: Path, text: bytes) -> LockedFolder:
     """Make and lock the folder of this name; BlockingIOError when another daemon has it."""
     with ExitStack() as opened:
         path.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ def _lock_folder(path: Path, said: bytes) -> LockedFolder:
         opened.callback(os.close, lock)
         try:
             files.lock(lock)
-            _say(lock, said)
+            _write_text(lock, text)
         except BlockingIOError:
             raise
         except OSError as error:  # a file system without locks, or a full one
@@ -201,9 +201,9 @@ def _lock_folder(path: Path, said: bytes) -> LockedFolder:
     return LockedFolder(folder, lock)
 
 
-def _say(lock: int, said: bytes) -> None:
-    os.pwrite(lock, said, 0)
-    os.ftruncate(lock, len(said))
+def _write_text(lock: int, text: bytes) -> None:
+    os.pwrite(lock, text, 0)
+    os.ftruncate(lock, len(text))
 
 
 def _boot() -> str:
@@ -237,8 +237,8 @@ def _complain(directory: Path, error: OSError) -> None:
 def user_of(directory: Path) -> dict[str, Any]:
     """Read what the last one to hold the folder wrote into its lock: `pid` and `socket`."""
     with suppress(OSError, ValueError), (directory / LOCK).open("rb") as file:
-        told = json.loads(file.read(LARGEST_LOCK))
-        return told if isinstance(told, dict) else {}
+        user = json.loads(file.read(LARGEST_LOCK))
+        return user if isinstance(user, dict) else {}
     return {}
 
 

@@ -69,15 +69,15 @@ class PassedBy(NamedTuple):
 
 def nothing_to_start_with(refusals: Sequence[PassedBy], others_were_live: bool) -> ConfigError:
     """Make the error of a start without candidates: the refusals, and the setting to change."""
-    told = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
+    reasons = "\n  ".join(f"{refusal.candidate.why}: {refusal.words}" for refusal in refusals)
     if not others_were_live:
         words = "nothing to start with; put a sound checkpoint into [engine] model"
-        return ConfigError(f"{words}\n  {told}", code=UNFIT_MODEL)
+        return ConfigError(f"{words}\n  {reasons}", code=UNFIT_MODEL)
     words = (
         "what was live last cannot be served with [engine] model as it is; set that to the model "
         'that it belongs to, or [engine] boot = "model" to start without it'
     )
-    return ConfigError(f"{words}\n  {told}")
+    return ConfigError(f"{words}\n  {reasons}")
 
 
 class Candidates:

@@ -48,7 +48,7 @@ class Doubt:
         self._asked = asyncio.Event()
         self._is_over = False
         """True once the start is over: another attempt's weights may take its place."""
-        self._is_told = False
+        self._is_reported = False
 
     def whether(self, live: PastGeneration) -> None:
         """Have these weights asked for whole answers, too, after the start has compiled.
@@ -59,7 +59,7 @@ class Doubt:
 
     def of(self, live: PastGeneration, verdict: CheckpointRejected) -> None:
         """Report that these weights answer although they fail the probes."""
-        self._of, self._is_told = live, True
+        self._of, self._is_reported = live, True
         words = (
             f"{verdict}; generation {live.number}, {live.revision}, live since {iso(live.since)}, "
             "answers all the same: neither its weights nor the engine have changed"
@@ -71,13 +71,13 @@ class Doubt:
         match event:
             case SettingsRead(changed) if "[[probe]]" in changed:
                 self._asked.set()
-            case Warmup(is_over=True) if not self._is_told:
+            case Warmup(is_over=True) if not self._is_reported:
                 self._asked.set()
             case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
                 self._end()
 
     def _end(self) -> None:
-        self._of, self._is_told = None, False
+        self._of, self._is_reported = None, False
         self._trouble.set(None)
 
     async def run(
@@ -97,7 +97,7 @@ class Doubt:
         if doubted is None:
             return
         try:
-            if self._is_told:
+            if self._is_reported:
                 verdict = await ask_probes(engine, within, "[reload] probe_timeout")
             else:
                 verdict = await ask_probes(engine, FIRST_ANSWER_SECONDS)
@@ -139,8 +139,8 @@ class Gone:
         """Report that the start waits; `why` has the refusal of each candidate."""
         name = _describe(meant) if meant else "a checkpoint that was not refused"
         self._publish(Wait(f"{name}: {why[0]}", "start"))
-        told = dict.fromkeys(why)
-        self._waits.set(f"the start waits for {name}: {'; '.join(told)}", TO_GO_ON)
+        reasons = dict.fromkeys(why)
+        self._waits.set(f"the start waits for {name}: {'; '.join(reasons)}", TO_GO_ON)
 
     def waits_no_more(self) -> None:
         """End the wait: a candidate answers."""
@@ -208,12 +208,12 @@ class FilesGone:
         matter = list(self._that_matter(keeps))
         known = {place.path for place, _ in matter}
         self._names = {path: names for path, names in self._names.items() if path in known}
-        told = [
+        reasons = [
             f"generation {place.number}, {place.revision}: {why}; {so} cannot find it"
             for place, so in matter
             if (why := await self._why_gone(place)) is not None
         ]
-        self._trouble.set("; ".join(told) or None, COPY_THEM_BACK if told else "")
+        self._trouble.set("; ".join(reasons) or None, COPY_THEM_BACK if reasons else "")
 
     def _that_matter(
         self, keeps: Callable[[PastGeneration], bool]

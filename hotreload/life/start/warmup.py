@@ -69,8 +69,8 @@ async def compile_behind(
         keep_what_is_there(maker)
         publish(Warmup(replica.index, done, len(sizes), is_over=True))
     if sizes:
-        told = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3)}
-        log.info("boot.warmed", extra={**told, "replica": replica.index})
+        facts = {"sizes": done, "of": len(sizes), "seconds": round(spent, 3)}
+        log.info("boot.warmed", extra={**facts, "replica": replica.index})
 
 
 async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:

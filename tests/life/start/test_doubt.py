@@ -97,7 +97,7 @@ async def test_whole_answers_are_asked_for_once_what_clients_need_is_compiled() 
     """With a client's one of them makes a batch of a size that nothing was compiled for yet."""
     world = World()
     world.doubt.whether(LIVE)
-    world.doubt._is_told = False
+    world.doubt._is_reported = False
     running = asyncio.create_task(world.run())
     world.doubt.observe(Warmup(0, 1, 2))
     for _ in range(20):
