@@ -24,10 +24,9 @@ from hotreload.errors import (
 from hotreload.events import FoldersPassedOver, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import Alarm
-from hotreload.sources.allowed_folders import MORE_ROOTS, explain_exchange
 from hotreload.sources.look import EMPTIED_TODO, EmptiedFolder, Look
 from hotreload.sources.passed_over import PassedOverReport
-from hotreload.sources.place import FolderOptions
+from hotreload.sources.place import MORE_ROOTS, FolderOptions, explain_exchange
 from hotreload.sources.places import places
 from hotreload.sources.seen_revisions import SeenRevisions
 from hotreload.sources.tree import Tree

@@ -16,11 +16,11 @@ from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, SourceUnavailable
 from hotreload.events import Progress, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
-from hotreload.sources.allowed_folders import folder_below
 from hotreload.sources.hub.client import SHA, Head, HubClient, HubOptions
 from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import FaultKind, HubCall, HubFault, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
+from hotreload.sources.place import folder_below
 from hotreload.threads import in_thread
 from hotreload.types import Phase, Revision
 

@@ -3,7 +3,9 @@
 A place is followed from look to look, and places have an order: by step, by time or by name.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +13,7 @@ from typing import NamedTuple
 from hotreload.checkpoint.formats import as_one_line
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
+from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
 from hotreload.sources.names import StepNumber, is_unfinished, step_of
 from hotreload.sources.settings import FolderSettings, Ordering
 from hotreload.types import Revision
@@ -225,3 +228,31 @@ class FolderOptions(FolderSettings):
     """Folders in which checkpoints may lie, beside the watched one."""
     reads_once: Callable[[], bool] = lambda: False
     """Say if staging may be the first to read the bytes of a finished folder."""
+
+
+# --- folders that an order may name though the source does not follow them ----------------------
+
+MORE_ROOTS = "[server] update_roots allows more"
+
+
+def folder_below(roots: Iterable[Path], folder: Path, instead: str) -> Path:
+    """Return the folder that is meant, links resolved.
+
+    BadRequest, which says what to do `instead`, when it lies below none of these.
+    """
+    with explain_exchange(str(folder)):
+        meant = Path(os.path.realpath(folder))
+        if not any(meant.is_relative_to(os.path.realpath(root)) for root in roots):
+            raise BadRequest(f"{folder}: {instead}; {MORE_ROOTS}")
+        if not meant.is_dir():
+            raise NothingOfThatName(f"{folder}: no such folder")
+        return meant
+
+
+@contextmanager
+def explain_exchange(folder: str) -> Iterator[None]:
+    """Raise SourceUnavailable where a folder becomes a link, or a link a folder, meanwhile."""
+    try:
+        yield
+    except OSError as fault:
+        raise SourceUnavailable(f"{folder}: cannot be looked at: {fault.strerror}") from fault

@@ -18,8 +18,7 @@ from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.known_names import INDEX
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
-from hotreload.sources.hub.digest import HubDigest
-from hotreload.sources.hub.snapshots import MANIFEST
+from hotreload.sources.hub.snapshots import MANIFEST, HubDigest
 from hotreload.sources.huggingface import HuggingFaceSource
 from hotreload.types import Revision
 from tests.hub.local_hub import LocalHub, local_hub

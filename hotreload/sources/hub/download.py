@@ -21,9 +21,8 @@ from hotreload.checkpoint.known_names import INDEX, LARGEST_INDEX, PICKLES, SING
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import HubClient, HubFile
-from hotreload.sources.hub.digest import HubDigest
 from hotreload.sources.hub.faults import FaultKind, HubFault
-from hotreload.sources.hub.snapshots import Snapshot, Snapshots
+from hotreload.sources.hub.snapshots import HubDigest, Snapshot, Snapshots
 
 TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3

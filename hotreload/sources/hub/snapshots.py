@@ -5,6 +5,8 @@ file was compared with the hub's digest. It holds the files' stat results of the
 the same the snapshot is sound without a reading: the one reading is that of staging.
 """
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -17,12 +19,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hotreload.checkpoint.digests import Digests, unread_id
+from hotreload.checkpoint.file_reader import Changed, NotRegular, Pieces, open_file
 from hotreload.checkpoint.survey import Survey, survey
 from hotreload.errors import CheckpointChanged, CheckpointRejected, SourceUnavailable
 from hotreload.facts.files import hold_lock, put_folder, replace
 from hotreload.facts.listed import Listed, ListedState
-from hotreload.sources.hub.client import HubFile
-from hotreload.sources.hub.digest import HubDigest
+from hotreload.sources.hub.client import DOWNLOAD_CHUNK, HubFile
 from hotreload.sources.hub.faults import BY_SETTINGS, Remedies
 from hotreload.sources.seen_revisions import id_of_files
 from hotreload.types import UNREAD, Revision, holds_weights
@@ -30,6 +32,51 @@ from hotreload.types import UNREAD, Revision, holds_weights
 MANIFEST = ".snapshot.json"
 PARTIAL = ".partial-"
 MANIFEST_VERSION = 1
+
+
+class HubDigest:
+    """The digest of one file as the hub gave it, while its bytes come in order.
+
+    It is sha256 for LFS files, git's blob id for all others.
+    """
+
+    def __init__(self, file: HubFile, cancel: threading.Event) -> None:
+        self._file, self._cancel = file, cancel
+        self._begin()
+
+    def _begin(self) -> None:
+        self._taken, self._hash = 0, hashlib.sha256()
+        if self._file.digest.startswith("git:"):
+            head = b"blob %d\0" % self._file.size
+            self._hash = hashlib.sha1(head, usedforsecurity=False)
+
+    def update(self, piece: bytes) -> None:
+        """Take in the next bytes, which the caller writes to the disk."""
+        self._hash.update(piece)
+        self._taken += len(piece)
+
+    def catch_up(self, path: Path) -> None:
+        """Read what lies on the disk and was not taken in; begin again if the file did.
+
+        Raises Cancelled at `cancel`.
+        """
+        try:
+            with open_file(path, path.name, self._cancel) as file:
+                size = file.identity.size
+                if size < self._taken:
+                    self._begin()
+                for _, piece in Pieces(file, DOWNLOAD_CHUNK, self._cancel).pieces(
+                    self._taken, size
+                ):
+                    self._hash.update(piece)
+                self._taken = size
+        except (Changed, NotRegular) as why:
+            raise OSError(errno.EIO, f"{path.name}: {why}") from why
+
+    def is_right(self, path: Path) -> bool:
+        """Say if the file on the disk has the hub's own digest; reads what was not taken in."""
+        self.catch_up(path)
+        return self._file.digest.partition(":")[2] == self._hash.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
