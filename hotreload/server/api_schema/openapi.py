@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any, TypedDict
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -12,7 +16,6 @@ from starlette.routing import BaseRoute, Route
 from hotreload import __version__
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.operation import Operation, Parameter, Security
-from hotreload.server.api_schema.schemas import Schemas
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import AdminCheck
 from hotreload.server.http.problems import (
@@ -106,12 +109,12 @@ def describe(routes: Iterable[BaseRoute], of_features: Sequence[FeatureRoutes]) 
         for method in sorted((route.methods or set()) - {"HEAD"}):
             paths.setdefault(route.path_format, {})[method.lower()] = page.operation(route, method)
     more = [
-        (name, field, page.schemas.add(kind))
+        (name, field, page.add(kind))
         for each in of_features
         for name, fields in each.adds.items()
         for field, kind in fields.items()
     ]
-    schemas = page.schemas.fill()
+    schemas = page.fill()
     for name, field, schema in more:
         schemas[name]["properties"][field] = schema
         schemas[name]["required"].append(field)
@@ -133,10 +136,26 @@ def _is_for_administrators(route: Route) -> bool:
 
 
 class _Page:
-    """Writes the operations; their schemas are filled once all are written."""
+    """Writes the operations, and makes the schemas of all their types at once."""
 
     def __init__(self) -> None:
-        self.schemas = Schemas()
+        self._places: dict[int, tuple[Any, Fields]] = {}
+
+    def add(self, kind: Any) -> Fields:
+        """Return an empty schema, which `fill` fills with that of this type."""
+        return self._places.setdefault(id(kind), (kind, {}))[1]
+
+    def fill(self) -> Fields:
+        """Fill all schemas; return the named ones that they refer to."""
+        kinds = {str(name): kind for name, (kind, _) in self._places.items()}
+        whole = TypedDict("whole", kinds)  # type: ignore[misc]  # a type of all of them
+        made = TypeAdapter(whole).json_schema(
+            ref_template="#/components/schemas/{model}", schema_generator=_PlainSchema
+        )
+        made = _without_titles(made)
+        for name, (_, place) in self._places.items():
+            place.update(made["properties"][str(name)])
+        return dict(made.get("$defs", {}))
 
     def operation(self, route: Route, method: str) -> Fields:
         path, is_admin = route.path_format, _is_for_administrators(route)
@@ -172,7 +191,7 @@ class _Page:
         return {"required": not operation.may_be_empty, "content": {JSON_TYPE: {"schema": schema}}}
 
     def _field(self, kind: Kind, may_be_null: bool) -> Fields:
-        schemas = [self.schemas.add(kind.type), {"type": "null"}]
+        schemas = [self.add(kind.type), {"type": "null"}]
         return {"anyOf": schemas[: 1 + may_be_null], "description": kind.words}
 
     def _parameter(self, parameter: Parameter) -> Fields:
@@ -181,7 +200,7 @@ class _Page:
             "in": parameter.where,
             "description": parameter.words,
             "required": parameter.where == "path",
-            "schema": self.schemas.add(parameter.kind.type),
+            "schema": self.add(parameter.kind.type),
         }
 
     def _answers(self, path: str, operation: Operation, more: Sequence[int]) -> Fields:
@@ -203,7 +222,7 @@ class _Page:
         }
         if content:
             fields["content"] = {
-                media: {"schema": self.schemas.add(kind)} for media, kind in content.items()
+                media: {"schema": self.add(kind)} for media, kind in content.items()
             }
         return fields
 
@@ -212,3 +231,40 @@ def _refusal(path: str) -> Fields:
     if path.startswith(OPENAI_PATHS):
         return {JSON_TYPE: OpenAIErrorFields}
     return {PROBLEM: ProblemFields}
+
+
+class _PlainSchema(GenerateJsonSchema):
+    """Says what a value in JSON may be, and not how Python makes it."""
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(name).removesuffix("Fields")
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> Fields:
+        inner = self.generate_inner(schema["schema"])
+        if inner.keys() == {"type"}:
+            return {"type": [inner["type"], "null"]}
+        return self.get_flattened_anyof([inner, {"type": "null"}])
+
+    def dict_schema(self, schema: core_schema.DictSchema) -> Fields:
+        made = super().dict_schema(schema)
+        return {"type": "object"} if made.get("additionalProperties") is True else made
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> Fields:
+        return self.generate_inner(schema["schema"])
+
+    def field_is_required(self, field: Any, total: bool) -> bool:
+        """Say that a field is there, whether or not it has a default."""
+        return bool(field.get("required", total))
+
+
+def _without_titles(schema: Any) -> Any:
+    """Leave out the names of Python's classes."""
+    if isinstance(schema, list):
+        return [_without_titles(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _without_titles(each)
+        for name, each in schema.items()
+        if not (name == "title" and isinstance(each, str))
+    }
