@@ -121,6 +121,7 @@ def test_bytes_that_are_loaded_did_not_come_from_the_hub() -> None:
     loading = Progress(NEW, Phase.STAGING, 400, 500)
     assert metrics(far(600), far(700), PhaseEntered(NEW, Phase.STAGING), loading) == (100, 0)
     assert metrics(Progress(NEW, Phase.STAGING, 100, 500), loading) == (0, 0)
+    assert metrics(far(600), far(700), Progress(NEW, Phase.STAGING, 900, 1000)) == (100, 0)
 
 
 # --- the events ------------------------------------------------------------------------------
