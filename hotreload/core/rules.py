@@ -133,7 +133,7 @@ class ReloadSettings:
 
 @dataclass(frozen=True, slots=True)
 class Rules(ReloadSettings):
-    """The same with what other settings say; over several hosts `Settings.rules` adds to them."""
+    """The settings of [reload] with what other tables decide of an attempt: `Settings.rules`."""
 
     longest_drain: float = LONGEST_REQUEST
     """The longest time a request may run: after it a drain has seen every request end."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import Enum
+from enum import EnumType
 from functools import cache
 from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
@@ -40,9 +40,9 @@ class TableField:
     @property
     def choices(self) -> Sequence[Any]:
         """Its values, where only some are allowed."""
-        is_enum = isinstance(self.kind, type) and issubclass(self.kind, Enum)
-        found = [*self.kind] if is_enum else get_args(self.kind)
-        return found if is_enum or get_origin(self.kind) is Literal else ()
+        if isinstance(self.kind, EnumType):
+            return [*self.kind]
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
     def is_required(self) -> bool:
