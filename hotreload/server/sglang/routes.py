@@ -28,7 +28,7 @@ from hotreload.server.openai.requests import chat_request, rename_to_openai
 from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import answers, bodies
-from hotreload.server.sglang.checker import WeightsChecker
+from hotreload.server.sglang.update_routes import WeightsChecker
 from hotreload.server_limits import Limits
 
 TOKENIZED_CHAT_FIELDS = {"messages", "chat_template_kwargs"}
