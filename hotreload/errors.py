@@ -238,8 +238,8 @@ class Busy(HotReloadError):
     code = "busy"
 
 
-def shown(value: object, most: int = 80) -> str:
-    """A value as the words of a problem show it: cut, however large it is."""
+def show_value(value: object, most: int = 80) -> str:
+    """Show a value in the words of a problem: cut, however large it is."""
     return cut(repr(value[: most + 1] if isinstance(value, str | bytes) else value), most)
 
 

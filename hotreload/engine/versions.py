@@ -15,7 +15,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from hotreload.errors import ConfigError, did_you_mean, shown
+from hotreload.errors import ConfigError, did_you_mean, show_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def why_unserved(architectures: object) -> str | None:
     served, named = models(), architectures if isinstance(architectures, list) else [architectures]
     if not served or any(each in served for each in named):
         return None
-    told = ", ".join(shown(each) for each in named[:3] if each) or "not there"
+    told = ", ".join(show_value(each) for each in named[:3] if each) or "not there"
     these = ", ".join(name for name in served if name.endswith(GENERATES))
     what = f"sglang-jax {installed_version('sglang-jax')} does not serve that"
     return f"config.json: architectures is {told}; {what}, it serves {these}"

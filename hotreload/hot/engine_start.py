@@ -23,7 +23,7 @@ from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
-from hotreload.errors import ConfigError, EngineLost, shown
+from hotreload.errors import ConfigError, EngineLost, show_value
 from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
 from hotreload.facts.names import how_to_have
 from hotreload.hot.given_weights import GivenChecks
@@ -71,7 +71,7 @@ async def start(
     _check_choices(boot, tp, first_device)
     _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
     if not all(isinstance(probe, Probe) for probe in probes):
-        raise ConfigError(f"probes must be a list of Probe(…), not {shown(probes)}")
+        raise ConfigError(f"probes must be a list of Probe(…), not {show_value(probes)}")
     folder = _folder_of(model)
     served = await in_thread(lambda cancel: read_served_model(folder))
     checkpoint = None
@@ -135,7 +135,7 @@ def _check_kinds(**given: object) -> None:
     kinds = {"device": str, "dtype": str, "args": Mapping, "terms": HotTerms}
     for name, value in given.items():
         if not isinstance(value, kinds[name]):
-            raise ConfigError(f"{name} must be a {kinds[name].__name__}, not {shown(value)}")
+            raise ConfigError(f"{name} must be a {kinds[name].__name__}, not {show_value(value)}")
 
 
 def _folder_of(model: object) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, show_value
 from hotreload.hot.names import Name
 
 _Row = tuple[str, str, str]
@@ -52,7 +52,7 @@ def maxtext_names(model_name: str) -> Callable[[str], Name | None]:
     family = re.sub(r"-\d.*", "", model_name) if isinstance(model_name, str) else ""
     if not _FAMILIES.fullmatch(family):
         raise BadRequest(
-            f"the arrays of a MaxText model called {shown(model_name)} are not known: give "
+            f"the arrays of a MaxText model called {show_value(model_name)} are not known: give "
             "'llama3.1' where rope_type is that or the model is one, 'llama3', 'llama2', 'qwen2', "
             "'qwen2.5' or 'qwen3' for what is built like these, or a table of your own"
         )

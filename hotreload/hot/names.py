@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from hotreload.checkpoint.arrays.arrangement import OtherAxes, arrange
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, show_value
 from hotreload.hot.given_weights import GivenWeights, Renamed
 
 Factor = float | Callable[[tuple[int, ...]], float]
@@ -28,7 +28,7 @@ def rename(given: GivenWeights, names: Names | None) -> GivenWeights:
     if not isinstance(given, Mapping):
         raise BadRequest("names are for a mapping of arrays: what a folder holds has its names")
     if not (isinstance(names, Mapping) or callable(names)):
-        raise BadRequest(f"names must be a table or a callable, not {shown(names)}")
+        raise BadRequest(f"names must be a table or a callable, not {show_value(names)}")
     arrays = {str(name): each for name, each in _flatten(given)}
     found = {name: _look_up(names, name) for name in arrays}
     known = {name: each for name, each in found.items() if _is_name(each)}
@@ -39,7 +39,7 @@ def rename(given: GivenWeights, names: Names | None) -> GivenWeights:
     for name, array in arrays.items():
         for other, tensor in _tensors(name, array, known[name]):
             if other in called:
-                raise _unfit(f"names calls {shown(called[other])} the same as", [name])
+                raise _unfit(f"names calls {show_value(called[other])} the same as", [name])
             called[other], tensors[other] = name, tensor
     return Renamed(tensors, called)
 
@@ -80,7 +80,7 @@ def _tensors(name: str, array: Any, found: Name) -> Iterator[tuple[str, Any]]:
         yield from arrange(array, axes, other, factor)
     except OtherAxes:
         words = f"is {shape}, and is to be arranged by '{axes}'"
-        raise BadRequest(f"{shown(name)} {words}") from None
+        raise BadRequest(f"{show_value(name)} {words}") from None
 
 
 def _look_up(names: Names, name: Any) -> object:
@@ -92,6 +92,6 @@ def _look_up(names: Names, name: Any) -> object:
 
 
 def _unfit(words: str, names: list[str]) -> BadRequest:
-    named = [shown(name) for name in names[:UNKNOWN_SHOWN]]
+    named = [show_value(name) for name in names[:UNKNOWN_SHOWN]]
     more = f" and {len(names) - UNKNOWN_SHOWN} more" if len(names) > UNKNOWN_SHOWN else ""
     return BadRequest(f"{words} {', '.join(named)}{more}", findings=named)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hotreload.engine.answering.answers import Answer, Newest, all_ended
 from hotreload.engine.answering.probe import Probe
-from hotreload.errors import BadRequest, NotServing, shown
+from hotreload.errors import BadRequest, NotServing, show_value
 from hotreload.threads import run_to_end
 from hotreload.types import Generation
 
@@ -40,19 +40,19 @@ def wants_probes(probes: Sequence[Probe] | None) -> bool:
     if isinstance(probes, Sequence) and not probes:
         return False
     words = "() asks none, and without it those are asked that were given at the start"
-    raise BadRequest(f"probes of one update must be (), not {shown(probes)}: {words}")
+    raise BadRequest(f"probes of one update must be (), not {show_value(probes)}: {words}")
 
 
 def check_whole_number(name: str, value: object) -> None:
     """BadRequest unless the value is an int."""
     if type(value) is not int:
-        raise BadRequest(f"{name} must be a whole number, not {shown(value)}")
+        raise BadRequest(f"{name} must be a whole number, not {show_value(value)}")
 
 
 def check_text(name: str, value: object) -> None:
     """BadRequest unless the value is a str."""
     if not isinstance(value, str):
-        raise BadRequest(f"{name} must be a text, not {shown(value)}")
+        raise BadRequest(f"{name} must be a text, not {show_value(value)}")
 
 
 def check_is_staged(value: object, kind: type) -> None:

@@ -13,7 +13,7 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.errors import NotServing
 from hotreload.life.running_engine import RunningEngine
-from hotreload.picture.picture import ReplicaReading
+from hotreload.picture.picture import ReplicaFigures
 from hotreload.types import By, Generation, Reason
 
 
@@ -81,7 +81,7 @@ class ServingSlot:
         """Return True if a rollback to this generation needs no files, or this rank follows."""
         return self._replicas is None or self._operator is None or self._replicas.keeps(place)
 
-    def read(self, *, previous_is_on_device: bool) -> list[ReplicaReading]:
+    def read(self, *, previous_is_on_device: bool) -> list[ReplicaFigures]:
         """Read each engine and its gate; an engine that does not serve reads as zeros."""
         by_index = {replica.index: replica for replica in self._replicas or ()}
         return [
@@ -92,9 +92,9 @@ class ServingSlot:
 
 def _read_replica(
     gate: Gate[RunningEngine], replica: Replica[RunningEngine] | None, previous_is_on_device: bool
-) -> ReplicaReading:
+) -> ReplicaFigures:
     """Read one engine and its gate, or the gate alone."""
-    at_gate = ReplicaReading(inside=gate.inside, held=gate.held, answering=gate.list_answering())
+    at_gate = ReplicaFigures(inside=gate.inside, held=gate.held, answering=gate.list_answering())
     if replica is None:
         return at_gate
     return replace(

@@ -241,7 +241,7 @@ class Metrics:
         before, self._live = self._live, self._picture.live
         if self._live is not None and self._live != before:
             self._went_live(before, self._live)
-        self._ready.set(self._picture.replicas.serving > 0)
+        self._ready.set(self._picture.replicas.serving_count > 0)
         match event:
             case AttemptFinished(attempt):
                 self._attempt_finished(attempt)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from hotreload.core.ledger import Ledger
-from hotreload.picture.picture import Picture, ReplicaReading
+from hotreload.picture.picture import Picture, ReplicaFigures
 from hotreload.picture.report import Family, counter, gauge, shorten
 from hotreload.troubles import TROUBLES
 from hotreload.types import AnsweringGeneration, Attempt, Generation, Outcome
@@ -62,10 +62,10 @@ def left_out(live: Generation | None, max_leaves: int) -> int:
     return max(0, len(live.leaves) - max_leaves) if live and max_leaves else 0
 
 
-def _replicas(replicas: Sequence[ReplicaReading]) -> Iterator[Family]:
+def _replicas(replicas: Sequence[ReplicaFigures]) -> Iterator[Family]:
     """Yield what each engine does and holds now, by its index."""
 
-    def of_each(read: Callable[[ReplicaReading], float]) -> Mapping[str, float]:
+    def of_each(read: Callable[[ReplicaFigures], float]) -> Mapping[str, float]:
         return {str(index): read(each) for index, each in enumerate(replicas)}
 
     words = "Requests that are being answered now."

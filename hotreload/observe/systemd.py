@@ -155,7 +155,7 @@ class Systemd:
     def _gate_moved(self, event: GateChanged) -> None:
         if event.state is GateState.OPEN:
             self._ready_once()
-        elif not self._replicas.serving:
+        elif not self._replicas.serving_count:
             self._leave(event.reason)
 
     def _leave(self, why: str | None) -> None:
@@ -213,8 +213,8 @@ class Systemd:
         if live is None:
             return "starting"
         serving = f"{self._verb()} generation {live.number} ({_name(live.revision)})"
-        if self._replicas.serving < of > 1:
-            serving += f" on {self._replicas.serving} of {of} replicas"
+        if self._replicas.serving_count < of > 1:
+            serving += f" on {self._replicas.serving_count} of {of} replicas"
         # Requests may still end by their weights, or a comparison with them, or a conversation.
         older = ", ".join(str(generation.number) for generation in self._replicas.older_generations)
         return f"{serving}, still holding {older}" if older else serving

@@ -56,7 +56,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReading:
+class ReplicaFigures:
     """A reading of one engine: all 0 while it does not serve."""
 
     inside: int = 0
@@ -75,7 +75,7 @@ class ReplicaReading:
 class Readings:
     """Functions that a scrape calls on another thread: none may ask a device, lock or wait."""
 
-    replicas: Callable[[], Sequence[ReplicaReading]] = lambda: (ReplicaReading(),)
+    replicas: Callable[[], Sequence[ReplicaFigures]] = lambda: (ReplicaFigures(),)
     """Each engine that the daemon is to have, by its index."""
     answering: Callable[[], Sequence[AnsweringGeneration]] = tuple
     """Generations that answer requests in any engine, and how many: the live one first."""

@@ -219,7 +219,7 @@ class ReplicasNow:
         self.live = generation  # it may be known by another version
 
     @property
-    def serving(self) -> int:
+    def serving_count(self) -> int:
         """The number of them that answer requests, at once or after a swap."""
         return sum(each.lets_in for each in self.all)
 
@@ -227,7 +227,7 @@ class ReplicasNow:
     def are_lost(self) -> bool:
         """True while no request is answered because engines were lost."""
         lost = [each.state is ReplicaState.LOST for each in self.all]
-        return all(lost) or (any(lost) and not self.serving and self.ending is None)
+        return all(lost) or (any(lost) and not self.serving_count and self.ending is None)
 
     @property
     def lost_because(self) -> str | None:
@@ -260,7 +260,7 @@ class ReplicasNow:
         by_index = {str(index): each for index, each in enumerate(self.all)}
         yield gauge("replicas", "Engines that the daemon is to have.", len(self.all))
         words = "Engines that answer requests, at once or after a swap."
-        yield gauge("replicas_serving", words, self.serving)
+        yield gauge("replicas_serving", words, self.serving_count)
         live = {index: each.live for index, each in by_index.items()}
         words = "The live generation of an engine; 0 while it does not serve."
         numbers = {index: each.number if each else 0 for index, each in live.items()}

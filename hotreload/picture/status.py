@@ -19,7 +19,7 @@ from hotreload.json_fields import (
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.documents import AnsweringFields, GateFields, LeavesFields
 from hotreload.picture.history import History
-from hotreload.picture.picture import Picture, ReplicaReading, State
+from hotreload.picture.picture import Picture, ReplicaFigures, State
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
@@ -69,7 +69,7 @@ class Status:
         """
         return verdict_fields(self._picture, self._refused_newest(), asked)
 
-    def engines(self) -> list[ReplicaReading]:
+    def engines(self) -> list[ReplicaFigures]:
         """Return how busy each engine is, by its index."""
         return list(self._picture.readings.replicas())
 
@@ -209,9 +209,9 @@ class Status:
     def _replicas(self) -> list[Fields]:
         readings = dict(enumerate(self._picture.readings.replicas()))
         engines = range(self._picture.setup.replicas)
-        return [self._replica(index, readings.get(index, ReplicaReading())) for index in engines]
+        return [self._replica(index, readings.get(index, ReplicaFigures())) for index in engines]
 
-    def _replica(self, index: int, reading: ReplicaReading) -> Fields:
+    def _replica(self, index: int, reading: ReplicaFigures) -> Fields:
         """Return one of the engines: its weights, the generations in it, and the gate before it."""
         picture, tp = self._picture, self._picture.setup.tp
         now = picture.replicas.all[index]

@@ -150,18 +150,18 @@ class WorkersNow:
                 self.lost += 1
 
     @property
-    def serving(self) -> int:
+    def serving_count(self) -> int:
         """Count those that serve."""
         return len(self._serving)
 
     def fields(self) -> Fields:
         """Return it as /status shows it."""
-        return {"wanted": self.wanted, "serving": self.serving, "lost": self.lost}
+        return {"wanted": self.wanted, "serving": self.serving_count, "lost": self.lost}
 
     def families(self) -> Iterator[Family]:
         """Return their metrics."""
         words = "Processes that answer HTTP beside the engine's own."
-        yield gauge("workers", words, self.serving)
+        yield gauge("workers", words, self.serving_count)
         yield counter("workers_lost", "Such processes that ended or hung.", self.lost)
 
 

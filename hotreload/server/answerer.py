@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.errors import BadRequest, HotReloadError, shown
+from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import Json, Refused, status_of
 from hotreload.server.http.request_body import Kind, whole_number
@@ -68,7 +68,7 @@ def wanted_weights(headers: Headers) -> ExactWeights | None:
     if number is fingerprint is version is None:
         return None
     if number is not None and not (number.isascii() and number.isdigit() and len(number) < 20):
-        words = f"{GENERATION_HEADER} must be the number of a generation, not {shown(number)}"
+        words = f"{GENERATION_HEADER} must be the number of a generation, not {show_value(number)}"
         raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
     return ExactWeights(None if number is None else int(number), fingerprint, version)
 
@@ -294,7 +294,9 @@ def take_min_generation(request: Request, fields: Fields) -> int:
         return wanted
     is_number = header.isascii() and header.isdigit() and len(header) < 20
     if not is_number or not GENERATION_NUMBER.fits(int(header)):
-        said = f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {shown(header)}"
+        said = (
+            f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {show_value(header)}"
+        )
         raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
     return max(wanted, int(header))
 
@@ -308,5 +310,5 @@ sglang-router and huggingface_hub. They mean the one model there is.
 def check_model(asked: str, model: str) -> None:
     """Raise Refused with 404 if a request names another model."""
     if asked != model and asked not in NO_NAME:
-        words = f"there is no model {shown(asked)} here; this server's model is {model!r}"
+        words = f"there is no model {show_value(asked)} here; this server's model is {model!r}"
         raise Refused(404, "model_not_found", words, param="model")

@@ -170,7 +170,7 @@ async def test_one_is_closed_and_started_again_while_the_others_answer(engines: 
             await engines.begin_again(3, twin=1)
         again = await engines.begin_again(1, twin=2)
         assert await texts([again]) == says(1)
-    assert await again.weights.checksums() == engines.each[0].live.leaves
+    assert await again.weights.checksums() == engines.each[0].weights.live.leaves
     assert len(frozen._running) == COUNT
     assert await real.device_bytes() == before
 

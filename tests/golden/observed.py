@@ -24,7 +24,7 @@ from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaFigures, Setup
 from hotreload.picture.status import Status
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import AnsweringGeneration, EngineLoad, Outcome
@@ -132,7 +132,7 @@ class Observed:
         load = EngineLoad(waiting=1, running=2, kv_requests=30, kv_prefixes=40, kv_free=50)
         return Readings(
             replicas=lambda: [
-                ReplicaReading(
+                ReplicaFigures(
                     inside=gate.inside,
                     held=gate.held,
                     answering=gate.list_answering(),

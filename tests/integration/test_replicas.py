@@ -61,7 +61,7 @@ async def running(
 async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: Running) -> None:
     first = running.live.number
     began = len(running.happened)
-    read = [engine(running, index).loaders for index in range(2)]
+    read = [engine(running, index).weights.loaders for index in range(2)]
     async with Load(running, clients=8).on() as load:
         for number in range(2, 2 + RELOADS):
             attempt = await running.attempted(running.drop(number))
@@ -74,8 +74,8 @@ async def test_reloads_under_load_reach_both_and_nobody_waits_or_fails(running: 
     live = running.daemon.ledger.live
     assert live is not None
     for index in range(2):
-        assert engine(running, index).live.fingerprint == live.fingerprint
-        assert await engine(running, index).checksums() == live.leaves
+        assert engine(running, index).weights.live.fingerprint == live.fingerprint
+        assert await engine(running, index).weights.checksums() == live.leaves
     assert read[0] is not read[1]
 
 
@@ -98,7 +98,7 @@ async def test_what_the_second_says_no_to_is_put_back_on_the_first(
     assert mixed(load.answers, running.generations) == []
     assert running.daemon.ledger.live is before
     for index in range(2):
-        assert engine(running, index).live.fingerprint == before.fingerprint
+        assert engine(running, index).weights.live.fingerprint == before.fingerprint
     assert (await running.attempted(running.drop(21))).outcome is Outcome.LIVE
 
 
@@ -110,7 +110,7 @@ async def test_noise_reaches_both_and_a_rollback_too(running: Running) -> None:
         live = running.live.fingerprint
         assert (live == before) == (route == "rollback")
         for index in range(2):
-            assert engine(running, index).live.fingerprint == live
+            assert engine(running, index).weights.live.fingerprint == live
 
 
 async def test_one_that_dies_is_started_again_while_the_other_answers(running: Running) -> None:
@@ -127,7 +127,9 @@ async def test_one_that_dies_is_started_again_while_the_other_answers(running: R
     assert [each.state for each in lost] == [ReplicaState.LOST]
     assert "thread" in (lost[0].reason or "")
     assert engine(running, 1) is not died
-    assert engine(running, 1).live.fingerprint == engine(running, 0).live.fingerprint
+    assert (
+        engine(running, 1).weights.live.fingerprint == engine(running, 0).weights.live.fingerprint
+    )
     assert all(gate.state is GateState.OPEN for gate in running.daemon.entrance.gates)
     await is_shown(running)
 

@@ -9,7 +9,7 @@ from hotreload.errors import NotServing
 from hotreload.events import Events
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.picture.picture import ReplicaReading
+from hotreload.picture.picture import ReplicaFigures
 from hotreload.types import (
     Generation,
     Lease,
@@ -29,7 +29,7 @@ def test_what_is_asked_before_the_boot_is_over_is_told_so() -> None:
 
 def test_a_scrape_before_the_boot_is_over_reads_plain_numbers() -> None:
     slot = ServingSlot(entrance(1))
-    assert slot.read(previous_is_on_device=True) == [ReplicaReading(answering=[])]
+    assert slot.read(previous_is_on_device=True) == [ReplicaFigures(answering=[])]
     assert slot.entrance.list_answering() == []
     assert slot.is_turning(0.0)
 

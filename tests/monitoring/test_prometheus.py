@@ -33,7 +33,7 @@ from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.features.pause.events import PauseBegan
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
-from hotreload.picture.picture import Readings, ReplicaReading, Setup
+from hotreload.picture.picture import Readings, ReplicaFigures, Setup
 from hotreload.types import (
     NOISY,
     AnsweringGeneration,
@@ -236,7 +236,7 @@ def another_replica() -> Metrics:
     """What a daemon exports in which all is `ODD`; it needs no second engine."""
     both = (AnsweringGeneration(NINTH, 0), AnsweringGeneration(EIGHTH, 1))
     told = Readings(
-        replicas=lambda: (ReplicaReading(held=1), *[ReplicaReading()] * 2),
+        replicas=lambda: (ReplicaFigures(held=1), *[ReplicaFigures()] * 2),
         answering=lambda: both,
     )
     long_ago = PastGeneration(8, EIGHTH.revision, "old", "", 1.0)

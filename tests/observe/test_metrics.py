@@ -32,7 +32,7 @@ from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.observe.metrics import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES, Metrics
 from hotreload.observe.readings import KV_USES, WEIGHT_PLACES
 from hotreload.picture.history import LOADERS
-from hotreload.picture.picture import Picture, Rank, Readings, ReplicaReading, Setup
+from hotreload.picture.picture import Picture, Rank, Readings, ReplicaFigures, Setup
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import (
     NOISY,
@@ -312,7 +312,7 @@ def test_metrics_without_labels_are_at_0_from_the_start() -> None:
 
 
 def test_what_is_told_of_each_engine_is_at_0_from_the_start() -> None:
-    metrics = Counted(engines(2, replicas=lambda: [ReplicaReading()] * 2))
+    metrics = Counted(engines(2, replicas=lambda: [ReplicaFigures()] * 2))
     assert value(metrics, "replicas") == 2
     for replica in ("0", "1"):
         for name in ("recompiles_total", "requests_held", "replica_restarts_total"):
@@ -519,8 +519,8 @@ def test_the_phase_that_runs_says_since_when() -> None:
 def test_plain_numbers_are_read_at_the_scrape() -> None:
     held = [1]
 
-    def now() -> list[ReplicaReading]:
-        busy = ReplicaReading(
+    def now() -> list[ReplicaFigures]:
+        busy = ReplicaFigures(
             inside=7,
             held=held[0],
             load=EngineLoad(5, 8, kv_requests=30, kv_prefixes=20, kv_free=50),
@@ -528,7 +528,7 @@ def test_plain_numbers_are_read_at_the_scrape() -> None:
             staged_bytes=10**12,
             weights={"live": 500, "staged": 20},
         )
-        return [busy, ReplicaReading()]
+        return [busy, ReplicaFigures()]
 
     place = PastGeneration(3, STEP_7, "fp", "", NOON)
     ledger = Ledger(lost_at=NOON, generations=deque([place]))

@@ -18,7 +18,7 @@ from hotreload.events import (
     ReplicaMoved,
 )
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import ReplicaReading, Setup
+from hotreload.picture.picture import ReplicaFigures, Setup
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.types import AnsweringGeneration, GateState, Mode, Outcome, Phase, ReplicaState
 from tests.clock import Clock
@@ -39,8 +39,8 @@ from tests.observe.things import (
 
 OLD, NEW = generation(3), generation(4, STEP_8)
 LOST, STARTING, SERVING = ReplicaState.LOST, ReplicaState.STARTING, ReplicaState.SERVING
-BUSY = ReplicaReading(inside=3, held=1, answering=[AnsweringGeneration(OLD, 3)])
-IDLE = ReplicaReading()
+BUSY = ReplicaFigures(inside=3, held=1, answering=[AnsweringGeneration(OLD, 3)])
+IDLE = ReplicaFigures()
 
 
 def opened(replica: int) -> tuple[Event, ...]:

@@ -25,7 +25,7 @@ from hotreload.events import (
     Wait,
 )
 from hotreload.json_fields import loading_fields
-from hotreload.picture.picture import Rank, Readings, ReplicaReading, Setup
+from hotreload.picture.picture import Rank, Readings, ReplicaFigures, Setup
 from hotreload.picture.status import SHOWN_SECONDS, refusals_shown
 from hotreload.types import (
     NOISY,
@@ -83,11 +83,11 @@ def after(
     *events: Event,
     pages: Pages | None = None,
     answering: Sequence[AnsweringGeneration] = (),
-    others: Sequence[ReplicaReading] = (),
+    others: Sequence[ReplicaFigures] = (),
     rank: Rank | None = None,
 ) -> Told:
     """How things stand after the events in a daemon with one engine, and some others."""
-    gates = (ReplicaReading(inside=5, held=6, answering=answering), *others)
+    gates = (ReplicaFigures(inside=5, held=6, answering=answering), *others)
     status = Told(
         pages,
         readings=Readings(replicas=lambda: gates, answering=lambda: answering),

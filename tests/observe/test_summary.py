@@ -20,7 +20,7 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.picture.picture import Rank, ReplicaReading
+from hotreload.picture.picture import Rank, ReplicaFigures
 from hotreload.troubles import FILES_GONE, SOCKET_GONE, WAITS_FOR_FILES
 from hotreload.types import NOISY, By, Outcome, PassedOver, Phase, Reason, Revision
 from tests.observe.test_replicas import BOTH, lost
@@ -253,7 +253,7 @@ def test_what_is_wrong_is_a_finding_with_a_code_that_can_be_explained(
 
 
 def test_an_engine_that_is_lost_beside_others_is_a_finding() -> None:
-    status = after(*BOTH, *lost(1), others=[ReplicaReading()]).snapshot()
+    status = after(*BOTH, *lost(1), others=[ReplicaFigures()]).snapshot()
     (found,) = status["summary"]["findings"]
     assert found["code"] == "ReplicaLost"
     assert found["words"] == "replica 1 is lost: the scheduler thread died"

@@ -33,7 +33,7 @@ from hotreload.events import (
 )
 from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
-from hotreload.picture.picture import Rank, ReplicaReading
+from hotreload.picture.picture import Rank, ReplicaFigures
 from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.server_limits import Limits
 from hotreload.types import (
@@ -378,7 +378,7 @@ async def test_an_old_generation_is_seen_to_fade_out_until_it_has_ended(
 async def test_each_of_several_engines_is_shown(
     world: World, tab: Tab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    daemon = after(*BOTH, *lost(1), others=[ReplicaReading()])
+    daemon = after(*BOTH, *lost(1), others=[ReplicaFigures()])
     monkeypatch.setattr(world.view.documents.status, "snapshot", daemon.snapshot)
     await opened(tab, world)
     facts = " ".join((await tab.text("#facts")).split())

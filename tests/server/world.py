@@ -24,7 +24,7 @@ from hotreload.features import FEATURES
 from hotreload.observe.metrics_page import Fresh
 from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Readings, ReplicaReading
+from hotreload.picture.picture import Readings, ReplicaFigures
 from hotreload.picture.status import Documents, Status
 from hotreload.server.api_schema.operation import Operation
 from hotreload.server.app import create_app
@@ -194,7 +194,7 @@ class View:
             self.ledger,
             readings=Readings(
                 replicas=lambda: [
-                    ReplicaReading(
+                    ReplicaFigures(
                         inside=gate.inside,
                         held=gate.held,
                         answering=gate.list_answering(),

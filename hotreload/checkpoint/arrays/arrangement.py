@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, show_value
 
 _TINY = np.finfo(np.float32).tiny
 """The least number that all devices compute with: some round a smaller one to zero."""
@@ -206,7 +206,7 @@ def _forms(spelt: str, name: str) -> tuple[Form, ...]:
     forms = tuple(_form(each, spelt) for each in spelt.split(_OR))
     for form in forms:
         if form.stacked_axes and sorted(form.stacked_axes) != sorted(_NUMBERED.findall(name)):
-            words = f"{shown(spelt)} is no arrangement of axes for {shown(name)}"
+            words = f"{show_value(spelt)} is no arrangement of axes for {show_value(name)}"
             missing = ", ".join(f"{{{axis}}}" for axis in form.stacked_axes)
             raise BadRequest(f"{words}: where tensors are stacked their name has {missing} in it")
     return forms
@@ -223,7 +223,9 @@ def _form(spelt: str, all_of_it: str) -> Form:
         is_whole = {*before} == {*after, *form.stacked_axes}
         if is_once and is_whole and all(map(_is_named, form.before)):
             return form
-    raise BadRequest(f"{shown(all_of_it)} is no arrangement of axes, as 'd n h -> (n h) d' is one")
+    raise BadRequest(
+        f"{show_value(all_of_it)} is no arrangement of axes, as 'd n h -> (n h) d' is one"
+    )
 
 
 def _axes(side: str) -> Axes:

@@ -22,7 +22,7 @@ from hotreload.checkpoint.arrays.arrangement import (
     plain,
 )
 from hotreload.checkpoint.file_reader import Changed, Identity
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, show_value
 from hotreload.types import IN_MEMORY
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -183,13 +183,13 @@ class OpenedMemory:
 
 def _check_array(name: Any, array: Any) -> None:
     if not isinstance(name, str):
-        raise BadRequest(f"the mapping: {shown(name)} is no name of a tensor")
+        raise BadRequest(f"the mapping: {show_value(name)} is no name of a tensor")
     if not isinstance(array, np.ndarray | np.generic) and not _is_of_jax(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
-        words = f"tensor {shown(name)} is a {kind}: give an array of numpy or JAX"
+        words = f"tensor {show_value(name)} is a {kind}: give an array of numpy or JAX"
         raise BadRequest(f"the mapping: {words}")
     if not getattr(array, "is_fully_addressable", True):
-        words = f"tensor {shown(name)} lies partly on other hosts: gather it first"
+        words = f"tensor {show_value(name)} lies partly on other hosts: gather it first"
         raise BadRequest(f"the mapping: {words}")
 
 

@@ -78,13 +78,15 @@ def _all() -> str:
 def _explain(code: str) -> str:
     """Return all entries for a code; a code of several meanings has several entries."""
     from hotreload.cli.exits import Misused
-    from hotreload.errors import did_you_mean, shown
+    from hotreload.errors import did_you_mean, show_value
 
     known = {each: each for entry in entries() for each in entry.codes}
     found = [entry for entry in entries() if _same(code) in map(_same, entry.codes)]
     if not found:
         meant = did_you_mean(code, known)
-        raise Misused(f"no runbook knows {shown(code)}{meant}\n`hotreload explain` lists all codes")
+        raise Misused(
+            f"no runbook knows {show_value(code)}{meant}\n`hotreload explain` lists all codes"
+        )
     exactly_first = sorted(found, key=lambda entry: code not in entry.codes)
     return "\n\n".join(map(_text, exactly_first))
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload.engine.capabilities import Capabilities, EngineLimits
-from hotreload.errors import BadRequest, did_you_mean, shown
+from hotreload.errors import BadRequest, did_you_mean, show_value
 
 LARGEST_PARAMETER = 1e9
 """No sampling parameter is sensibly larger."""
@@ -67,7 +67,7 @@ def check_sampling(given: Any, limits: EngineLimits, can: Capabilities) -> dict[
     for name, value in given.items():
         if name not in can.sampling:
             words = f"this engine has no such parameter{did_you_mean(name, sorted(can.sampling))}"
-            raise bad(f"sampling_params.{shown(name)[1:-1]}", words)
+            raise bad(f"sampling_params.{show_value(name)[1:-1]}", words)
         if value is None or (name == "sampling_seed" and _has_no_use_of_a_seed(given, can)):
             continue
         _check(name, value, limits, can)
@@ -127,7 +127,7 @@ def check_ids(name: str, ids: Any, vocabulary: int, most: int | None = None) -> 
         raise bad(name, f"{len(ids)} ids are too many, there may be {most}")
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary:
-            raise bad(name, f"{shown(token)} is no token id (0 to {vocabulary - 1})")
+            raise bad(name, f"{show_value(token)} is no token id (0 to {vocabulary - 1})")
 
 
 def bad(param: str, words: str, code: str | None = None) -> BadRequest:
@@ -149,13 +149,13 @@ def _check(name: str, value: Any, limits: EngineLimits, can: Capabilities) -> No
         words = "this engine ignores it without [engine.args] enable_deterministic_sampling = true"
         raise bad(path, words, UNSUPPORTED)
     if name in NUMBERS and not _is_number(value):
-        raise bad(path, f"must be a number of a sensible size, not {shown(value)}")
+        raise bad(path, f"must be a number of a sensible size, not {show_value(value)}")
     if name in INTEGERS and not _is_int64(value):
-        raise bad(path, f"must be a whole number, not {shown(value)}")
+        raise bad(path, f"must be a whole number, not {show_value(value)}")
     if name == "max_new_tokens" and value < 0:
         raise bad(path, f"must be at least 0, not {value}")
     if name in FLAGS and not isinstance(value, bool):
-        raise bad(path, f"must be true or false, not {shown(value)}")
+        raise bad(path, f"must be true or false, not {show_value(value)}")
     if name == "n" and value != 1:
         raise bad(path, "the engine makes one answer a prompt; repeat the prompt")
     if name == "stop":

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hotreload.errors import BadRequest, shown
+from hotreload.errors import BadRequest, show_value
 from hotreload.server.http.problems import Refused
 
 SITE_METHODS = "GET, HEAD, POST"
@@ -77,7 +77,7 @@ class HostMiddleware:
             raise Refused(
                 421,
                 "wrong_host",
-                f"a browser asks for {shown(host)}; if that is this daemon, add its name to "
+                f"a browser asks for {show_value(host)}; if that is this daemon, add its name to "
                 "[server] hosts",
             )
 

@@ -26,7 +26,7 @@ from hotreload.errors import (
     Superseded,
     TryAgain,
     cut,
-    shown,
+    show_value,
 )
 from hotreload.types import Generation
 
@@ -241,7 +241,7 @@ async def no_such_route(request: Request, error: Exception) -> Response:
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
     headers: Mapping[str, str] = error.headers or {}
     meant = nearest_openai_path(path)
-    words = f"{shown(f'{request.method} {path}')}: {HTTPStatus(status).phrase.lower()}"
+    words = f"{show_value(f'{request.method} {path}')}: {HTTPStatus(status).phrase.lower()}"
     if status == 404:
         words += f"; {_suggest_route(path, meant)}"
     elif status == 405:

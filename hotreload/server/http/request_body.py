@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 from pydantic import Field
 from starlette.requests import Request
 
-from hotreload.errors import BadRequest, cut, did_you_mean, shown
+from hotreload.errors import BadRequest, cut, did_you_mean, show_value
 from hotreload.json_fields import Fields
 from hotreload.server.http.browsers import check_sender
 
@@ -167,7 +167,7 @@ def _suggest(name: str, kinds: Mapping[str, Kind], other_names: Mapping[str, str
 
 
 def _names(unknown: list[str]) -> str:
-    named = ", ".join(shown(name) for name in unknown[:5])
+    named = ", ".join(show_value(name) for name in unknown[:5])
     return named if len(unknown) <= 5 else f"{named} and {len(unknown) - 5} more"
 
 
@@ -185,4 +185,4 @@ def _describe(value: Any) -> str:
         return "an empty list"
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    return json.dumps(value) if isinstance(value, bool) else shown(value)
+    return json.dumps(value) if isinstance(value, bool) else show_value(value)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 
 from hotreload import __version__
 from hotreload.json_fields import Fields, GenerationFields, generation_fields
-from hotreload.picture.picture import ReplicaReading
+from hotreload.picture.picture import ReplicaFigures
 from hotreload.types import Generation
 
 EngineFacts = Mapping[str, Any]
@@ -136,7 +136,7 @@ def model_info(model: ServedModel, facts: EngineFacts, live: Generation) -> Fiel
 
 
 def server_info(
-    model: ServedModel, facts: EngineFacts, live: Generation, engines: Sequence[ReplicaReading]
+    model: ServedModel, facts: EngineFacts, live: Generation, engines: Sequence[ReplicaFigures]
 ) -> Fields:
     """Return the settings, with the live version of the weights and not the first one."""
     tp, most = facts.get("tp_size", 1), facts.get("max_running_requests")
@@ -170,13 +170,13 @@ def server_info(
     }
 
 
-def load_array(engines: Sequence[ReplicaReading]) -> list[ShortLoadFields]:
+def load_array(engines: Sequence[ReplicaFigures]) -> list[ShortLoadFields]:
     """Return the load of each engine as a bare array, as SGLang's routers and TorchRL read it."""
     return [_short_load(rank, reading) for rank, reading in enumerate(engines)]
 
 
 def loads(
-    engines: Sequence[ReplicaReading],
+    engines: Sequence[ReplicaFigures],
     facts: EngineFacts,
     *,
     include: Collection[str] = ("all",),
@@ -220,7 +220,7 @@ def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     return {"ranks": [ranks], "per_engine_checksum": sha256(of_all.encode()).hexdigest()}
 
 
-def _count_requests(reading: ReplicaReading) -> tuple[int, int, int]:
+def _count_requests(reading: ReplicaFigures) -> tuple[int, int, int]:
     """Return the numbers of running and of waiting requests, and of the tokens that they hold.
 
     The running ones are never 0 while a request is inside the gate, and always 0 once all have
@@ -233,7 +233,7 @@ def _count_requests(reading: ReplicaReading) -> tuple[int, int, int]:
     return running, load.waiting + reading.held, load.kv_requests
 
 
-def _short_load(rank: int, reading: ReplicaReading) -> ShortLoadFields:
+def _short_load(rank: int, reading: ReplicaFigures) -> ShortLoadFields:
     running, waiting, tokens = _count_requests(reading)
     return {
         "dp_rank": rank,
@@ -247,7 +247,7 @@ def _short_load(rank: int, reading: ReplicaReading) -> ShortLoadFields:
 
 
 def _load(
-    rank: int, reading: ReplicaReading, facts: EngineFacts, include: Collection[str], now: float
+    rank: int, reading: ReplicaFigures, facts: EngineFacts, include: Collection[str], now: float
 ) -> Fields:
     running, waiting, used = _count_requests(reading)
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
@@ -283,5 +283,5 @@ def _load(
     return fields | {name: sections[name] for name in sections if {name, "all"} & set(include)}
 
 
-def _weight_gb(reading: ReplicaReading) -> float:
+def _weight_gb(reading: ReplicaFigures) -> float:
     return round(reading.weights.get("live", 0) / 2**30, 3)

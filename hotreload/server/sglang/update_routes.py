@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hotreload.errors import BadRequest, HotReloadError, shown
+from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import (
     Fields,
     GenerationFields,
@@ -199,7 +199,7 @@ async def _check_weights[P](entrance: Entrance[P], given: Fields) -> Fields:
     if action == "reset":
         raise BadRequest(NO_RANDOM_WEIGHTS)
     if action not in ("checksum", "compare"):
-        raise BadRequest(f"Unsupported action={shown(action)}: checksum or compare")
+        raise BadRequest(f"Unsupported action={show_value(action)}: checksum or compare")
     if action == "compare" and "baseline" not in given:
         raise BadRequest("action='compare' requires a 'baseline' object")
     async with entrance.admit() as lease:  # no swap while they are computed
@@ -240,7 +240,7 @@ class WeightsChecker[P]:
                 return await self._compare(skip)
             case "reset_tensors":
                 raise BadRequest(NO_RANDOM_WEIGHTS)
-        raise BadRequest(f"Unsupported action={shown(action)}: checksum, snapshot or compare")
+        raise BadRequest(f"Unsupported action={show_value(action)}: checksum, snapshot or compare")
 
     async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
         async with self._entrance.inspect() as lease:  # no swap while they are computed

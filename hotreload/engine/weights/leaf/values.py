@@ -11,7 +11,7 @@ import numpy as np
 
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Ingredients
 from hotreload.engine.weights.leaf.leaves import freely_split
-from hotreload.errors import BadRequest, did_you_mean, shown
+from hotreload.errors import BadRequest, did_you_mean, show_value
 
 SHOWN_VALUES = 2**20
 """The most numbers that are shown at a time: some 20 MB of JSON."""
@@ -47,7 +47,7 @@ def _find(
         return named[name], None
     tensors = (part.tensor for made_of in parts.values() for part in made_of)
     raise BadRequest(
-        f"name: there is no leaf and no tensor {shown(name)}"
+        f"name: there is no leaf and no tensor {show_value(name)}"
         f"{did_you_mean(name, [*named, *tensors])}; GET /leaves lists the leaves",
         param="name",
     )
