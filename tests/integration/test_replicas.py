@@ -90,7 +90,7 @@ async def test_what_the_second_says_no_to_is_put_back_on_the_first(
 
     with monkeypatch.context() as broken:
         for step in ("prove", "probe"):
-            broken.setattr(engine(running, 1), step, no)
+            broken.setattr(engine(running, 1).unseen, step, no)
         async with Load(running).on() as load:
             attempt = await running.attempted(running.drop(20))
     assert (attempt.outcome, attempt.generation) == (Outcome.REJECTED, None)

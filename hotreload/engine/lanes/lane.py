@@ -81,6 +81,7 @@ class Lane:
         """Take the state out of the scheduler: another lane has the next turn."""
         self._state = {name: getattr(self._scheduler, name) for name in fields}
         if self._unmerged is not None:
+            _drop_ended_piece(self._unmerged)
             self._state |= {"last_batch": self._unmerged, "cur_batch": self._unmerged}
 
     def enter(self) -> None:
@@ -104,6 +105,16 @@ class Lane:
         """Mark the kept batch's result as read, after upstream has merged the batch."""
         if self._unmerged is not None:
             self._unmerged = self._scheduler.last_batch = None
+
+
+def _drop_ended_piece(batch: Any) -> None:
+    """Drop the request whose prompt the batch computed in part, if it was aborted meanwhile.
+
+    The newer engine would go on with it, though its row is free: that ended the engine.
+    """
+    for rank in getattr(batch, "reqs_info", ()):
+        if rank.chunked_req is not None and rank.chunked_req.finished():
+            rank.chunked_req = None
 
 
 def in_lane(lane: int, name: str) -> str:

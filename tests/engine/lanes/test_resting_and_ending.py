@@ -199,6 +199,49 @@ async def endings_of_what_the_old_lane_had(engine: Engine, voices: Voices) -> se
     return {each.answer["meta_info"]["finish_reason"]["type"] for each in told}
 
 
+async def aborted_in_part_while_its_lane_rests(engine: Engine, voices: Voices) -> None:
+    """Abort a prompt of which a piece is computed; its lane then rests while the piece ends."""
+    from sgl_jax.srt.managers.io_struct import AbortReq
+
+    before = await engine.switch.flip(await engine.weights.stage(voices.checkpoint(7)))
+    lanes, rests = engine._scheduler.lanes, list[bool]()
+    rotation, old = lanes._rotation, lanes._lane(before.weights.lane)
+    may_launch = rotation._may_launch
+
+    def abort_what_is_in_part() -> None:
+        there = holds(engine, old.number)
+        if not rests and rotation.current is old and "in part" in there:
+            rests.append(True)
+            scheduler_of(engine).abort_request(AbortReq(rid=f"{old.number:x}."))
+        Lanes.turn(lanes)
+
+    def rest_once(lane: Any) -> bool:
+        if lane is old and rests == [True]:
+            rests[0] = False
+            return False
+        return bool(may_launch(lane))
+
+    lanes.turn, rotation._may_launch = abort_what_is_in_part, rest_once
+    try:
+        new, long = await begun(engine, tell(engine, 60), tell(engine, 60, before, "x" * 400))
+        told = await long
+    finally:
+        del lanes.turn
+        rotation._may_launch = may_launch
+    assert rests == [False]
+    assert told.answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert (await tell(engine, 9, before)).is_whole
+    assert (await new).is_whole
+    await end(engine, before)
+
+
+async def test_a_prompt_in_pieces_may_be_aborted_while_its_lane_rests(
+    engine: Engine, voices: Voices
+) -> None:
+    await aborted_in_part_while_its_lane_rests(engine, voices)
+    await check_memory(engine)
+
+
 async def test_an_abort_finds_what_another_lane_than_the_one_at_work_holds(
     engine: Engine, voices: Voices
 ) -> None:

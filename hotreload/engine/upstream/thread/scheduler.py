@@ -3,6 +3,7 @@
 Knows which state of a scheduler must be empty or forgotten; nothing of weights.
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +24,8 @@ from hotreload.engine.upstream.thread.load_notes import Load
 from hotreload.engine.upstream.thread.nonfinite_logits import end_nonfinite
 from hotreload.threads import forget_locals
 from hotreload.types import Shares
+
+log = logging.getLogger("hotreload.engine")
 
 SILENT_TURN_SECONDS = 5 * patches.IDLE_POLL_MS / 1000
 """An idle loop turns every `IDLE_POLL_MS`; one that is silent for this long is not idle."""
@@ -183,6 +186,7 @@ class SchedulerThread:
         except SchedulerStopped:
             return
         except Exception as fault:
+            log.critical("engine.internal_error", exc_info=fault)
             self._report(f"the scheduler thread failed: {type(fault).__name__}: {fault}")
 
     def has_nothing_to_do(self) -> bool:
