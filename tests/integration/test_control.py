@@ -28,7 +28,6 @@ from hotreload.types import Generation, Phase
 from tests.features.bake.found import baking_of
 from tests.features.compare.found import hearing_of
 from tests.integration.running import (
-    ENGINE_ARGS,
     Load,
     Running,
     mixed,
@@ -46,12 +45,7 @@ ASKS_BOTH = Path(__file__).with_name("asks_both.py")
 DECIDES = f"case $HOTRELOAD_LABEL in step_4*) exec {sys.executable} -I {ASKS_BOTH}; esac"
 """Decides about the checkpoints of one test."""
 
-LONG_PIECES = ENGINE_ARGS.replace("=64", "=256").replace("=[64]", "=[256]")
-"""A prompt and the answer that it is led along in one piece, as before they were cut for speed: cut
-at 64, and with nothing compiled yet, 0.1.0rc0 loses its engine over numbers of several places."""
-
 running = one_daemon(
-    f"engine.args={LONG_PIECES}",
     "reload.keep_previous=device",
     "engine.warm_batches=2",
     "compare.report=true",
