@@ -16,7 +16,7 @@ from tests.test_layers import imports_of, is_within, name_of
 
 ROOT = PACKAGE.parent
 NAMES = [each.name for each in FEATURES]
-BY_DAY = {"bake"}
+BY_DAY = {"bake", "pause"}
 NEEDED_BY: dict[str, dict[str, str]] = {
     "compare": {
         "hotreload.cli.trial.diff": "a verb that compares two checkpoints, without a daemon",
@@ -91,18 +91,17 @@ def run(tree: Path, *words: str) -> None:
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=() if each in BY_DAY else pytest.mark.at_night) for each in NAMES],
-)
+EACH = [pytest.param(each, marks=() if each in BY_DAY else pytest.mark.at_night) for each in NAMES]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_without_it_types_are_right_and_a_daemon_works(name: str, tree: Path) -> None:
     delete(tree, name)
     run(tree, "mypy", "--cache-dir", str(tree.parent / "types"), "hotreload")
     run_tests(tree, OF_A_DAEMON)
 
 
-@pytest.mark.at_night  # by day tests/test_kernel.py says that the kernel names no feature
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_without_it_the_kernel_works(name: str, tree: Path) -> None:
     delete(tree, name)
     run_tests(tree, [each for each in OF_THE_KERNEL if each != ASKS_IT.get(name)])
