@@ -262,6 +262,7 @@ def test_killed_with_a_full_state_disk_it_gives_no_number_twice(tmp_path: Path) 
     with disk(tmp_path / "state", "size=1m") as state:
         with process.running():
             assert_is_new(process.ask(), given)
+            process.until(lambda: ledger_of(process).generations)  # a moment after the answer
             fill(state / "somebody's")
             gave(2)
             gave(3)
