@@ -19,9 +19,10 @@ from hotreload.features import FEATURES
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase
-from tests.docs.pages import PAGES, blocks, section
+from tests.docs.pages import PAGES, ROOT, blocks, section
 
 WITH_CONSOLE = [page for page, text in PAGES.items() if blocks("console", text)]
+SCRIPT = ROOT / "examples/fingerprint.py"
 DURATION = re.compile(r"\b[\d.]+ m?s\b")
 
 
@@ -54,10 +55,9 @@ def test_the_console_shows_what_it_shows(page: str, tmp_path: Path) -> None:
 
 
 def test_the_script_computes_the_fingerprint_that_check_prints(tmp_path: Path) -> None:
-    [script] = blocks("python", section("fingerprint"))
     folder = write_tiny(tmp_path / "model", shards=2)
     files = [str(path) for path in folder.glob("*.safetensors")]
-    ran = subprocess.run([sys.executable, "-c", script, *files], stdout=subprocess.PIPE, check=True)
+    ran = subprocess.run([sys.executable, SCRIPT, *files], stdout=subprocess.PIPE, check=True)
     report = findings(folder, None, Policy(), compute_in="auto")
     assert ran.stdout.decode() == f"{report.fingerprint}\n"
 
