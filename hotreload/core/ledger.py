@@ -339,8 +339,6 @@ class Ledger:
         died_on, self.under_way = self.under_way, None
         if died_on is None:
             return
-        # It may have been live, and have answered, before the file could be written.
-        self.numbers_given = self.next_number
         self.crashes[died_on.id] = self.crashes.get(died_on.id, 0) + 1
         if self.crashes[died_on.id] >= 2:
             words = "the process died twice while this revision was tried"

@@ -174,19 +174,6 @@ def test_the_history_is_bounded_and_newest_first() -> None:
     assert ledger.attempts[0].revision.id == str(KEPT_ATTEMPTS + 4)
 
 
-def test_a_number_that_died_with_its_attempt_is_not_given_again() -> None:
-    """It may have answered before the file could be written: one number, one set of weights."""
-    ledger = serving()
-    assert ledger.next_number == 2
-    ledger.begin(B)
-    ledger = restarted(ledger)
-    ledger.count_crash(0.0)
-    assert ledger.next_number == 3
-    ledger = restarted(ledger)
-    ledger.count_crash(0.0)
-    assert ledger.next_number == 3, "only a death in an attempt skips a number"
-
-
 def test_the_files_of_what_is_live_was_before_or_is_wanted_are_worth_keeping() -> None:
     ledger = Ledger()
     assert ledger.worth_keeping == set()

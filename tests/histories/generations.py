@@ -119,8 +119,8 @@ def _wrong_start(
 ) -> Iterator[str]:
     """The next number, or the last one for the same weights.
 
-    For each kill before it two may be left out: the number that was reserved before its weights
-    went live, and one for the attempt that the kill ended, if the state file knows of no end.
+    For each kill before it one may be left out: the number that was reserved before its weights
+    went live.
     """
     number, identity = _named(first)
     if not left:
@@ -128,7 +128,7 @@ def _wrong_start(
             yield f"life {life.number} began with generation {number} and no memory"
         return
     highest, *known = max(left)
-    if not highest < number <= highest + 1 + 2 * kills and (number, *identity) != (highest, *known):
+    if not highest < number <= highest + 1 + kills and (number, *identity) != (highest, *known):
         yield f"life {life.number} began with generation {number} after {highest}"
 
 

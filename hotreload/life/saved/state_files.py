@@ -56,6 +56,9 @@ def read(folder: Path) -> Found:
         return _without_newest(folder, fault, given)
     if given >= ledger.next_number:
         ledger.numbers_given = given
+    elif not given and ledger.under_way is not None:
+        # The file of the number is gone, and the attempt that was cut off may have used the next.
+        ledger.numbers_given = ledger.next_number
     return Found(ledger, ledger.damage, LOOK if ledger.damage else "")
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Ledger
-from hotreload.life.saved.state_files import FORMER, NEWEST, NUMBER, keep_aside, read, write
+from hotreload.life.saved.state_files import (
+    FORMER,
+    NEWEST,
+    NUMBER,
+    keep_aside,
+    note_number,
+    read,
+    write,
+)
 from hotreload.life.saved.state_json import to_json
 from hotreload.types import (
     Attempt,
@@ -140,6 +148,32 @@ def test_the_number_is_kept_where_an_older_state_is_put_in_its_place(tmp_path: P
     assert read(tmp_path).ledger.next_number == 11
     save(tmp_path, rich(3))
     assert read(tmp_path).ledger.next_number == 11
+
+
+def test_a_kill_in_an_attempt_leaves_out_the_number_that_was_noted_for_it_alone(
+    tmp_path: Path,
+) -> None:
+    """A kill before the number was noted leaves out none: no weights can have answered by it."""
+    cut_off = rich(10)
+    cut_off.begin(Revision("b"))
+    save(tmp_path, cut_off)
+    assert read(tmp_path).ledger.next_number == 11
+    at = os.open(tmp_path, os.O_RDONLY)
+    note_number(at, 11)
+    os.close(at)
+    assert read(tmp_path).ledger.next_number == 12
+
+
+def test_where_the_number_is_gone_a_kill_in_an_attempt_leaves_one_out(tmp_path: Path) -> None:
+    """Weights may have answered by the next number: one number, one set of weights."""
+    cut_off = rich(10)
+    cut_off.begin(Revision("b"))
+    save(tmp_path, cut_off)
+    (tmp_path / NUMBER).unlink()
+    assert read(tmp_path).ledger.next_number == 12
+    save(tmp_path, rich(10))
+    (tmp_path / NUMBER).unlink()
+    assert read(tmp_path).ledger.next_number == 11, "only a kill in an attempt leaves one out"
 
 
 @pytest.mark.parametrize("number", [b"", b"x", b"-5", b"\xff", b"9" * 5000])
