@@ -142,6 +142,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
     "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
+    "launch_server": {"cli"},
     "worker_process": {"life", "server.from_settings", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotreload import __version__
-from hotreload.cli import serve
+from hotreload.cli import launch, serve
 from hotreload.cli.client import ask, change, explain, log, look, ls, top
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
 from hotreload.cli.ops import check, check_config, completion, doctor, install_unit
@@ -21,6 +21,7 @@ from hotreload.errors import HotReloadError, did_you_mean
 
 MODULES: tuple[Any, ...] = (
     serve,
+    launch,
     doctor,
     install_unit,
     demo,
@@ -41,7 +42,7 @@ MODULES: tuple[Any, ...] = (
 """The modules of the verbs; each has `add(verbs)`, which adds parsers and sets their `run`."""
 
 GROUPS = (
-    ("run it", ("serve", "check-config", "doctor", "install-unit", "completion")),
+    ("run it", ("serve", "launch", "check-config", "doctor", "install-unit", "completion")),
     ("look", ("status", "top", "log", "ls", "history", "checksums", "events", "explain")),
     ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
     ("try it", ("demo", "tiny", "check", "diff", "swap", "generate")),
@@ -136,7 +137,9 @@ def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
     if argv and argv[0] not in verbs and argv[0] not in _WITHOUT_A_VERB:
         parser.error(_without_a_verb(verbs, argv))
     args, unknown = parser.parse_known_args(argv)
-    if unknown:
+    if "further" in args:
+        args.further = unknown
+    elif unknown:
         name = argv[0]
         verbs[name].error(_unknown(name, verbs[name], unknown))
     return args

@@ -45,11 +45,17 @@ def add(verbs: Any) -> None:
     parser = add_verb(verbs, "serve", "run the daemon", run, EXPLAINED)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
     add_set(parser)
+    add_insecure_join(parser)
+
+
+def add_insecure_join(parser: argparse.ArgumentParser) -> None:
+    """Add --insecure-join, which is a setting."""
     parser.add_argument(
         "--insecure-join",
         action="append_const",
         const="engine.insecure_join=true",
         dest="set",
+        default=[],
         help="let the hosts of one engine meet without a secret, where others reach them, too",
     )
 

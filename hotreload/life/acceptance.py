@@ -27,6 +27,7 @@ from hotreload.settings.credentials import (
     read_secret,
 )
 from hotreload.settings.engine import COMPILED
+from hotreload.settings.given import GivenValue
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
 from hotreload.settings.tables import HasSettings, with_values
@@ -45,7 +46,7 @@ OUR_FOLDERS = ("boot", "staging", "hub", COMPILED, KEPT_MODEL)
 
 def read_settings(
     file: Path | None,
-    sets: Sequence[str],
+    sets: Sequence[str | GivenValue],
     environ: Mapping[str, str],
     features: Iterable[HasSettings],
 ) -> Loaded:

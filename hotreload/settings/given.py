@@ -66,11 +66,13 @@ def from_env(environ: Mapping[str, str]) -> Iterator[GivenValue]:
             yield GivenValue(where, _value(text), f"env {name}")
 
 
-def from_sets(sets: Sequence[str]) -> Iterator[GivenValue]:
-    """The values that --set sets."""
-    if bad := [f"--set {text}: write it as section.key=value" for text in sets if "=" not in text]:
+def from_sets(sets: Sequence[str | GivenValue]) -> Iterator[GivenValue]:
+    """The values that --set sets, and those that another flag gave."""
+    texts = [text for text in sets if isinstance(text, str)]
+    if bad := [f"--set {text}: write it as section.key=value" for text in texts if "=" not in text]:
         raise ConfigError.from_faults(bad)
-    for text in sets:
+    yield from (item for item in sets if isinstance(item, GivenValue))
+    for text in texts:
         key, _, value = text.partition("=")
         yield GivenValue(tuple(key.strip().split(".")), _value(value.strip()), "--set")
 

@@ -17,7 +17,15 @@ from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.setting import NamedFile
 from hotreload.settings.faults import Faults, origin_of, spell, unfit_for_hosts
-from hotreload.settings.given import SettingPath, from_env, from_file, from_sets, leaves, tree
+from hotreload.settings.given import (
+    GivenValue,
+    SettingPath,
+    from_env,
+    from_file,
+    from_sets,
+    leaves,
+    tree,
+)
 from hotreload.settings.sections import ProbeSettings, Settings, class_with
 from hotreload.settings.tables import (
     HasSettings,
@@ -52,7 +60,7 @@ def config_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 def load(
     file: Path | None,
-    sets: Sequence[str],
+    sets: Sequence[str | GivenValue],
     environ: Mapping[str, str],
     features: Iterable[HasSettings],
 ) -> Loaded:

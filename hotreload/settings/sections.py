@@ -54,7 +54,9 @@ def _compiles(value: str) -> str:
 
 
 NonEmpty = Annotated[str, TextBounds(least=1)]
-ModelName = Annotated[str, TextBounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/-]*$")]
+MODEL_NAME = r"^[A-Za-z0-9./][A-Za-z0-9_.:@/-]*$"
+"""A name for clients; that of a model in a folder may be its path, as sglang-jax has it."""
+ModelName = Annotated[str, TextBounds(pattern=MODEL_NAME)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,7 @@ class Process:
 
         It is forked, unless another command comes first or an import would find another world.
         """
-        arguments = ["serve", *(f"--set={setting}" for setting in (*self.sets, *sets))]
-        if self.config.exists():
-            arguments.append(f"--config={self.config}")
+        arguments = self.arguments(sets)
         env = {**os.environ, **self.environ, VARIABLE: failpoints}
         with self.log.open("ab") as log:
             if would_import_the_same() and not through:
@@ -102,6 +100,11 @@ class Process:
                 return
             command = [*through, sys.executable, "-m", self.command]
             self.child = subprocess.Popen([*command, *arguments], stderr=log, env=env)
+
+    def arguments(self, sets: Sequence[str]) -> list[str]:
+        """Its verb, with what that is told; `sets` are for this life alone."""
+        told = ["serve", *(f"--set={setting}" for setting in (*self.sets, *sets))]
+        return [*told, f"--config={self.config}"] if self.config.exists() else told
 
     def get(self, route: str) -> Any:
         with suppress(HotReloadError):

@@ -103,10 +103,10 @@ def _print_settings(loaded: "Loaded", as_json: bool) -> None:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps(answer, indent=2))
     else:
-        print("\n".join(_lines(settings, loaded)))
+        print("\n".join(as_lines(settings, loaded)))
 
 
-def _lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
+def as_lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
     """Yield the settings as TOML, each with its origin as a comment."""
     for section, table in settings.items():
         if isinstance(table, dict):

@@ -1,0 +1,230 @@
+"""`hotreload launch`: the daemon, by the command line of sglang-jax's own server."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotreload.cli import serve
+from hotreload.cli.args import add_verb, cache_of, keep_remarks_out
+
+if TYPE_CHECKING:
+    from hotreload.settings.from_upstream import Launched
+    from hotreload.settings.given import GivenValue, SettingPath
+    from hotreload.settings.load import Loaded
+
+EXPLAINED = """\
+Serve as `python -m sgl_jax.launch_server` does, by the same flags, and follow checkpoints, too:
+change that one word to hotreload.launch_server. Upstream's own parser reads its flags. What does
+nothing here is said at the start, and what cannot be served is refused. Without --watch and --hub
+what --model-path names is followed: the folder, or the repo on the hub.
+
+examples:
+  hotreload launch --model-path ./model --watch ./checkpoints
+  hotreload launch --model-path org/name --probe '2 + 2 = => 4'
+  hotreload launch --model-path ./model --watch ./checkpoints --print-config >hotreload.toml
+
+The state and the socket lie in ~/.local/state/hotreload/PORT, unless a file or the environment says
+otherwise. A flag overrides HOTRELOAD__SECTION__KEY, which overrides the file.
+
+`python -m sgl_jax.launch_server --help` lists the other flags. Exits as `hotreload serve` does."""
+
+
+def add(verbs: Any) -> None:
+    """Add the verb; its parser leaves unknown flags to upstream's."""
+    parser = add_verb(verbs, "launch", "serve by sglang-jax's own flags", run, EXPLAINED)
+    parser.allow_abbrev = False  # a beginning may be that of a flag of upstream
+    parser.set_defaults(further=[])
+    parser.add_argument(
+        "--model-path", "--model", metavar="MODEL", help="the model's folder, or its repo on a hub"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--watch", metavar="DIR", help="the folder where checkpoints appear")
+    which.add_argument("--hub", metavar="ORG/NAME", help="the repo to follow, or ORG/NAME@BRANCH")
+    parser.add_argument(
+        "--probe",
+        action="append",
+        default=[],
+        metavar="PROMPT[=>TEXT]",
+        help="what new weights must answer, with this text in it; may be repeated",
+    )
+    parser.add_argument(
+        "--hotreload-config", type=Path, metavar="FILE", help="further settings, a TOML file"
+    )
+    serve.add_insecure_join(parser)
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the settings file that all this comes to"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve by the settings that the flags come to, or print these."""
+    from hotreload.engine.upstream.command_line import read_command_line
+    from hotreload.engine.versions import imports_explained
+    from hotreload.features import FEATURES
+    from hotreload.settings.from_upstream import translate
+    from hotreload.settings.load import config_file, load
+
+    keep_remarks_out("auto")  # upstream's parser imports jax
+    command = ["--model-path", args.model_path] if args.model_path is not None else []
+    with imports_explained():
+        given = read_command_line([*command, *args.further], "hotreload launch")
+    launched = translate(given)
+    file = config_file(args.hotreload_config, os.environ)
+    sets = [*_values(args, launched, file), *args.set]
+    loaded = load(file, sets, os.environ, FEATURES)
+    if launched.api_key is not None:
+        from hotreload.settings.given import GivenValue
+
+        keys = loaded.settings.state.directory / "api-key"
+        sets.append(GivenValue(("server", "api_keys_file"), str(keys), "--api-key"))
+        if not args.print_config:
+            _write_key(keys, launched.api_key)
+        loaded = load(file, sets, os.environ, FEATURES)
+    for note in (*launched.notes, *_about(loaded, launched.name)):
+        print(f"hotreload: {note}", file=sys.stderr)
+    if args.print_config:
+        print(_as_toml(loaded))
+        return 0
+    return serve.run(argparse.Namespace(config=file, set=sets))
+
+
+def _values(
+    args: argparse.Namespace, launched: "Launched", file: Path | None
+) -> Iterator["GivenValue"]:
+    """Yield the values of the flags, and the defaults of all others."""
+    from hotreload.settings.from_upstream import BY_DEFAULT
+    from hotreload.settings.given import GivenValue, from_env, from_file
+
+    told = {item.where for item in [*(from_file(file) if file else ()), *from_env(os.environ)]}
+    values = [*launched.flags]
+    values += _find_followed(args, launched, told)
+    if args.probe:
+        probes = [_probe(text) for text in args.probe]
+        values.append(GivenValue(("probe",), probes, "--probe"))
+    yield from values
+    told |= {item.where for item in values}
+    tcp = next(item.value for item in launched.defaults if item.where == ("server", "tcp"))
+    rank = next((item.value for item in values if item.where == ("engine", "node_rank")), 0)
+    home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    state = home / "hotreload" / (tcp.rpartition(":")[2] + (f"-{rank}" if rank else ""))
+    ours = {("state", "directory"): state, ("server", "socket"): state / "hotreload.sock"}
+    made = [GivenValue(where, str(path), BY_DEFAULT) for where, path in ours.items()]
+    yield from (item for item in (*launched.defaults, *made) if item.where not in told)
+
+
+def _find_followed(
+    args: argparse.Namespace, launched: "Launched", told: Set["SettingPath"]
+) -> Iterator["GivenValue"]:
+    """Yield the model's place and the source's; a repo that is not followed is downloaded."""
+    from hotreload.facts.names import names_a_repo
+    from hotreload.settings.given import GivenValue
+
+    model, is_repo = launched.model, names_a_repo(launched.model)
+    named = f"{model}@{launched.revision}" if launched.revision else model
+    hub, origin = args.hub, "--hub"
+    is_told = not told.isdisjoint({("source", "path"), ("source", "repo")})
+    if is_repo and not (args.watch or args.hub or is_told):
+        hub, origin = named, "--model-path"
+    if hub is None and (args.watch or not is_told):
+        origin = "--watch" if args.watch else "--model-path"
+        yield GivenValue(("source", "path"), args.watch or model, origin)
+    elif hub is not None:
+        repo, _, revision = hub.partition("@")
+        yield GivenValue(("source", "kind"), "huggingface", origin)
+        yield GivenValue(("source", "repo"), repo, origin)
+        if revision:
+            yield GivenValue(("source", "revision"), revision, origin)
+        if launched.downloads is not None:
+            yield GivenValue(("source", "cache"), str(launched.downloads), "--download-dir")
+    if not is_repo:
+        yield GivenValue(("engine", "model"), model, "--model-path")
+    elif hub is None or hub.partition("@")[0] != model:
+        yield GivenValue(("engine", "model"), str(_download(named, launched)), "--model-path")
+
+
+def _download(repo: str, launched: "Launched") -> Path:
+    import asyncio
+    from contextlib import closing
+
+    from hotreload.checkpoint.digests import Digests
+    from hotreload.cli.bar import Bar, make_observer
+    from hotreload.sources.hub.once import download
+
+    cache = cache_of(argparse.Namespace(cache=launched.downloads))
+    with closing(Bar()) as bar:
+        fetching = download(repo, cache=cache, digests=Digests(), publish=make_observer(bar))
+        return asyncio.run(fetching)
+
+
+def _probe(text: str) -> dict[str, str]:
+    prompt, arrow, contained = text.rpartition("=>")
+    return {"prompt": prompt.strip(), "contains": contained.strip()} if arrow else {"prompt": text}
+
+
+def _write_key(file: Path, key: str) -> None:
+    """Write a key to a file that only its owner may read; ConfigError if that fails.
+
+    The file of a daemon that runs is left alone: that daemon reads it again.
+    """
+    from hotreload.errors import ConfigError
+    from hotreload.facts.files import hold_lock
+    from hotreload.life.saved.state_lock import LOCK, describe_user, user_of
+
+    state = file.parent
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with hold_lock(state / LOCK, os.O_RDWR | os.O_CREAT):
+            file.unlink(missing_ok=True)
+            with open(file, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as written:
+                written.write(f"{key}\n")
+    except BlockingIOError:
+        user = describe_user(user_of(state))
+        raise ConfigError(
+            f"{state} is in use by {user}; stop that one, or give another --port"
+        ) from None
+    except OSError as fault:
+        raise ConfigError(f"--api-key: {file}: cannot be written: {fault.strerror}") from fault
+
+
+def _about(loaded: "Loaded", name: str) -> Iterator[str]:
+    """Yield the differences from upstream's server."""
+    settings = loaded.settings
+    source = settings.source
+    followed = source.path if source.repo is None else f"{source.repo}@{source.revision}"
+    yield f"follows {followed}; `hotreload status --socket {settings.server.socket}` tells of it"
+    if settings.model_name != name:
+        yield f"clients call the model {settings.model_name!r}, and not {name!r}"
+    if settings.server.tcp and settings.server.admin_keys_file is None:
+        yield (
+            f"the routes that change the server (/flush_cache, /pause_generation …) are closed on "
+            f"{settings.server.tcp}, but not on the socket: [server] admin_keys_file opens them"
+        )
+
+
+def _as_toml(loaded: "Loaded") -> str:
+    """Return a settings file without the defaults."""
+    from hotreload.cli.ops.check_config import as_lines
+    from hotreload.settings.tables import as_json
+
+    kept = _but_defaults(as_json(loaded.settings), "", loaded)
+    return "\n".join(as_lines(kept, loaded)).lstrip("\n")
+
+
+def _but_defaults(table: dict[str, Any], above: str, loaded: "Loaded") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        where = f"{above}{key}"
+        if isinstance(value, dict):
+            if inner := _but_defaults(value, f"{where}.", loaded):
+                found[key] = inner
+        elif loaded.origins.get(where, "default") != "default":
+            rows = value if key == "probe" and not above else None
+            found[key] = value if rows is None else [_set_ones(row) for row in rows]
+    return found
+
+
+def _set_ones(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if value is not None}
