@@ -140,7 +140,8 @@ class ServerSettings:
     )
     access_log: bool = setting(
         False,
-        "Log each answered request: client, path, code, seconds, generation, X-Request-Id, tokens.",
+        "Log each answered request: client, path, code, seconds, generation, X-Request-Id, trace, "
+        "tokens.",
     )
     update_roots: tuple[Location, ...] = setting(
         (),

@@ -4,12 +4,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from hotreload.errors import EngineLost
 from tests.server.world import World, serve
 
 LOGGER = "hotreload.access"
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -83,6 +85,55 @@ async def test_it_tells_how_long_a_stream_took_to_its_first_token_and_how_many_i
     assert "tokens" not in refused
 
 
+@pytest.mark.parametrize("answered_by", ["itself", "a worker"], indirect=True)
+async def test_the_trace_of_a_caller_is_in_the_log_and_in_the_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    named = {"traceparent": f"00-{TRACE}-{SPAN}-01", "X-Request-Id": "mine"}
+    async with serve(tmp_path, access_log=True, tcp=True) as world:
+        clients = world.client(), httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}")
+        for client in clients:
+            async with client:
+                for stream in (False, True):
+                    asked = {"text": "a", "stream": stream}
+                    answer = await client.post("/generate", json=asked, headers=named)
+                    assert answer.headers["traceparent"] == named["traceparent"]
+                    assert answer.headers["x-request-id"] == "mine"
+        await world.until(lambda: len(world.metrics.finished) == 4)
+    assert [(each["trace_id"], each["request_id"]) for each in lines(caplog)] == [
+        (TRACE, "mine")
+    ] * 4
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01"),
+        (f"00-{TRACE}-{SPAN}-ff", f"00-{TRACE}-{SPAN}-03"),
+        (f"cc-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01"),
+        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", f"00-{TRACE}-{SPAN}-01"),
+        (f"00-{TRACE}-{SPAN}-01-", None),
+        (f"cc-{TRACE}-{SPAN}-01.", None),
+        (f"ff-{TRACE}-{SPAN}-01", None),
+        (f"00-{'0' * 32}-{SPAN}-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (f"00-{TRACE.upper()}-{SPAN}-01", None),
+        (f"00-{TRACE[1:]}-{SPAN}-01", None),
+        (f"00-{TRACE}-{SPAN}-1", None),
+        (f"00-{TRACE}-{SPAN}", None),
+        (f"00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01", None),
+        ("", None),
+    ],
+)
+async def test_a_malformed_trace_is_ignored(world: World, given: str, kept: str | None) -> None:
+    async with world.client() as client:
+        answer = await client.get("/livez", headers={"traceparent": given})
+        twice = await client.get("/livez", headers=[("traceparent", given)] * 2)
+    assert (answer.status_code, answer.headers.get("traceparent")) == (200, kept)
+    assert (twice.status_code, twice.headers.get("traceparent")) == (200, None)
+
+
 async def test_the_access_log_is_off_unless_it_is_asked_for(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,8 +148,9 @@ async def test_a_fault_of_ours_is_logged_under_the_name_of_its_request(
 ) -> None:
     world.engine.steps.faults["generate"] = KeyError("oops")
     async with world.client() as client:
-        named = {"X-Request-Id": "mine"}
+        named = {"X-Request-Id": "mine", "traceparent": f"00-{TRACE}-{SPAN}-00"}
         answer = await client.post("/generate", json={"text": "a"}, headers=named)
     assert answer.status_code == 500
     [told] = [vars(each) for each in caplog.records if each.message == "request.failed"]
     assert told["request_id"] == "mine"
+    assert told["trace_id"] == TRACE

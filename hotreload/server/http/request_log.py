@@ -33,6 +33,12 @@ CUT_SHORT = 503
 REQUEST_ID_HEADER = "X-Request-Id"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 """A request id that is logged and sent back unchanged; any other is replaced by a new id."""
+TRACE_HEADER = "traceparent"
+_TRACE = re.compile(
+    "(?!ff)([0-9a-f]{2})-((?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+"""A trace context as W3C writes it; only a version after 00 may say more behind its flags."""
+_KNOWN_FLAGS = 0b11
 LONGEST_PATH = 200
 _CODE = "hotreload.ended"
 _LOG_FIELDS = "hotreload.noted"
@@ -134,17 +140,16 @@ class RequestLogMiddleware:
             code, seconds = scope.get(_CODE, response.code), time.perf_counter() - began
             self._metrics.request_finished(_route_label(scope), code, seconds)
             if self._access_log:
-                add_to_access_log(
-                    scope, generation=response.generation, request_id=response.request_id
-                )
+                add_to_access_log(scope, generation=response.generation, **response.names)
                 write_access_log(scope, code, seconds)
 
     async def _fail(
         self, error: Exception, response: "_ResponseSender", scope: Scope, receive: Receive
     ) -> None:
         if not isinstance(error, HotReloadError):
-            where = {"path": scope["path"], "request_id": response.request_id}
-            log.error("request.failed", exc_info=error, extra=where)
+            log.error(
+                "request.failed", exc_info=error, extra={"path": scope["path"], **response.names}
+            )
             error = Refused(500, "internal", "hotreload failed to answer; its log says why")
         count_as(scope, status_of(error))
         if response.is_started:  # an answer cut off must not look like a whole one
@@ -172,11 +177,17 @@ class _ResponseSender:
         self._send = send
         self._live = live
         self._write_seconds = write_seconds
-        self.request_id = request_id(scope)
+        self._request_id, self._trace = request_id(scope), trace_context(scope)
         self.code = CLIENT_GONE
         self.is_started = False
         self.generation: int | None = None
         """The generation in the response's header; None before any is live."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of the request for the log: its id, and its caller's trace if there is one."""
+        trace = {"trace_id": self._trace.split("-")[1]} if self._trace else {}
+        return {"request_id": self._request_id, **trace}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -201,9 +212,11 @@ class _ResponseSender:
             watch(self._write_seconds)
 
     def _add_headers(self, message: Message) -> None:
-        """Add the request id, and the live generation unless the route has named one."""
+        """Add the request's names, and the live generation unless the route has named one."""
         headers: list[tuple[bytes, bytes]] = message["headers"]
-        more = [(REQUEST_ID_HEADER.lower().encode(), self.request_id.encode())]
+        more = [(REQUEST_ID_HEADER.lower().encode(), self._request_id.encode())]
+        if self._trace:
+            more.append((TRACE_HEADER.encode(), self._trace.encode()))
         live, name = self._live(), GENERATION_HEADER.lower().encode()
         if live is not None and all(key != name for key, _ in headers):
             more.append((name, str(live.number).encode()))
@@ -254,6 +267,18 @@ def request_id(scope: Scope) -> str:
     """Return the client's id of the request, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
     return given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def trace_context(scope: Scope) -> str:
+    """Return the trace context of the caller; empty if there is none, several, or a malformed one.
+
+    A later version is written as version 00, of which it has the fields.
+    """
+    given = Headers(scope=scope).getlist(TRACE_HEADER)
+    found = _TRACE.fullmatch(given[0]) if len(given) == 1 else None
+    if found is None or (found[1] == "00" and found[4]):
+        return ""
+    return f"00-{found[2]}-{int(found[3], 16) & _KNOWN_FLAGS:02x}"
 
 
 def write_access_log(scope: Scope, code: int, seconds: float) -> None:
