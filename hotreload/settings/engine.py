@@ -59,6 +59,12 @@ class EngineSettings:
         "How many engines to run, each on tp devices of its own. A checkpoint goes live on one "
         "after the other.",
     )
+    ranks: Literal["given", "auto"] = setting(
+        "given",
+        "What says the rank, the number of hosts and rank 0's address: the next three settings; "
+        "or auto, the environment that Kubernetes, a TPU VM or SkyPilot makes, which these three "
+        "must not contradict.",
+    )
     nnodes: Annotated[int, Bounds(least=1, most=64, is_strict=True)] = setting(
         1, "How many hosts share one engine; each runs a daemon, and rank 0 serves."
     )

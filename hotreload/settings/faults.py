@@ -136,7 +136,7 @@ def origin_of(where: SettingPath, origins: Mapping[SettingPath, str]) -> str:
 
 def spell(where: SettingPath, origin: str) -> str:
     """Name a setting as its file, variable or argument spells it."""
-    if origin.startswith("env "):
+    if origin.startswith(f"env {ENV_PREFIX}"):
         return ENV_PREFIX + "__".join(map(str, where)).upper()
     if origin == "--set":
         return f"--set {'.'.join(map(str, where))}"

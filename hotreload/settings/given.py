@@ -87,6 +87,63 @@ def _value(text: str) -> Any:
     return value["value"] if simple and len(value) == 1 else text
 
 
+_RANKS = ("JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX", "TPU_WORKER_ID", "SKYPILOT_NODE_RANK")
+_HOSTS = ("TPU_WORKER_HOSTNAMES", "SKYPILOT_NODE_IPS")
+"""Variables that list all hosts, rank 0's first."""
+_JOIN = {
+    "node_rank": ("rank of this host", (*_RANKS, "HOSTNAME (a name that ends with -N)")),
+    "nnodes": ("number of hosts", ("LWS_GROUP_SIZE", *_HOSTS)),
+    "dist_init_addr": ("address of rank 0", ("LWS_LEADER_ADDRESS", *_HOSTS)),
+}
+"""The meaning of each setting by which ranks meet, and the variables that have its value."""
+JOIN_PORT = 29500
+
+
+def from_ranks(environ: Mapping[str, str], given: Sequence[GivenValue]) -> list[GivenValue]:
+    """Rank, number of hosts and rank 0's address as variables say them, but for those `given`.
+
+    ConfigError names what is missing, and what contradicts each other.
+    """
+    own = {each.where[-1]: each for each in given if each.where[:-1] == ("engine",)}
+    found: list[GivenValue] = []
+    faults: list[str] = []
+    for key, told in _said_of_ranks(environ).items():
+        what, variables = _JOIN[key]
+        mine = {f"[engine] {key} ({own[key].origin})": own[key].value} if key in own else {}
+        said = mine | told
+        differ = len({str(value) for value in said.values()}) > 1
+        if differ and key != "dist_init_addr":  # a host has several names
+            each = ", ".join(f"{name} is {value}" for name, value in said.items())
+            faults.append(f"[engine] ranks: no one {what}: {each}; unset what is wrong")
+        elif said and not mine:
+            name, value = next(iter(said.items()))
+            found.append(GivenValue(("engine", key), value, f"env {name}"))
+        elif not said:
+            why = f"nothing says the {what}: set [engine] {key}, or one of {', '.join(variables)}"
+            faults.append(f"[engine] ranks: {why}")
+    if faults:
+        raise ConfigError.from_faults(faults)
+    is_alone = tree([*found, *given])["engine"]["nnodes"] == 1
+    return [each for each in found if not (is_alone and each.where[-1] == "dist_init_addr")]
+
+
+def _said_of_ranks(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """The values of these settings by variable, in the order in which they count."""
+    said = {name: text.strip() for name, text in environ.items() if text.strip()}
+    ranks = {name: _value(said[name]) for name in _RANKS if name in said}
+    name, _, last = said.get("HOSTNAME", "").rpartition("-")
+    # The last resort: a pod's name may end with a number that is no rank.
+    if not ranks and name and last.isdecimal():
+        ranks = {"HOSTNAME": int(last)}
+    hosts = {name: re.split(r"[,\s]+", said[name]) for name in _HOSTS if name in said}
+    counts = {name: _value(said[name]) for name in ("LWS_GROUP_SIZE",) if name in said}
+    counts |= {name: len(each) for name, each in hosts.items()}
+    leaders = {name: said[name] for name in ("LWS_LEADER_ADDRESS",) if name in said}
+    leaders |= {name: each[0] for name, each in hosts.items()}
+    addresses = {name: f"{leader}:{JOIN_PORT}" for name, leader in leaders.items()}
+    return {"node_rank": ranks, "nnodes": counts, "dist_init_addr": addresses}
+
+
 def tree(given: Sequence[GivenValue]) -> dict[str | int, Any]:
     """All of it in tables; of two values in one place the last."""
     root: dict[str | int, Any] = {}

@@ -1,6 +1,7 @@
 """Reads the settings: TOML in, frozen tables out; `sections` says which settings there are.
 
-The defaults, then the file, then HOTRELOAD__SECTION__KEY, then --set: the last one wins.
+The defaults, then what starts a rank (`[engine] ranks`), then the file, then
+HOTRELOAD__SECTION__KEY, then --set: the last one wins.
 One error lists all faults, each with its place and what was probably meant: `faults` words them.
 """
 
@@ -22,6 +23,7 @@ from hotreload.settings.given import (
     SettingPath,
     from_env,
     from_file,
+    from_ranks,
     from_sets,
     leaves,
     tree,
@@ -70,6 +72,9 @@ def load(
     """
     known = class_with(features)
     given = [*(from_file(file) if file else ()), *from_env(environ), *from_sets(sets)]
+    engine = tree(given).get("engine")
+    if isinstance(engine, dict) and engine.get("ranks") == "auto":
+        given = [*from_ranks(environ, given), *given]
     origins = {item.where: item.origin for item in given}
     words = Faults(known, origins)
     moved = {where: fault for where in origins if (fault := words.find_new_name(where)) is not None}

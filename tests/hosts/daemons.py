@@ -44,7 +44,7 @@ class Daemons:
         secret.write_text(SECRET)
         secret.chmod(0o600)
         where = (f"engine.dist_init_addr={address}", f"engine.join_secret_file={secret}")
-        shared = ("engine.nnodes=2", "engine.tp=2", ENGINE_ARGS, *where, *sets)
+        shared = ("engine.ranks=auto", "engine.tp=2", ENGINE_ARGS, *where, *sets)
         self.ranks = [_made(folder / f"rank{rank}", rank, shared) for rank in (0, 1)]
         self.leader, self.follower = self.ranks
         self.newest = 0
@@ -173,8 +173,9 @@ class Daemons:
 
 def _made(folder: Path, rank: int, shared: tuple[str, ...]) -> Process:
     folder.mkdir()
-    process = Process(folder, f"engine.node_rank={rank}", *shared, command=OF_A_RANK)
-    process.environ = ONE_DEVICE
+    process = Process(folder, *shared, command=OF_A_RANK)
+    # As a LeaderWorkerSet starts the pods of a group.
+    process.environ = {**ONE_DEVICE, "LWS_WORKER_INDEX": str(rank), "LWS_GROUP_SIZE": "2"}
     return process
 
 

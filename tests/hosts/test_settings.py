@@ -28,6 +28,132 @@ def faults(*sets: str) -> tuple[str, ...]:
     return caught.value.findings
 
 
+AUTO = ("engine.ranks=auto", "engine.tp=8", "engine.insecure_join=true")
+
+
+# --- ranks of the environment ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "sets", "ranks", "origins"),
+    [
+        (
+            {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "llm-3"},
+            ["engine.nnodes=4", "engine.dist_init_addr=llm-0.llm:5000"],
+            Ranks(3, 4, "llm-0.llm:5000"),
+            ["env JOB_COMPLETION_INDEX", "--set", "--set"],
+        ),
+        (  # the leader of group 1: its name ends with the group
+            {
+                "HOSTNAME": "llm-1",
+                "LWS_WORKER_INDEX": "0",
+                "LWS_GROUP_SIZE": "2",
+                "LWS_LEADER_ADDRESS": "llm-1.llm.default",
+                "TPU_WORKER_ID": "0",
+                "TPU_WORKER_HOSTNAMES": "llm-1.llm,llm-1-1.llm",
+            },
+            [],
+            Ranks(0, 2, "llm-1.llm.default:29500"),
+            ["env LWS_WORKER_INDEX", "env LWS_GROUP_SIZE", "env LWS_LEADER_ADDRESS"],
+        ),
+        (
+            {
+                "TPU_WORKER_ID": "1",
+                "TPU_WORKER_HOSTNAMES": "w-0,w-1",
+                "HOSTNAME": "w-1",
+            },
+            [],
+            Ranks(1, 2, "w-0:29500"),
+            ["env TPU_WORKER_ID", "env TPU_WORKER_HOSTNAMES", "env TPU_WORKER_HOSTNAMES"],
+        ),
+        (
+            {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.4\n10.0.0.5\n"},
+            [],
+            Ranks(1, 2, "10.0.0.4:29500"),
+            ["env SKYPILOT_NODE_RANK", "env SKYPILOT_NODE_IPS", "env SKYPILOT_NODE_IPS"],
+        ),
+        (
+            {"HOSTNAME": "llm-1"},
+            ["engine.nnodes=2", "engine.dist_init_addr=llm-0.llm:29500"],
+            Ranks(1, 2, "llm-0.llm:29500"),
+            ["env HOSTNAME", "--set", "--set"],
+        ),
+        (
+            {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"},
+            [],
+            None,
+            ["env TPU_WORKER_ID", "env TPU_WORKER_HOSTNAMES", "default"],
+        ),
+    ],
+    ids=["indexed job", "leader worker set", "TPU VM", "SkyPilot", "stateful set", "one host"],
+)
+def test_ranks_come_from_the_environment(
+    environ: dict[str, str], sets: list[str], ranks: Ranks | None, origins: list[str]
+) -> None:
+    auto = AUTO if ranks else AUTO[:1]
+    loaded = load(None, [*auto, *sets], environ, FEATURES)
+    assert ranks_of(loaded.settings) == ranks
+    names = ("node_rank", "nnodes", "dist_init_addr")
+    assert [loaded.origins[f"engine.{name}"] for name in names] == origins
+    if not any("node" in each for each in sets):  # nothing of it counts unless asked for
+        assert ranks_of(load(None, [], environ, FEATURES).settings) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "sets", "said"),
+    [
+        (
+            {"JOB_COMPLETION_INDEX": "1", "TPU_WORKER_ID": "0", "LWS_GROUP_SIZE": "2"},
+            ["engine.dist_init_addr=a:1"],
+            "no one rank of this host: JOB_COMPLETION_INDEX is 1, TPU_WORKER_ID is 0; unset what",
+        ),
+        (
+            {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "a"},
+            ["engine.node_rank=0"],
+            "rank of this host: [engine] node_rank (--set) is 0, LWS_WORKER_INDEX is 1",
+        ),
+        (
+            {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b", "LWS_GROUP_SIZE": "3"},
+            [],
+            "no one number of hosts: LWS_GROUP_SIZE is 3, TPU_WORKER_HOSTNAMES is 2",
+        ),
+        (
+            {"HOSTNAME": "llm-7d4b9c-x8k2p"},
+            ["engine.nnodes=2", "engine.dist_init_addr=a:1"],
+            "nothing says the rank of this host: set [engine] node_rank, or one of JOB_COMPLETION_"
+            "INDEX, LWS_WORKER_INDEX, TPU_WORKER_ID, SKYPILOT_NODE_RANK, HOSTNAME (a name that",
+        ),
+        (
+            {"JOB_COMPLETION_INDEX": "1"},
+            ["engine.nnodes=2"],
+            "nothing says the address of rank 0: set [engine] dist_init_addr, or one of LWS_LEADER",
+        ),
+        (
+            {"JOB_COMPLETION_INDEX": "1"},
+            ["engine.dist_init_addr=a:1"],
+            "nothing says the number of hosts: set [engine] nnodes, or one of LWS_GROUP_SIZE, TPU_",
+        ),
+        (
+            {"LWS_WORKER_INDEX": "2", "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "a"},
+            [],
+            "env LWS_WORKER_INDEX: [engine] node_rank: there is no rank 2 with nnodes = 2: 0 to 1",
+        ),
+        (
+            {"TPU_WORKER_ID": "one", "TPU_WORKER_HOSTNAMES": "a,b"},
+            [],
+            "env TPU_WORKER_ID: [engine] node_rank: should be a valid integer, not 'one'",
+        ),
+    ],
+)
+def test_ranks_that_contradict_or_are_missing_are_named(
+    environ: dict[str, str], sets: list[str], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, [*AUTO, *sets], environ, FEATURES)
+    (fault,) = caught.value.findings
+    assert said in fault
+
+
 # --- settings ----------------------------------------------------------------------------
 
 
