@@ -192,6 +192,8 @@ class EngineLoad:
     kv_prefixes: int = 0
     """Tokens of cached prefixes, which are given back when requests need them."""
     kv_free: int = 0
+    page_size: int = 1
+    """Tokens in a page of the pool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from hotreload.feature import Feature
 from hotreload.features.bake import BAKE_FEATURE
 from hotreload.features.command import COMMAND_FEATURE
 from hotreload.features.compare import COMPARE_FEATURE
+from hotreload.features.gateway import GATEWAY_FEATURE
 from hotreload.features.pause import PAUSE_FEATURE
 from hotreload.features.sessions import SESSIONS_FEATURE
 
@@ -13,5 +14,6 @@ FEATURES: tuple[Feature, ...] = (
     BAKE_FEATURE,
     COMPARE_FEATURE,
     COMMAND_FEATURE,
+    GATEWAY_FEATURE,
 )
 """The features of a daemon, in the order of judges, of fields in `/status`, and of metrics."""

@@ -100,6 +100,10 @@ class FeatureReport:
         """Return its metrics; each is there from the start."""
         return ()
 
+    def page_for_gateways(self) -> str:
+        """Return its part of the page that gateways read many times a second."""
+        return ""
+
     def objection_to(self, live: Revision) -> WishVerdict | None:
         """Return the feature's objection to the live generation; None without."""
         return None

@@ -3,6 +3,7 @@
 Requests and answers are plain data; nothing here knows HTTP.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import (
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.way_in.admission import AnswerEnded, Conditions, LetIn, Listener
+from hotreload.core.way_in.admission import AnswerGrew, Conditions, LetIn, Listener
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
@@ -119,9 +120,11 @@ class LocalModel[P]:
     @asynccontextmanager
     async def open_answer(self, request: ModelRequest) -> AsyncIterator[StartedAnswer]:
         """Send the request; retry if a swap or an engine's loss ends it before the first token."""
+        came_at = asyncio.get_running_loop().time()
         for replays_left in reversed(range(REPLAYS + 1)):
             async with AsyncExitStack() as stack:
-                inside = self._answer_inside(request, may_replay=self.replay and replays_left > 0)
+                may_replay = self.replay and replays_left > 0
+                inside = self._answer_inside(request, came_at, may_replay=may_replay)
                 try:
                     answer = await stack.enter_async_context(inside)
                 except _EndedUnread:
@@ -135,7 +138,7 @@ class LocalModel[P]:
 
     @asynccontextmanager
     async def _answer_inside(
-        self, request: ModelRequest, *, may_replay: bool
+        self, request: ModelRequest, came_at: float, *, may_replay: bool
     ) -> AsyncIterator[StartedAnswer]:
         """Prepare the request, pass the entrance, and yield the answer while the lease is held."""
         # Prepared before the gate, so that no swap waits while a long text is encoded. The gate
@@ -154,43 +157,48 @@ class LocalModel[P]:
                 partial(lease.engine.unseen.askable, prepared) if request.may_be_kept else None
             )
             let_in = LetIn(
-                lease.generation, request.prompts, request.copies, request.until, askable
+                lease.generation,
+                request.prompts,
+                request.copies,
+                request.until,
+                askable,
+                came_at,
+                bool(request.fields.get("stream")),
             )
             with ExitStack() as listening:
-                each_ended = [
-                    ended
+                each_grew = [
+                    grew
                     for each in self.listeners
-                    if (ended := listening.enter_context(each.listen(let_in))) is not None
+                    if (grew := listening.enter_context(each.listen(let_in))) is not None
                 ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
                     raise _EndedUnread
-                async with aclosing(self._report_tokens(first, items, each_ended)) as noted:
+                async with aclosing(self._report_tokens(first, items, each_grew)) as noted:
                     yield StartedAnswer(lease.generation, noted)
 
     async def _report_tokens(
         self,
         first: EngineAnswer,
         items: AsyncGenerator[EngineAnswer, None],
-        each_ended: Sequence[AnswerEnded],
+        each_grew: Sequence[AnswerGrew],
     ) -> AsyncGenerator[EngineAnswer, None]:
-        """Yield the items; count their tokens, and report each answer's end to the listeners."""
+        """Yield the items; count their tokens, and report each answer to the listeners."""
         counted: dict[int, int] = {}
-        self._report(first, each_ended, counted)
+        self._report(first, each_grew, counted)
         yield first
         async for item in items:
-            self._report(item, each_ended, counted)
+            self._report(item, each_grew, counted)
             yield item
 
     def _report(
-        self, item: EngineAnswer, each_ended: Sequence[AnswerEnded], counted: dict[int, int]
+        self, item: EngineAnswer, each_grew: Sequence[AnswerGrew], counted: dict[int, int]
     ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
             index, made = answer.get("index", place), count_tokens(answer)
-            if finish_reason(answer):
-                for ended in each_ended:
-                    ended(index, answer)
+            for grew in each_grew:
+                grew(index, answer)
             # Counted as they come: counting at the end would show a peak after zeros.
             new += max(0, made - counted.get(index, 0))
             counted[index] = made

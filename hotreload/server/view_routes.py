@@ -13,6 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -104,8 +105,10 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
         return Json(documents.status.leaves())
 
     @router.get("/metrics")
-    @Operation("Prometheus metrics.", media=[TEXT])
-    async def page() -> Response:
+    @Operation("Prometheus metrics; over TCP those for gateways.", media=[TEXT], security=TO_ALL)
+    async def page(request: Request) -> Response:
+        if "peer" not in request.scope.get("extensions", {}):  # it comes over TCP
+            return Response(documents.status.page_for_gateways(), media_type=METRICS_TYPE)
         made = asyncio.wrap_future(metrics.latest())
         return Response(await asyncio.shield(made), media_type=METRICS_TYPE)
 

@@ -17,6 +17,7 @@ def unknown_kind(**more: Any) -> Any:
         waiting_queue=[1, 2, 3],
         running_batch=SimpleNamespace(batch_size=lambda: 2),
         max_total_num_tokens=100,
+        page_size=2,
         _get_token_info=lambda: (70, 0.7, 10, 20),
         **more,
     )
@@ -29,11 +30,12 @@ def noted(scheduler: Any) -> EngineLoad:
 
 
 def test_an_engine_that_has_no_lanes_tells_it_too() -> None:
-    assert noted(unknown_kind()) == EngineLoad(3, 2, kv_requests=70, kv_prefixes=20, kv_free=10)
+    tokens = {"kv_requests": 70, "kv_prefixes": 20, "kv_free": 10}
+    assert noted(unknown_kind()) == EngineLoad(3, 2, **tokens, page_size=2)
 
 
 def test_a_pool_of_several_parts_tells_no_tokens() -> None:
-    assert noted(unknown_kind(is_hybrid=True)) == EngineLoad(3, 2)
+    assert noted(unknown_kind(is_hybrid=True)) == EngineLoad(3, 2, page_size=2)
 
 
 def test_a_note_is_good_for_a_moment() -> None:

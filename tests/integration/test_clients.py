@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import httpx
 import pytest
 from pydantic import SecretStr
 
 from hotreload.engine.versions import installed_version
 from hotreload.types import Generation, Outcome
+from tests.features.gateway.scrape import ALWAYS, OF_A_POOL, kinds_of, labels_of, read
 from tests.integration.openai_clients import (
     NAMED,
     OpenAILoad,
@@ -31,6 +34,7 @@ from tests.integration.running import (
     mixed,
     one_daemon,
     one_daemon_marks,
+    request_for,
     words,
 )
 from tests.integration.upstreams_benchmark import benchmarked
@@ -70,6 +74,46 @@ async def test_a_client_waits_for_the_weights_it_asks_for(running: Running) -> N
         answer: Any = await asking
     assert generation_of(answer) == wanted
     assert answer.choices[0].message.content == words(wanted)
+
+
+async def test_a_gateway_reads_the_load_by_sglangs_names_and_it_moves_with_requests(
+    running: Running,
+) -> None:
+    prompt, made = "the same words twice", 0
+    async with httpx.AsyncClient(base_url=f"http://{running.settings.server.tcp}") as client:
+
+        async def scrape() -> dict[str, float]:
+            return read((await client.get("/metrics")).text)
+
+        await turn_until(lambda: bool(running.engine.load.kv_free), pause=TICK)
+        page = (await client.get("/metrics")).text
+        assert kinds_of(page) == {**ALWAYS, **OF_A_POOL}
+        capacity = running.engine.facts()["max_total_tokens"]
+        pool = {"model_name": "tiny", "page_size": "1", "num_pages": str(capacity)}
+        assert labels_of(page, "cache_config_info") == pool
+        before = read(page)
+        async with running.daemon.entrance.admit():  # as an answer that takes long
+            assert (await scrape())["num_running_reqs"] == 1
+        for streams in (False, True):
+            asked = request_for(prompt, stream=streams)
+            answer = await client.post("/generate", json=asked)
+            last = answer.text.split("data: ")[-2] if streams else answer.text
+            meta = json.loads(last)["meta_info"]
+            made += meta["completion_tokens"]
+        after = await scrape()
+        assert (await client.get("/version")).status_code == 404
+    moved = {name: after[name] - before[name] for name in after}
+    assert moved["generation_tokens_total"] == made
+    assert moved["prompt_tokens_total"] == 2 * meta["prompt_tokens"]
+    assert moved["time_to_first_token_seconds_count"] == 1
+    assert moved["e2e_request_latency_seconds_count"] == 2
+    assert moved["inter_token_latency_seconds_count"] == made / 2 - 1
+    assert 0 < after["inter_token_latency_seconds_sum"] < after["e2e_request_latency_seconds_sum"]
+    assert meta["cached_tokens"] > 0
+    assert 0 < after["cache_hit_rate"] < 1
+    assert after["gen_throughput"] > 0
+    assert after["num_running_reqs"] == after["num_queue_reqs"] == 0
+    assert 0 <= after["token_usage"] < 1
 
 
 @asynccontextmanager

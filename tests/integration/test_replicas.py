@@ -13,7 +13,9 @@ from hotreload.errors import ProbeFailed
 from hotreload.events import Event, GateChanged, ReplicaMoved
 from hotreload.types import GateState, Mode, Outcome, ReplicaState
 from tests.engine.real import device_bytes
+from tests.features.gateway.scrape import read
 from tests.integration.running import Load, Running, mixed, post
+from tests.waiting import turn_until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -146,6 +148,9 @@ async def is_shown(running: Running) -> None:
     assert [each["restarts"] for each in status["replicas"]] == [0, 1]
     assert "hotreload_replicas_serving 2.0" in page
     assert 'hotreload_replica_restarts_total{replica="1"} 1.0' in page
+    pages = sum(each.facts()["max_total_tokens"] for each in running.daemon.slot.engines())
+    scrape = running.daemon.status.page_for_gateways
+    await turn_until(lambda: read(scrape()).get("num_pages") == pages)
 
 
 async def test_in_the_end_nothing_of_it_is_left(tmp_path: Path) -> None:

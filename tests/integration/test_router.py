@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.features.gateway.scrape import read
 from tests.integration.openai_clients import free_address
 from tests.integration.process import OF_WORDS, REAL, START_SECONDS, Process
 from tests.integration.running import Load, not_said_by
@@ -145,5 +146,5 @@ def labels_of(daemons: list[Process]) -> dict[int, str]:
 
 def has_answered(process: Process) -> bool:
     """True once somebody was answered in its present life."""
-    page = httpx.get(f"{address_of(process)}/metrics").text
-    return bool(re.search(r'^hotreload_requests_total\{.*"/generate".*\} [1-9]', page, re.M))
+    page = read(httpx.get(f"{address_of(process)}/metrics").text)
+    return page["e2e_request_latency_seconds_count"] > 0

@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from tests.children import children_of, is_there, sockets_of, workers_below
+from tests.features.gateway.scrape import read
 from tests.integration.openai_clients import free_address
 from tests.integration.process import OF_WORDS, Process
 from tests.integration.running import client_of
@@ -122,6 +123,22 @@ ANSWERED = 'hotreload_requests_total{code="200",route="/generate"}'
 def client_page(process: Process) -> str:
     with client(process) as asking:
         return asking.get("/metrics").text
+
+
+async def test_a_gateway_reads_the_load_of_all_workers(either: Process) -> None:
+    before = scrape(either)
+    await ask(either, 20)
+    moved = {name: value - before[name] for name, value in scrape(either).items()}
+    assert moved["e2e_request_latency_seconds_count"] == 20
+    assert moved["generation_tokens_total"] == 20 * len(["served", "by", "step", "1"])
+
+
+def scrape(process: Process) -> dict[str, float]:
+    """The page for gateways, over TCP."""
+    tcp = next(each for each in process.sets if each.startswith("server.tcp=")).partition("=")[2]
+    page = httpx.get(f"http://{tcp}/metrics", timeout=PATIENCE).text  # gateways have no key
+    assert "hotreload_" not in page
+    return read(page)
 
 
 def client(process: Process) -> httpx.Client:

@@ -6,12 +6,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.routing import Route
 
 from hotreload.errors import HotReloadError
 from hotreload.events import AttemptFinished, RevisionWanted, SourceScanned, Wait
 from hotreload.facts.listed import Listed, ListedState
+from hotreload.picture.status import Status
 from hotreload.server_limits import Limits
 from hotreload.types import Outcome, Reason, Revision
 from tests.server.world import FIRST, SECOND, World, attempt, serve
@@ -124,6 +126,25 @@ async def test_metrics_are_served_as_prometheus_reads_them(world: World) -> None
         answer = await client.get("/metrics")
     assert answer.text == "hotreload_generation 1.0\n"
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_over_tcp_gateways_read_a_few_metrics_as_they_are_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = iter([1, 2])
+    page = "sglang:num_queue_reqs {}\n".format
+    monkeypatch.setattr(Status, "page_for_gateways", lambda _: page(next(waiting)))
+    async with (
+        serve(tmp_path, tcp=True) as world,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{world.tcp_port}") as gateway,
+        world.client() as local,
+    ):
+        answers = [await gateway.get("/metrics") for _ in range(2)]
+        version = await gateway.get("/version")
+        assert (await local.get("/metrics")).text == "hotreload_generation 1.0\n"
+    assert [each.text for each in answers] == [page(1), page(2)]
+    assert answers[0].headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert version.status_code == 404  # or a router takes the server for vLLM
 
 
 async def test_any_number_of_scrapes_leaves_the_threads_of_the_loop_to_others(

@@ -65,8 +65,14 @@ class Admission:
         """Drop all claims at the gate of a lost engine: a new gate takes its place."""
 
 
-AnswerEnded = Callable[[int, Mapping[str, Any]], None]
-"""Receive an ended answer, in the engine's schema, and its index in the request."""
+AnswerGrew = Callable[[int, Mapping[str, Any]], None]
+"""Receive an answer so far, in the engine's schema, and its index in the request: after each
+piece of a stream, and when it `has_ended`."""
+
+
+def has_ended(answer: Mapping[str, Any]) -> bool:
+    """Return True if this is the whole answer."""
+    return bool(answer.get("meta_info", {}).get("finish_reason"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +90,16 @@ class LetIn:
     token_ids: Callable[[], Mapping[int, Sequence[int]]] | None
     """Return the ids of each prompt that an engine can be asked again, by the index of its first
     answer; None where the client forbids to keep them."""
+    came_at: float = 0.0
+    """The loop's time at which the request came, before it was encoded and waited."""
+    streams: bool = False
+    """True if the client gets the answers piece by piece."""
 
 
 class Listener(Protocol):
     """Listens to every request, on any route."""
 
-    def listen(self, request: LetIn) -> AbstractContextManager[AnswerEnded | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerGrew | None]:
         """Listen to one request until it ends; yield None to ignore its answers.
 
         Called once a request, and may make there the function that is called for each answer. An

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.behaviour import HeardRequest, heard_of
-from hotreload.core.way_in.admission import AnswerEnded, LetIn
+from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
 from hotreload.features.compare.settings import CompareSettings
 
 log = logging.getLogger("hotreload.behaviour")
@@ -64,7 +64,7 @@ class RequestRecorder:
         return HearingNow(mirror, replay, len(self._kept), len(mirrored))
 
     @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerEnded | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
         """Listen to the answers of a request; of several to one prompt, to the first."""
         if not self.listens or request.token_ids is None:
             yield None
@@ -73,11 +73,12 @@ class RequestRecorder:
         firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
 
         def record(index: int, answer: Mapping[str, Any]) -> None:
-            """Record an ended answer; a fault of ours must not keep it from its client."""
-            if (prompt := firsts.pop(index, None)) is None:
+            """Record an answer that has ended; a fault of ours must not keep it from its client."""
+            if index not in firsts:
                 return
             try:
-                if (heard := heard_of(prompt, answer)) is not None:
+                heard = heard_of(firsts.pop(index), answer) if has_ended(answer) else None
+                if heard is not None:
                     self._take(heard)
             except Exception:
                 log.exception("behaviour.internal_error")

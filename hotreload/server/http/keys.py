@@ -24,8 +24,9 @@ from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
 
 log = logging.getLogger("hotreload.server")
 
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", WEBHOOK})
-"""Paths that need no key: load balancers have none, and the webhook has a secret of its own."""
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/metrics", WEBHOOK})
+"""Paths that need no key: load balancers and gateways have none, and the webhook has a secret of
+its own."""
 FAILURE_LOG_SECONDS = 60.0
 MOST_SENDERS = 8
 

@@ -220,7 +220,7 @@ def checksums(leaves: Mapping[str, int], facts: EngineFacts) -> Fields:
     return {"ranks": [ranks], "per_engine_checksum": sha256(of_all.encode()).hexdigest()}
 
 
-def _count_requests(reading: ReplicaFigures) -> tuple[int, int, int]:
+def count_requests(reading: ReplicaFigures) -> tuple[int, int, int]:
     """Return the numbers of running and of waiting requests, and of the tokens that they hold.
 
     The running ones are never 0 while a request is inside the gate, and always 0 once all have
@@ -234,7 +234,7 @@ def _count_requests(reading: ReplicaFigures) -> tuple[int, int, int]:
 
 
 def _short_load(rank: int, reading: ReplicaFigures) -> ShortLoadFields:
-    running, waiting, tokens = _count_requests(reading)
+    running, waiting, tokens = count_requests(reading)
     return {
         "dp_rank": rank,
         "num_reqs": running + waiting,
@@ -249,7 +249,7 @@ def _short_load(rank: int, reading: ReplicaFigures) -> ShortLoadFields:
 def _load(
     rank: int, reading: ReplicaFigures, facts: EngineFacts, include: Collection[str], now: float
 ) -> Fields:
-    running, waiting, used = _count_requests(reading)
+    running, waiting, used = count_requests(reading)
     capacity, most = facts.get("max_total_tokens", 0), facts.get("max_running_requests", 0)
     fields = {
         "timestamp": now,

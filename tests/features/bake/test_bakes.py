@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.rules import Rules
-from hotreload.core.way_in.admission import AnswerEnded, LetIn
+from hotreload.core.way_in.admission import AnswerGrew, LetIn
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
@@ -73,7 +73,7 @@ class Baked(World):
         until: float = float("inf"),
         prompts: int = 1,
         copies: int = 1,
-    ) -> AbstractContextManager[AnswerEnded | None]:
+    ) -> AbstractContextManager[AnswerGrew | None]:
         """A request that is let in, answered by what is live."""
         generation = of or self.live
         request = LetIn(generation, prompts, copies, until, token_ids=None)

@@ -49,6 +49,7 @@ class Load:
             sum(len(look("waiting_queue")) for look in looks),
             sum(map(self._count_running, looks)),
             *self._tokens(looks),
+            int(scheduler.page_size),
         )
 
     def _count_running(self, look: LaneLook) -> int:
