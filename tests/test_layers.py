@@ -146,10 +146,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker_process": {"life", "server.from_settings", "server_limits", "settings", "observe"}
     | {"engine.answering"}
     | {*SIBLINGS, *CORE},
+    "client": {"client", "picture.words", *VOCABULARY},
     "cli": {
         *FEATURES,
         *SETTING,
         "cli",
+        "client",
         "cli.ops.doctor_checks",
         "daemon",
         "library",

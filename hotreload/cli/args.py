@@ -16,15 +16,17 @@ from hotreload.cli.exits import Misused
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 if TYPE_CHECKING:
-    from hotreload.cli.client.daemon_client import DaemonClient
+    from hotreload.client.synchronous import Client
     from hotreload.settings.load import Settings
 
 HELP_WIDTH = 96
 EPILOG = """\
-The daemon's socket is the one named by --socket, else [server] socket in the --config given, else
+The daemon is the one at --url, with the key in --key-file; changes need a key of [server]
+admin_keys_file there. Else its socket is the one named by --socket, else [server] socket in the
+--config given, else $HOTRELOAD_URL (with $HOTRELOAD_KEY_FILE, $HOTRELOAD_CA_FILE), else
 $HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
-/etc/hotreload/hotreload.toml), else /run/hotreload/hotreload.sock. Connecting needs its group
-([server] group)."""
+/etc/hotreload/hotreload.toml), else /run/hotreload/hotreload.sock. Connecting to a socket needs its
+group ([server] group)."""
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
             6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,
@@ -73,21 +75,22 @@ def add_client_verb(
     about, whole = line[:1].lower() + line[1:], "\n\n".join(filter(None, paragraphs))
     parser = add_verb(verbs, name, about, run, whole, epilog=f"{EPILOG}\n\n{EXITS}")
     where = parser.add_argument_group("which daemon")
-    where.add_argument("--socket", metavar="PATH", help="its unix socket")
+    one = where.add_mutually_exclusive_group()
+    one.add_argument("--socket", metavar="PATH", help="its unix socket")
+    one.add_argument("--url", metavar="URL", help="its address: https://host:port")
+    where.add_argument("--key-file", metavar="FILE", help="the key for that address")
+    where.add_argument("--ca-file", metavar="FILE", help="the CA of its certificate")
     where.add_argument("--config", metavar="FILE", help="the settings it runs with")
     if as_json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
-def daemon_of(args: argparse.Namespace) -> "DaemonClient":
+def daemon_of(args: argparse.Namespace) -> "Client":
     """Return the daemon that the arguments name."""
-    from hotreload.cli.client.daemon_client import (  # imported only by verbs that need it
-        DaemonClient,
-        find_socket,
-    )
+    from hotreload.cli.client.which_daemon import find_daemon  # only verbs that need it import it
 
-    return DaemonClient(find_socket(args))
+    return find_daemon(args)
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:

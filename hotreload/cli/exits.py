@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotreload.client.errors import NotReady, TimedOut, Unreachable
 from hotreload.errors import (
     AddressTaken,
     Busy,
@@ -15,29 +16,6 @@ from hotreload.errors import (
 FAILED, USAGE, UNREACHABLE, BUSY, TIMED_OUT, NOT_READY = 1, 2, 3, 4, 5, 6
 NO_DEVICE, ENGINE_LOST, ADDRESS_TAKEN, BAD_CONFIG = 69, 70, 75, 78
 INTERRUPTED, BROKEN_PIPE = 130, 141
-
-
-class Unreachable(HotReloadError):
-    """No daemon answers on the socket."""
-
-    code = "unreachable"
-
-    def __init__(self, message: str, *, may_come: bool = False) -> None:
-        """`may_come` if a daemon may be starting, which does not answer yet."""
-        super().__init__(message)
-        self.may_come = may_come
-
-
-class NotReady(HotReloadError):
-    """The daemon boots: it answers no request yet, and nothing is wrong."""
-
-    code = "not_ready"
-
-
-class TimedOut(HotReloadError):
-    """The daemon did not answer, or the attempt did not end, in the given time."""
-
-    code = "timed_out"
 
 
 class Misused(HotReloadError):

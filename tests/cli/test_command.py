@@ -12,7 +12,7 @@ import pytest
 
 from hotreload import __version__
 from hotreload.cli import GROUPS, MODULES, build_parser, main
-from hotreload.cli.client.daemon_client import find_socket
+from hotreload.cli.client.which_daemon import find_socket
 from hotreload.cli.trial.tiny import ARCH_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_SOCKET
@@ -30,7 +30,7 @@ def where(
     return str(found.path), found.origin
 
 
-@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client.daemon_client"])
+@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client.which_daemon"])
 def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
     code = (
         f"import sys, json, {module}, hotreload.cli.client.texts; print(json.dumps([*sys.modules]))"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.exits import TimedOut
+from hotreload.client.errors import TimedOut
+from hotreload.client.synchronous import Client
 from hotreload.events import PhaseEntered, Progress
 from hotreload.facts.names import LOOKING
 from hotreload.server.http.server_sockets import bind_unix
@@ -125,7 +125,7 @@ async def test_where_systemd_holds_the_socket_who_looks_is_answered_on_another(
 def test_who_gets_no_answer_is_told_on_which_of_the_sockets(tmp_path: Path) -> None:
     held = tmp_path / "held.sock"
     looks = held.with_name(held.name + LOOKING)
-    client = DaemonClient(NamedSocket(held, "the test"))
+    client = Client(held, named_by="the test")
     with bind_unix(held), bind_unix(looks):
         with pytest.raises(TimedOut, match=f"no answer on {looks} within"):
             client.get("/status", timeout=0.1)

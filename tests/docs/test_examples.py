@@ -12,9 +12,9 @@ import pytest
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, sentence_of
 from hotreload.cli.trial.demo_story import STORY, Chapter, DemoResult, print_closing
+from hotreload.client.synchronous import Client
 from hotreload.features import FEATURES
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
@@ -74,7 +74,7 @@ def without_digits(text: str) -> str:
 
 
 def test_the_demo_ends_in_the_table_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    nowhere = DaemonClient(NamedSocket(Path("/nowhere"), "the test"))
+    nowhere = Client(Path("/nowhere"), named_by="the test")
     chapters = [(chapter, attempt_of(chapter)) for chapter in STORY]
     outlast = [ClientAnswer(number, sentence_of(number), 2.0) for number in (1, 2)]
     assert print_closing(DemoResult(chapters, Clients(nowhere, 0, outlast), {2: 1.0, 3: 1.0}))

@@ -5,6 +5,8 @@ import contextlib
 import io
 import os
 import re
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,13 +30,19 @@ def named_colours(text: str) -> str:
     return COLOURED.sub(lambda found: f"{{{NAMES[found[1]]}:{found[2]}}}", text)
 
 
-def run(folder: Path, *words: str, colour: bool = False) -> str:
+def run(
+    folder: Path,
+    *words: str,
+    colour: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> str:
     """What a verb prints, lines of stderr after `! `, and its exit code.
 
     The daemon's socket is that of a `World` in the folder.
     """
     kept = {name: value for name, value in os.environ.items() if "HOTRELOAD" not in name}
     given = {"COLUMNS": "100", "LINES": "40", "HOTRELOAD_SOCKET": str(folder / "hotreload.sock")}
+    given |= environ or {}
     out, err = Terminal() if colour else io.StringIO(), io.StringIO()
     with contextlib.ExitStack() as around:
         around.enter_context(patch.dict(os.environ, {**kept, **given}, clear=True))
@@ -49,6 +57,6 @@ def run(folder: Path, *words: str, colour: bool = False) -> str:
     return blanked(named_colours(f"{out.getvalue()}{said}exit {code}"), folder)
 
 
-async def asked(folder: Path, *words: str) -> str:
+async def asked(folder: Path, *words: str, **environ: str) -> str:
     """The same beside a server that runs in this loop."""
-    return await asyncio.to_thread(run, folder, *words)
+    return await asyncio.to_thread(partial(run, folder, *words, environ=environ))

@@ -13,9 +13,9 @@ from unittest.mock import patch
 import pytest
 
 from hotreload.cli.client import show
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.client.texts import status_text, write_words
 from hotreload.cli.client.top import TopScreen
+from hotreload.client.synchronous import Client
 from hotreload.picture.status import Documents
 from tests.golden.blanks import blanked
 from tests.golden.command import named_colours, run
@@ -38,7 +38,7 @@ class Seen(View):
 
 def top(folder: Path, width: int) -> str:
     """A frame of `hotreload top` in a terminal of that width."""
-    screen = TopScreen(DaemonClient(NamedSocket(folder / "hotreload.sock", "the test")))
+    screen = TopScreen(Client(folder / "hotreload.sock", named_by="the test"))
     screen.look(10.0)
     with patch.dict(os.environ, {"COLUMNS": str(width), "LINES": "40"}):
         lines = screen.lines(colour=True)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from tests.histories.asking import Asking
 from tests.histories.record import Heard, Life, Record
@@ -39,10 +39,10 @@ class Watch:
 
     def _hear(self) -> None:
         """Every event from the first moment on: it is asked for until somebody listens."""
-        daemon = DaemonClient(NamedSocket(self._asking.path, "the watch"))
+        daemon = Client(self._asking.path, named_by="the watch")
         while not self._over.wait(0.02):
             with suppress(HotReloadError, OSError):
-                for fields in daemon.events("GET", "/events"):
+                for fields in daemon.events():
                     heard = Heard(self.life.number, time.monotonic(), fields)
                     if fields["event"] != "source.scanned":
                         self._record.heard.append(heard)

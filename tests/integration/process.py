@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from hotreload.failpoints import VARIABLE
 from hotreload.tiny import write_tiny
@@ -35,7 +35,7 @@ class Process:
         self.command = command
         self.checkpoints = folder / "checkpoints"
         self.socket = folder / "s"
-        self.daemon = DaemonClient(NamedSocket(self.socket, "the test"))
+        self.daemon = Client(self.socket, named_by="the test")
         self.log = folder / "log"
         self.config = folder / "hotreload.toml"
         self.sets = [

@@ -14,14 +14,14 @@ import pytest
 
 import hotreload
 from hotreload.cli import build_parser
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
 from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, repeat
 from hotreload.cli.trial.demo_story import STORY, DemoResult, describe_end, print_closing
+from hotreload.client.synchronous import Client
 from tests.integration.process import START_SECONDS
 from tests.waiting import PATIENCE, look_until
 
 LAST_LINE = "Ctrl-C ends it"
-NOWHERE = DaemonClient(NamedSocket(Path("/nowhere"), "the test"))
+NOWHERE = Client(Path("/nowhere"), named_by="the test")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_demo_tells_the_whole_story_serves_on_and_leaves_nothing(
         with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
             assert b"<title>hotreload" in answer.read()
         (socket,) = re.findall(r"HOTRELOAD_SOCKET=(\S+)", text)
-        daemon = DaemonClient(NamedSocket(Path(socket), "the demo"))
+        daemon = Client(Path(socket), named_by="the demo")
         assert daemon.get("/status")["label"] == "step_3"
         assert "step_3, answers" in typed(text, up_to="  hotreload top\n")
         demo.send_signal(signal.SIGHUP)  # as a terminal does that is closed

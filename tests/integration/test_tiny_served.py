@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from tests.integration.process import START_SECONDS
@@ -73,7 +73,7 @@ def test_the_lines_that_tiny_prints_serve_it_ask_it_and_make_the_next_one_live(
     assert list(typed) == ["check it", "serve it", "ask it", "make the next live"]
     assert shell.says(typed["check it"]).startswith("fit: ")
     log, socket = tmp_path / "log", Path(shlex.split(typed["ask it"])[-1])
-    daemon = DaemonClient(NamedSocket(tmp_path / socket, "what tiny printed"))
+    daemon = Client(tmp_path / socket, named_by="what tiny printed")
 
     def live(label: str, generation: int) -> bool:
         try:

@@ -19,9 +19,9 @@ import pytest
 
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.exits import TimedOut
 from hotreload.cli.serve import _start_facts
+from hotreload.client.errors import TimedOut
+from hotreload.client.synchronous import Client
 from hotreload.core.ledger import Ledger
 from hotreload.engine.weights.load.spool import private_copy
 from hotreload.errors import TryAgain
@@ -173,7 +173,7 @@ def silent(folder: Path, *signals: signal.Signals) -> str:
             process.send_signal(number)
             os.waitpid(process.pid, os.WUNTRACED)
         try:
-            DaemonClient(NamedSocket(folder / "s", "the test")).get("/status", timeout=0.1)
+            Client(folder / "s", named_by="the test").get("/status", timeout=0.1)
         except TimedOut as late:
             return str(late)
         finally:

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.exits import Unreachable
+from hotreload.client.errors import Unreachable
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, request_for, words
@@ -86,7 +86,7 @@ class Service:
         self.checkpoints = machine.shared / "checkpoints"
         # A socket's name leads to it from outside too.
         self.socket = Path(f"/proc/{machine.pid}/root/run/hotreload/hotreload.sock")
-        self.daemon = DaemonClient(NamedSocket(self.socket, "the test"))
+        self.daemon = Client(self.socket, named_by="the test")
 
     def drop(self, number: int, damage: str | None = None) -> None:
         write_tiny(self.checkpoints / f"step_{number}", words(number), damage=damage)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.exits import Unreachable
+from hotreload.client.errors import Unreachable
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from hotreload.tiny import write_tiny
 from tests.integration.running import ENGINE_ARGS, request_for, words
@@ -61,7 +61,7 @@ class Host:
         self.machine = machine
         self.rank = rank
         socket = Path(f"/proc/{machine.pid}/root/run/hotreload/hotreload.sock")
-        self._daemon = DaemonClient(NamedSocket(socket, "the test"))
+        self._daemon = Client(socket, named_by="the test")
 
     def configure(self) -> None:
         """Its name leads to its address, its settings say which rank it is."""

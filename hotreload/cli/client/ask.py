@@ -8,7 +8,7 @@ from typing import Any
 
 from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
 from hotreload.cli.client.wait import WAIT_WORDS, check_ready, until_ready
-from hotreload.cli.exits import NotReady
+from hotreload.client.errors import NotReady, error_of
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     def ask() -> Fields:
         if args.stream:
-            chunks = daemon.events("POST", "/generate", wish | {"stream": True})
+            chunks = daemon.stream("POST", "/generate", wish | {"stream": True})
             return _print_stream(chunks, args.json)
         answer: Fields = daemon.ask("POST", "/generate", wish).fields
         print(json.dumps(answer, indent=2) if args.json else answer["text"])
@@ -74,8 +74,6 @@ def _once_ready(daemon: Any, args: argparse.Namespace, ask: Callable[[], Fields]
 
 
 def _print_stream(chunks: Iterable[Fields], as_json: bool) -> Fields:
-    from hotreload.cli.client.daemon_client import error_of
-
     last: Fields = {"text": ""}
     for chunk in chunks:
         if "error" in chunk:

@@ -4,18 +4,18 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, plain
-from hotreload.types import as_text
 
-SPARE_SECONDS = 10.0
-"""The command waits longer than the daemon by this: the timeout message is the daemon's."""
+if TYPE_CHECKING:
+    from hotreload.client.synchronous import Client, DaemonAnswer
+
 OUTCOME_WAIT_WORDS = "how long to wait for the outcome: 90, 30s, 5m"
 MOST_OTHERS = 5
 LARGEST_SCALE = 1e6
@@ -168,38 +168,49 @@ def reload(args: argparse.Namespace) -> int:
     if args.name == "":
         raise Misused("the name is empty; leave it out to load the newest checkpoint")
     waits = args.wait or args.dry_run or args.timeout is not None
-    wish: Fields = {"force": args.force, "wait": waits}
-    if args.dry_run:
-        wish["dry_run"] = True
-    if args.name is not None:
-        key = "model_path" if _is_path(args) else "revision"
-        # The daemon runs in another folder: our relative paths would be wrong there.
-        here = Path(args.name).expanduser().absolute()
-        wish[key] = as_text(str(here) if key == "model_path" else args.name)
-    return _change(args, "/admin/reload_weights", wish)
+    daemon = daemon_of(args)
+    checkpoint = None if args.name is None else _checkpoint(args.name, daemon)
+    return _change(
+        args,
+        daemon,
+        lambda: daemon.reload(
+            checkpoint,
+            force=args.force,
+            dry_run=args.dry_run,
+            wait=waits,
+            timeout=args.timeout,
+            reason=args.reason,
+        ),
+        waits=waits,
+    )
 
 
-def _is_path(args: argparse.Namespace) -> bool:
-    """Return whether the name is a path: it is written like one, or such a folder exists here.
+def _checkpoint(name: str, daemon: "Client") -> str | Path:
+    """Return a path as the daemon has it, or the name unchanged.
 
-    For a daemon that follows a hub, a plain name is always a branch.
+    A name is a path if it is written like one, or if such a folder exists here. For a daemon that
+    follows a hub, a plain name is always a branch. The folders of another machine are not known.
     """
-    if args.name.startswith(("/", ".", "~")):
-        return True
-    return Path(args.name).exists() and not _follows_hub(args)
+    if not daemon.is_here:
+        if name.startswith((".", "~")):
+            raise Misused(f"{name}: the daemon is elsewhere: name it as there, from / on")
+        return name
+    is_written_so = name.startswith(("/", ".", "~"))
+    if is_written_so or (Path(name).exists() and not _follows_hub(daemon)):
+        # The daemon runs in another folder: our relative paths would be wrong there.
+        return Path(name).expanduser().absolute()
+    return name
 
 
-def _follows_hub(args: argparse.Namespace) -> bool:
-    source = daemon_of(args).get("/status").get("source", {})
-    return bool(source.get("kind") == "huggingface")
+def _follows_hub(daemon: "Client") -> bool:
+    return bool(daemon.get("/status").get("source", {}).get("kind") == "huggingface")
 
 
 def rollback(args: argparse.Namespace) -> int:
     """Order a rollback to an earlier generation, and print its end."""
-    wish: Fields = {} if args.generation is None else {"generation": args.generation}
-    if args.follow:
-        wish["hold"] = False
-    return _change(args, "/admin/rollback", wish)
+    daemon = daemon_of(args)
+    terms = {"hold": not args.follow, "timeout": args.timeout, "reason": args.reason}
+    return _change(args, daemon, lambda: daemon.rollback(args.generation, **terms))
 
 
 def perturb(args: argparse.Namespace) -> int:
@@ -207,15 +218,16 @@ def perturb(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in ("seed", "scale", "num_leaves")}
     wish = {name: value for name, value in given.items() if value is not None}
     checksums = ("checksum_before", "checksum_after")
-    _check_meant(args)
-    return _change(args, "/admin/perturb_weights", wish, also=checksums)
+    daemon, terms = daemon_of(args), {"timeout": args.timeout, "reason": args.reason}
+    _check_meant(args, daemon)
+    return _change(args, daemon, lambda: daemon.perturb(wish, **terms), also=checksums)
 
 
-def _check_meant(args: argparse.Namespace) -> None:
+def _check_meant(args: argparse.Namespace, daemon: "Client") -> None:
     """On a terminal ask the user for confirmation: noise makes the answers of a daemon worse."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
-    where = f"everybody who asks {daemon_of(args).path}"
+    where = f"everybody who asks {daemon.place}"
     words = f"Noise that no probe judges will answer {where}, until `hotreload rollback`."
     print(f"{words} Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -225,37 +237,38 @@ def _check_meant(args: argparse.Namespace) -> None:
 def pin(args: argparse.Namespace) -> int:
     """Pin the live generation."""
     words = "pinned: generation {generation} stays, and the source is not followed until unpinned"
-    return _set_pin(args, "/admin/pin", words, args.timeout)
+    daemon = daemon_of(args)
+    return _say_pin(args, daemon, daemon.pin(timeout=args.timeout, reason=args.reason), words)
 
 
 def unpin(args: argparse.Namespace) -> int:
     """Undo a pin."""
-    return _set_pin(args, "/admin/unpin", "unpinned: the source is followed", SPARE_SECONDS)
+    daemon = daemon_of(args)
+    words = "unpinned: the source is followed"
+    return _say_pin(args, daemon, daemon.unpin(reason=args.reason), words)
 
 
-def _set_pin(args: argparse.Namespace, path: str, words: str, within: float | None) -> int:
-    daemon, timeout = daemon_of(args), None
-    wish = _reason(args)
-    if within is not None:
-        wish["timeout"], timeout = within, within + SPARE_SECONDS
-    fields = _of(daemon, daemon.ask("POST", path, wish, timeout=timeout).fields)
+def _say_pin(args: argparse.Namespace, daemon: "Client", answer: "DaemonAnswer", words: str) -> int:
+    fields = _of(daemon, answer.fields)
     said = words.format(generation=fields.get("generation", "that is live"))
     print(json.dumps(fields) if args.json else f"{said}\n  {_which(fields)}")
     return 0
 
 
-def _change(args: argparse.Namespace, path: str, wish: Fields, *, also: Sequence[str] = ()) -> int:
+def _change(
+    args: argparse.Namespace,
+    daemon: "Client",
+    order: Callable[[], "DaemonAnswer"],
+    *,
+    waits: bool = True,
+    also: Sequence[str] = (),
+) -> int:
+    """Give the order, and print its outcome."""
     from hotreload.cli.bar import while_it_lasts
     from hotreload.cli.client.texts import outcome_text
 
-    timeout = None
-    if args.timeout is not None:
-        wish["timeout"] = args.timeout
-        timeout = args.timeout + SPARE_SECONDS
-    daemon, waits = daemon_of(args), bool(wish.get("wait", True))
-    wish |= _reason(args)
     with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
-        answer = daemon.ask("POST", path, wish, timeout=timeout)
+        answer = order()
     fields = _of(daemon, answer.fields)
     if args.json:
         print(json.dumps(fields, indent=2), flush=True)
@@ -295,18 +308,16 @@ def _print_dry_run(args: argparse.Namespace, fields: Fields, generation: str | N
     return 0 if fields["ok"] else FAILED
 
 
-def _reason(args: argparse.Namespace) -> Fields:
-    return {} if args.reason is None else {"reason": args.reason}
-
-
-def _of(daemon: Any, fields: Fields) -> Fields:
-    """Return the words with the socket's path, which the daemon itself may not know."""
-    return {**fields, "daemon": {**fields.get("daemon", {}), "socket": str(daemon.path)}}
+def _of(daemon: "Client", fields: Fields) -> Fields:
+    """Return the words with the daemon's socket or address, which it may not know itself."""
+    kind = "socket" if daemon.is_here else "url"
+    return {**fields, "daemon": {**fields.get("daemon", {}), kind: str(daemon.place)}}
 
 
 def _which(fields: Fields) -> str:
     daemon = fields["daemon"]
-    return f"of the daemon on {daemon['socket']}, pid {daemon.get('pid', 'unknown')}"
+    where = daemon.get("socket") or daemon["url"]
+    return f"of the daemon on {where}, pid {daemon.get('pid', 'unknown')}"
 
 
 def _say(args: argparse.Namespace, words: str) -> None:

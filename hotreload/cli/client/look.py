@@ -181,7 +181,7 @@ def _print_changes(fields: Fields) -> int:
 
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or the output is closed."""
-    for event in daemon_of(args).events("GET", "/events"):
+    for event in daemon_of(args).events():
         if args.all or not _is_usual_look(event):
             print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print(STREAM_ENDED, file=sys.stderr)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hotreload.cli.args import add_client_verb, daemon_of, seconds
-from hotreload.cli.exits import TimedOut
+from hotreload.client.errors import TimedOut
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
 
@@ -59,7 +59,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until the user quits; one frame without a terminal."""
-    from hotreload.cli.client.daemon_client import STATUS_SECONDS
+    from hotreload.client.synchronous import STATUS_SECONDS
 
     watch = TopScreen(daemon_of(args))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hotreload.cli.args import add_timeout
-from hotreload.cli.exits import NotReady, TimedOut, Unreachable
+from hotreload.client.errors import NotReady, TimedOut, Unreachable
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, boot_text, plain
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotreload.cli.client.daemon_client import DaemonClient, NamedSocket
-from hotreload.cli.exits import Unreachable
 from hotreload.cli.trial.tiny import QUICK_SETTINGS
+from hotreload.client.errors import Unreachable
+from hotreload.client.synchronous import Client
 from hotreload.errors import HotReloadError
 from hotreload.figures import duration
 from hotreload.picture.words import Fields, older_text
@@ -42,7 +42,7 @@ class Stage:
         """The port of the status page; None for no page."""
         self.checkpoints = folder / "checkpoints"
         self.log = folder / "hotreload.log"
-        self.daemon = DaemonClient(NamedSocket(folder / "hotreload.sock", "the demo"))
+        self.daemon = Client(folder / "hotreload.sock", named_by="the demo")
         self.live_since: dict[int, float] = {}
         """The time at which each generation went live, by the received events."""
         self._heard: queue.Queue[Fields] = queue.Queue()
@@ -116,7 +116,7 @@ class Stage:
 
     def _listen(self) -> None:
         try:
-            for event in self.daemon.events("GET", "/events"):
+            for event in self.daemon.events():
                 if event["event"] == "generation.live":
                     self.live_since[event["generation"]] = time.monotonic()
                 elif "outcome" in event or event.get("phase") == "draining":
@@ -175,7 +175,7 @@ class ClientAnswer:
 class Clients:
     """Clients that send a request after each answer; `answers` keeps all answers."""
 
-    daemon: DaemonClient
+    daemon: Client
     count: int
     answers: list[ClientAnswer] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -205,7 +205,7 @@ class Clients:
         while not self._enough.is_set():
             try:
                 if tokens or number % 2:
-                    *_, last = self.daemon.events("POST", "/generate", request | {"stream": True})
+                    *_, last = self.daemon.stream("POST", "/generate", request | {"stream": True})
                 else:
                     last = self.daemon.ask("POST", "/generate", request).fields
                 made_by, text = last["meta_info"]["generation"], last["text"]
