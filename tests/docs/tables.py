@@ -30,6 +30,9 @@ CHANGE_AT_ONCE = need_no_restart(ALL)
 AT_ONCE = " ↻"
 """The mark of a setting that can change while the daemon runs."""
 ASKED = re.compile(r"^\{\{ (?:with|range) .*\{\{ end -\}\}\s*|\{\{.*?\}\}")
+TOLD_BELOW = re.compile(r"; (always 1|last comparison)(?=\.)")
+"""What the page says once of several metrics, below the table."""
+LONGEST_DEFAULT = 100
 ALERT_NAME = re.compile(rf"\b({'|'.join(ALERTS)})\b")
 
 
@@ -60,7 +63,8 @@ def default_of(field: TableField, default: Any) -> str:
     if default is None or default in ({}, []):
         example = field.setting.example
         return "unset" if example is None else f"unset; `{to_toml(example)}`"
-    return f"`{to_toml(default)}`"
+    shown = f"`{to_toml(default)}`"
+    return shown if len(shown) < LONGEST_DEFAULT else "[a list](../config/hotreload.toml)"
 
 
 def about(field: TableField) -> str:
@@ -83,7 +87,7 @@ def metrics_rows() -> Iterator[tuple[str, ...]]:
             shown = ",".join(label for label in labels if label != "le")
             by = f"{{{shown}}}" if shown else ""
             kind = " Histogram." if family.type == "histogram" else ""
-            yield f"`{family.name}{suffix}{by}`", family.documentation + kind
+            yield f"`{family.name}{suffix}{by}`", TOLD_BELOW.sub("", family.documentation) + kind
 
 
 def rejections() -> str:
