@@ -196,7 +196,8 @@ class LocalModel[P]:
     ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
-            index, made = answer.get("index", place), count_tokens(answer)
+            about = answer.get("meta_info", {})
+            index, made = answer.get("index", place), about.get("completion_tokens", 0)
             for grew in each_grew:
                 grew(index, answer)
             # Counted as they come: counting at the end would show a peak after zeros.
