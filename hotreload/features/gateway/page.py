@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.core.way_in.admission import AnswerGrew, LetIn
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.picture.picture import ReplicaFigures
@@ -63,24 +63,25 @@ class GatewayPage(FeatureReport):
     @contextmanager
     def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
         """Count the tokens and the times of one request's answers."""
-        now = asyncio.get_running_loop().time
+        now, between = asyncio.get_running_loop().time, self._between.observe
         seen: dict[int, tuple[int, float]] = {}
         """The number of tokens of each answer so far, and the time of the last one."""
+        nothing = 0, request.came_at
 
-        def grew(index: int, answer: Any) -> None:
+        def grew(index: int, answer: Any) -> None:  # for each token of each stream: few steps
             meta, at = answer.get("meta_info", {}), now()
-            made = int(meta.get("completion_tokens") or 0)
-            before, since = seen.get(index, (0, request.came_at))
+            made = meta.get("completion_tokens") or 0
+            before, since = seen.get(index, nothing)
             if (new := made - before) > 0:
                 self._generated += new
                 seen[index] = made, at
                 if before:
-                    self._between.observe((at - since) / new, new)
+                    between((at - since) / new, new)
                 elif request.streams:
                     self._first_token.observe(at - since)
-            if has_ended(answer):
-                self._prompt += int(meta.get("prompt_tokens") or 0)
-                self._cached += int(meta.get("cached_tokens") or 0)
+            if meta.get("finish_reason"):
+                self._prompt += meta.get("prompt_tokens") or 0
+                self._cached += meta.get("cached_tokens") or 0
                 self._answer.observe(at - request.came_at)
 
         yield grew
