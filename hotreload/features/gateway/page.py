@@ -17,7 +17,7 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.picture.picture import ReplicaFigures
 from hotreload.picture.report import FeatureReport
 from hotreload.server.sglang.answers import count_requests
-from hotreload.types import EngineLoad
+from hotreload.types import EngineLoad, GateState
 
 FIRST_TIMES = (
     *(0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8),
@@ -171,7 +171,7 @@ def _head(name: str, words: str, kind: str) -> str:
 
 
 def _read(gate: Gate[Any]) -> ReplicaFigures:
-    """Read how busy one engine is."""
-    lease = None if gate.is_lost else gate.lease
+    """Read how busy one engine is; one behind a sealed gate ends, or has ended."""
+    lease = None if gate.state is GateState.SEALED else gate.lease
     load = EngineLoad() if lease is None else lease.engine.load
     return ReplicaFigures(inside=gate.inside, held=gate.held, load=load)
