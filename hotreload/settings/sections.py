@@ -109,6 +109,14 @@ class ServerSettings:
         "A host:port to listen on, too; admin routes need a key of `admin_keys_file` there.",
         example="127.0.0.1:8000",
     )
+    tls_cert: Location | None = setting(
+        None,
+        "PEM file of a certificate chain, for TLS on `tcp`; read again when it changes.",
+        example="tls.crt",
+    )
+    tls_key: Location | None = setting(
+        None, "PEM file of its key, without a password.", example="tls.key"
+    )
     model_name: ModelName | None = setting(
         None,
         "The model's name for clients of /v1; unset, the name of [engine] model's folder.",
@@ -293,6 +301,8 @@ class Settings:
             raise ValueError(
                 f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
             )
+        if (self.server.tls_cert is None) != (self.server.tls_key is None):
+            raise ValueError("[server] tls_cert and tls_key go together; set both, or none")
 
     def __reduce__(self) -> Any:
         """Have a worker make the class anew: pickles find none that a function made."""

@@ -226,6 +226,7 @@ def test_everything_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("[server]\ntcp = 'here'", "write host:port, such as '127.0.0.1:8000'"),
         ("[server]\ntcp = '8123'", "write host:port, such as '127.0.0.1:8123'"),
         ("[server]\ntcp = '127.0.0.1:9479'", "[server] tcp and [metrics] address are both"),
+        ("[server]\ntls_cert = 'c'", "[server] tls_cert and tls_key go together"),
         ("[[probe]]\ncontains = 'x'", "[[probe]] number 1 prompt: must be set"),
         ("[[probe]]\nprompt = 'x'\nregex = '('", "'(' is no regular expression"),
         ("[[probe]]\nprompt = 'x'\nmin_mean_logprob = 0.5", "less than or equal to 0, not 0.5"),
