@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
 from hotreload.life.acceptance import tls_pair
@@ -104,13 +103,13 @@ class LiveSettings:
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings in force."""
-        engine.judge_by(probes_of(self.settings), self.settings.checks.max_drift)
+        engine.judge_by(self.settings.probe, self.settings.checks.max_drift)
 
     def _judge_by(self, settings: Settings, engines: Sequence[RunningEngine]) -> None:
         """Have all engines judge by these settings; none does when one of them cannot."""
         try:
             for engine in engines:
-                engine.judge_by(probes_of(settings), settings.checks.max_drift)
+                engine.judge_by(settings.probe, settings.checks.max_drift)
         except ConfigError:
             for engine in engines:
                 self.have_judge(engine)
@@ -133,11 +132,6 @@ class LiveSettings:
         for name, value in values_of(settings.server.limits):
             setattr(self.limits, name, value)
         self.limits.unknown_fields = settings.server.unknown_fields
-
-
-def probes_of(settings: Settings) -> list[Probe]:
-    """Return the probes as the operator wrote them."""
-    return [Probe(**asdict(probe)) for probe in settings.probe]
 
 
 def digest_of_probes(settings: Settings) -> str:
