@@ -206,6 +206,7 @@ ONLY_IN = {
     "pydantic": {"settings", "life", "server"},
     "pydantic_core": {"settings", "life", "server"},
     "xxhash": {"checkpoint", "engine"},
+    "opentelemetry": {"features"},
 }
 
 TAKEN_IN_ONCE = {

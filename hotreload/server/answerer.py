@@ -27,6 +27,7 @@ from hotreload.server.http.request_log import (
     add_to_access_log,
     count_as,
     generation_header,
+    origin_of,
     while_connected,
 )
 from hotreload.server.http.shared_counters import SharedCounter
@@ -242,6 +243,7 @@ class _Client:
             wanted_weights(headers),
             session_of(headers),
             not forbids_replay(headers),
+            origin=origin_of(self.scope),
         )
 
     def note(self, index: int, answer: Fields) -> None:
