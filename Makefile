@@ -48,7 +48,7 @@ check: setup ## ruff and mypy --strict
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/python -m mypy
 
-soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads
+soak: setup ## what takes long: faults for HOTRELOAD_SOAK_MINUTES (10), kills, a thousand reloads, the image
 	$(VENV)/bin/python -m pytest tests -s -m soak $(ARGS)
 
 nightly: ## what .ci/run leaves out: what is marked for it, every test of an engine on the newer one, and every soak

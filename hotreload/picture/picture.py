@@ -192,8 +192,7 @@ class Picture:
             case State.STOPPING:
                 return False, [f"stopping: {self.replicas.ending}"]
             case _:
-                reasons = [*filter(None, (each.why_not_ready() for each in self.reports))]
-                return not reasons, reasons
+                return True, []
 
     @property
     def _lost_because(self) -> str:

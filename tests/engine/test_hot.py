@@ -41,8 +41,7 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 Tensors = dict[str, Any]
 SAYS = Probe("Who?", 12, contains="policy")
-[FIRST] = blocks("python", PAGES["docs/train.md"])
-WATCHED = (ROOT / "examples/staged_update.py").read_text()
+FIRST, WATCHED = blocks("python", PAGES["docs/train.md"])
 LOOP = (ROOT / "examples/rl_loop.py").read_text()
 
 

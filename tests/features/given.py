@@ -38,7 +38,7 @@ def given(
         settings=lambda: settings,
         limits=Limits(),
         entrance=entrance or Entrance[Any](publish),
-        engines=entrance.engines if entrance else list,
+        engines=list,
         attempts=Attempts(Ledger(), save=_saved, publish=publish, is_lost=lambda: False),
         leave=_leave,
     )

@@ -24,7 +24,6 @@ from hotreload.types import (
     Revision,
 )
 from tests.evidence import REASONS, WORD, judged
-from tests.features.given import report_of as default_report_of
 
 if TYPE_CHECKING:
     from hotreload.features.bake.judgement import Bake
@@ -88,10 +87,6 @@ def reports(
 
     def report_of(name: str) -> FeatureReport:
         match name:
-            case "departure":
-                from hotreload.features.departure.report import DepartureReport
-
-                return DepartureReport(clock or time.time)
             case "pause":
                 from hotreload.features.pause.report import PauseReport
 
@@ -108,7 +103,7 @@ def reports(
                 from hotreload.features.command.report import CommandReport
 
                 return CommandReport(ledger, clock or time.monotonic)
-        return default_report_of(next(each for each in FEATURES if each.name == name))
+        return FeatureReport()
 
     return [report_of(each.name) for each in FEATURES]
 

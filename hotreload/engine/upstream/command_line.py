@@ -17,8 +17,7 @@ def read_command_line(command: Sequence[str], program: str) -> dict[str, Any]:
     """
     from sgl_jax.srt.server_args import ServerArgs
 
-    usage = f"{program} --model-path MODEL [--watch DIR | --hub ORG/NAME] [sglang-jax's flags]"
-    parser = argparse.ArgumentParser(prog=program, usage=usage)  # its own has 150 lines
+    parser = argparse.ArgumentParser(prog=program)
     ServerArgs.add_cli_args(parser)
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # so that only what was given is found
