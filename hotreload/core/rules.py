@@ -122,6 +122,13 @@ class ReloadSettings:
         "leaf. auto: double if two sets fit at the start, else host.",
     )
 
+    @property
+    def sets_planned(self) -> tuple[int, ...]:
+        """The sets of weights for which an engine leaves room on its devices, if it can."""
+        if self.memory != "double":
+            return (1,) if self.memory == "host" else (2, 1)
+        return (2 if self.sets == BY_MEMORY else self.sets,)
+
     def __post_init__(self) -> None:
         """ValueError says which settings contradict each other."""
         if self.on_drain_timeout == "replay" and self.while_closed == "refuse":

@@ -55,5 +55,7 @@ class EngineOptions:
     at_once: int = 1
     """Number of requests of the steps that a start compiles for first; smaller batches are padded
     to them until theirs are compiled."""
+    sets: Sequence[int] = (2,)
+    """Numbers of sets of weights that the devices are to hold: the first that fits."""
     unseen: UnseenOptions = PROBES_ALONE
     """Questions beside the probes, for which there must be room."""

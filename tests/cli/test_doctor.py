@@ -37,6 +37,7 @@ from hotreload.cli.ops.doctor_checks.places import (
 )
 from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
+    check_device_memory,
     check_disk,
     check_inotify,
     check_memory,
@@ -466,6 +467,22 @@ def test_a_full_disk_is_told_before_the_start(world: Path) -> None:
         sparse.truncate(1 << 43)
     found = check_disk(facts(world))
     assert (found.verdict, "8796.1 GB" in found.says) == ("fail", True)
+
+
+def test_the_plan_of_a_devices_memory_is_said_in_bytes_or_what_to_change(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = check_device_memory(facts(world))
+    assert found.verdict == "ok"
+    assert found.says.startswith("on each device: weights, 2 sets 6.8 MB, KV pool 33.6 MB, ")
+    unsized = check_device_memory(facts(world, devices=(world / "accel0",)))
+    assert "the start learns the device's size" in unsized.says
+    monkeypatch.setattr("hotreload.engine.memory_plan.host_bytes_free", lambda: 10**7)
+    short = check_device_memory(facts(world))
+    assert (short.verdict, "raise [engine.args] mem_fraction_static" in short.todo) == (
+        "warn",
+        True,
+    )
 
 
 def test_the_room_a_hub_needs_is_not_called_enough_before_it_is_known(world: Path) -> None:

@@ -29,6 +29,7 @@ from hotreload.checkpoint.known_names import matches
 from hotreload.core.progress import AttemptProgress
 from hotreload.engine import versions, weight_switch
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.memory_plan import plan_memory
 from hotreload.engine.upstream.thread import between
 from hotreload.engine.weights.weights import Weights
 from hotreload.errors import (
@@ -81,6 +82,25 @@ async def idle(engine: Engine) -> None:
 
 
 # Answers
+
+
+async def test_the_planned_memory_is_what_leaves_and_pool_take(
+    engine: Engine, folders: real.Folders
+) -> None:
+    from hotreload.engine.upstream.thread.scheduler import rewrite_pools
+
+    taken: list[int] = []
+
+    def look(buffer: Any) -> Any:
+        taken.append(buffer.nbytes)
+        return buffer
+
+    runner = engine._parts.model_runner
+    await engine.switch.between.run(lambda: rewrite_pools(runner, look))
+    plan = plan_memory(folders.folder(1), tp=1, dtype="auto", args=real.ARGS, sets=(2,))
+    assert plan is not None
+    assert plan.weights == pytest.approx(engine.weights.live.bytes, rel=0.1)
+    assert plan.pool == pytest.approx(sum(taken), rel=0.1)
 
 
 async def test_an_answer_is_upstreams_with_the_clients_own_id(engine: Engine) -> None:

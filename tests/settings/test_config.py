@@ -30,6 +30,7 @@ from hotreload.settings.tables import fields_in, fields_of, table_of
 from hotreload.sources.hub.client import HubOptions
 from hotreload.sources.place import FolderOptions
 from hotreload.sources.settings import OF_KIND, FolderSettings, HubSettings
+from hotreload.tiny import write_tiny
 
 ALL = class_with(FEATURES)
 CONFIG = Path(__file__).parents[2] / "config"
@@ -510,6 +511,7 @@ def test_check_config_prints_settings_with_their_origins_and_no_secrets(
     file.write_text(GOOD)
     assert check(str(file), "--set", "reload.max_held=3") == 0
     out, err = capsys.readouterr()
+    assert "memory of each device" not in out  # there is no model
     assert err == ""
     assert "hf_abc" not in out
     assert re.search(r'^api_key = "\*\*\*" +# file .*a\.toml$', out, re.MULTILINE)
@@ -517,6 +519,16 @@ def test_check_config_prints_settings_with_their_origins_and_no_secrets(
     assert re.search(r"^max_held = 3 +# --set$", out, re.MULTILINE)
     assert re.search(r'^boot = "last-good" +# default$', out, re.MULTILINE)
     assert "max_new_tokens = 7" in out
+
+
+def test_check_config_plans_the_memory_of_a_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny(tmp_path / "model", "served by step 1")
+    check(f"--set=engine.model={tmp_path / 'model'}", "--set=engine.device=cpu")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[-5:]]
+    assert rows[0] == ["#", "memory", "of", "each", "device,", "in", "bytes"]
+    assert [row[-1] for row in rows[1:3]] == ["6822912", "33554432"]
 
 
 def test_what_check_config_prints_can_be_loaded_again(

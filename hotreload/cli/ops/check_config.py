@@ -103,7 +103,22 @@ def _print_settings(loaded: "Loaded", as_json: bool) -> None:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps(answer, indent=2))
     else:
-        print("\n".join(as_lines(settings, loaded)))
+        print("\n".join([*as_lines(settings, loaded), *_memory_lines(loaded)]))
+
+
+def _memory_lines(loaded: "Loaded") -> Iterator[str]:
+    """Yield the plan of each device's memory, in bytes, as comments; nothing without a model."""
+    from hotreload.cli.ops.doctor_checks.room import planned_memory
+
+    device = loaded.settings.engine.device
+    is_cpu = "cpu" in (device, os.environ.get("JAX_PLATFORMS", "").partition(",")[0])
+    plan = planned_memory(loaded.settings, is_cpu=is_cpu)
+    if plan is not None:
+        yield from ("", "# memory of each device, in bytes")
+        for name, size in plan.rows():
+            yield f"# {name:<20} {'not known here' if size is None else size:>20}"
+        if (why := plan.why_not()) is not None:
+            yield f"# {why}"
 
 
 def as_lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:

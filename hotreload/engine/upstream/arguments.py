@@ -7,9 +7,10 @@ that the setting and JAX_PLATFORMS name.
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotreload.engine.memory_plan import CPU_MEMORY, plan_memory
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
@@ -26,11 +27,10 @@ ON_DEVICE: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "chunked_prefill_size": 512,
         "max_running_requests": 32,
-        "max_total_tokens": 16384,
         "attention_backend": "native",
         "disable_jax_precompile": True,
         "disable_precompile": True,
-        "mem_fraction_static": 0.1,
+        **CPU_MEMORY,
     },
     "gpu": {"attention_backend": "native", "disable_precompile": True},
 }
@@ -42,11 +42,13 @@ def arguments_of(
     options: EngineOptions,
     platform: str,
     over_processes: Mapping[str, Any] | None = None,
+    fraction: float | None = None,
 ) -> dict[str, Any]:
     """Arguments for upstream's Engine; ConfigError names one that the operator may not give.
 
     `platform` is that of the devices that were found. With `over_processes` the engine lies on all
-    devices of several processes: none of them is chosen.
+    devices of several processes: none of them is chosen. `fraction` is the planned share of a
+    device for weights and KV pool.
     """
     known = {each.name for each in dataclasses.fields(server_args)}
     for words in refused_args(options.args):
@@ -65,10 +67,38 @@ def arguments_of(
         "skip_server_warmup": True,
         "log_level": logging.getLevelName(LOG_LEVEL).lower(),
         **({**over_processes, "device_indexes": None} if over_processes else {}),
+        **({"mem_fraction_static": fraction} if fraction else {}),
         **ON_DEVICE.get(platform, {}),
         **options.args,
     }
     return {name: value for name, value in given.items() if name in known}
+
+
+def plan_for(options: EngineOptions, devices: Sequence[Any]) -> float | None:
+    """Plan the memory of these devices, log the plan, and return the share for weights and pool.
+
+    None where the devices say no size, or are too small: upstream decides.
+    """
+    limits = [(each.memory_stats() or {}).get("bytes_limit") for each in devices]
+    there = min((limit for limit in limits if limit), default=None)
+    plan = plan_memory(
+        options.model,
+        tp=options.tp,
+        dtype=options.dtype,
+        args=options.args,
+        sets=options.sets,
+        there=there,
+        is_cpu=devices[0].platform == "cpu",
+    )
+    if plan is None:
+        return None
+    planned: dict[str, Any] = {"weights": plan.weights, "sets": plan.sets, "kv_pool": plan.pool}
+    planned |= {"to_compute_in": plan.work, "there": plan.there, "fraction": plan.fraction}
+    log.info("engine.memory_planned", extra=planned)
+    if why := plan.why_not():
+        log.warning("engine.memory_short", extra={"why": why})
+        return None
+    return plan.fraction if there is not None else None
 
 
 def check_batches(given: Mapping[str, Any], *, are_in_buckets: bool) -> None:

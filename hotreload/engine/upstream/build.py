@@ -24,6 +24,7 @@ from hotreload.engine.upstream.arguments import (
     check_batches,
     check_pages,
     find_devices,
+    plan_for,
 )
 from hotreload.engine.upstream.distributed import Distributed
 from hotreload.engine.upstream.ipc_sockets import SocketFolder, close_sockets
@@ -65,7 +66,9 @@ def build(
         raise ConfigError(why)
     devices = find_devices(options.device, options.tp, options.first_device, options.engines)
     over_processes = distributed.arguments if distributed else None
-    arguments = arguments_of(server_args, options, devices[0].platform, over_processes)
+    own = [each for each in devices if each.process_index == devices[0].client.process_index()]
+    fraction = plan_for(options, own or devices)
+    arguments = arguments_of(server_args, options, devices[0].platform, over_processes, fraction)
     batches = sys.modules["sgl_jax.srt.managers.schedule_batch"]
     check_batches(arguments, are_in_buckets=hasattr(batches, "pad_to_bucket"))
     check_pages(arguments, native_knows_pages=_native_knows_pages())

@@ -208,6 +208,7 @@ def engine_options(settings: Settings, model: Path, load_format: str = "auto") -
         compile_cache=compile_cache_of(settings),
         shares=settings.rules.shares,
         at_once=engine.warm_batches or 1,
+        sets=settings.reload.sets_planned,
         unseen=_unseen_options(settings),
     )
 

@@ -25,6 +25,7 @@ from hotreload.cli.ops.doctor_checks.places import (
 )
 from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
+    check_device_memory,
     check_disk,
     check_inotify,
     check_memory,
@@ -267,6 +268,7 @@ CHECKS: dict[str, Check] = {
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,
+    "device memory": check_device_memory,
     "memory limit": check_memory_limits,
     "clock": check_clock,
 }

@@ -9,8 +9,10 @@ from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.cli.ops.units import MemoryLimits
 from hotreload.core.rules import BY_MEMORY
+from hotreload.engine.memory_plan import MemoryPlan, plan_memory
 from hotreload.engine.weights.memory.host_memory import host_bytes_free
 from hotreload.facts.names import DEFAULT_STATE
+from hotreload.settings.sections import Settings
 
 INOTIFY = Path("/proc/sys/fs/inotify")
 MOST_FOLDERS = 20_000
@@ -173,6 +175,34 @@ def check_memory_limits(facts: Facts) -> Advice:
         says = f"the unit is killed above {_gib(most)}, and may need more: {reckoned}"
         return Advice("warn", says, "hotreload install-unit --limit-memory")
     return Advice("ok", f"the unit may take {_gib(most)} of memory")
+
+
+def planned_memory(settings: Settings, *, is_cpu: bool) -> MemoryPlan | None:
+    """Plan the memory of each device; the size of one that is no CPU is not known here."""
+    engine, model = settings.engine, settings.engine.model
+    if model is None:
+        return None
+    return plan_memory(
+        model,
+        tp=engine.tp,
+        dtype=engine.dtype,
+        args=engine.args,
+        sets=settings.reload.sets_planned,
+        is_cpu=is_cpu,
+    )
+
+
+def check_device_memory(facts: Facts) -> Advice:
+    """Check that weights and KV pool fit on each device, as far as its size is known."""
+    is_cpu = not facts.devices or facts.settings.engine.device == "cpu"
+    plan = planned_memory(facts.settings, is_cpu=is_cpu)
+    if plan is None:
+        return not_configured("no model's headers are to be seen yet")
+    parts = ", ".join(f"{name} {_bytes(size)}" for name, size in plan.rows() if size is not None)
+    if (why := plan.why_not()) is not None:
+        return Advice("warn", f"{parts}: {why.partition(': ')[0]}", why.partition(": ")[2])
+    unknown = "" if is_cpu else "; the start learns the device's size, and says if it is too small"
+    return Advice("ok", f"on each device: {parts}{unknown}")
 
 
 def _rounded_up(size: int) -> int:
