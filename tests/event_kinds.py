@@ -8,6 +8,7 @@ from hotreload.events import Event
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake import evidence as of_bakes
 from hotreload.features.command import evidence as of_commands
+from hotreload.features.departure import events as of_departures
 from hotreload.features.pause import events as of_pauses
 
 BASES = (Event, LateEvidence)
@@ -20,5 +21,7 @@ def _kinds_in(module: ModuleType) -> Iterator[type[Event]]:
 
 
 KINDS = {
-    kind for module in (events, of_bakes, of_commands, of_pauses) for kind in _kinds_in(module)
+    kind
+    for module in (events, of_bakes, of_commands, of_departures, of_pauses)
+    for kind in _kinds_in(module)
 }

@@ -104,8 +104,17 @@ class Attempts:
         self._is_lost = is_lost
         self.blank = (NOT_PROBED, *blank)
         """The evidence that each attempt begins with."""
+        self.news = asyncio.Event()
+        """Set whenever the attempt under way may not be wanted any more."""
+        self.not_now: str | None = None
+        """The reason for which no attempt begins, and one that stages nothing yet is given up."""
         self.follow_ups = FollowUps(self.save)
         """Work that ended attempts have left."""
+
+    def put_off(self, why: str | None) -> None:
+        """Put off all attempts for this reason; None to go on."""
+        self.not_now = why
+        self.news.set()
 
     def progress_of(self, revision: Revision, reach: Reach = failpoints.reach) -> AttemptProgress:
         """Make the progress of a new attempt at this revision."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 from hotreload import failpoints
-from hotreload.errors import CheckpointRejected, Superseded
+from hotreload.errors import CheckpointRejected, Superseded, TryAgain
 from hotreload.events import PhaseEntered, Progress, Publish
 from hotreload.threads import deadline, run_checked
 from hotreload.types import (
@@ -113,8 +113,14 @@ class AttemptProgress:
 class WantedCheck:
     """Checks whether an attempt's revision is still wanted, as long as it may be given up."""
 
-    def __init__(self, progress: AttemptProgress, news: asyncio.Event) -> None:
-        """`news` is set whenever the answer may have changed."""
+    def __init__(
+        self,
+        progress: AttemptProgress,
+        news: asyncio.Event,
+        not_now: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`news` is set whenever the answer may have changed; `not_now` says why to put it off."""
+        self._not_now = not_now
         self._progress = progress
         self._news = news
         self._is_wanted: Callable[[], bool] = lambda: True
@@ -137,8 +143,13 @@ class WantedCheck:
             raise self._refusal
 
     def check(self) -> None:
-        """Raise Superseded when the revision is not wanted any more, or why it was refused."""
+        """Raise Superseded when the revision is not wanted any more, or why it was refused.
+
+        TryAgain when it is to be put off, unless little is left to do.
+        """
         self.check_refused()
+        if self.may_give_up and not self._progress.is_staged and (why := self._not_now()):
+            raise TryAgain(f"{self._progress.revision} was put off: {why}")
         if not self._is_wanted():
             why = "another is wanted now, or a pin holds what is live"
             raise Superseded(f"{self._progress.revision} was given up: {why}")

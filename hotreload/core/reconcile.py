@@ -55,7 +55,7 @@ class Reconciler:
         self._wall = attempts.wall
         self.orders = OrderQueue(self.ledger)
         self._under_way: AttemptUnderWay | None = None
-        self._wake = asyncio.Event()
+        self._wake = attempts.news
         self._idle = asyncio.Event()
         self._idle.set()
         self._pinning = asyncio.Lock()
@@ -173,7 +173,8 @@ class Reconciler:
         if self.orders.first is not None:
             await self._carry_out(self.orders.first)
             return None
-        match decide(self.ledger, self._clock()):
+        why = self._attempts.not_now
+        match Sleep(None, why) if why else decide(self.ledger, self._clock()):
             case Try(revision):
                 is_wanted = self._make_is_wanted(revision)
                 policy = AttemptPolicy(rest=self.rules.min_interval)
@@ -287,7 +288,7 @@ class Reconciler:
         progress = self._attempts.progress_of(revision)
         return AttemptUnderWay(
             progress,
-            WantedCheck(progress, self._wake),
+            WantedCheck(progress, self._wake, lambda: self._attempts.not_now),
             fetch=self._source.fetch,
             validate=self._validate,
             replicas=self._replicas,

@@ -4,11 +4,13 @@ from hotreload.feature import Feature
 from hotreload.features.bake import BAKE_FEATURE
 from hotreload.features.command import COMMAND_FEATURE
 from hotreload.features.compare import COMPARE_FEATURE
+from hotreload.features.departure import DEPARTURE_FEATURE
 from hotreload.features.gateway import GATEWAY_FEATURE
 from hotreload.features.pause import PAUSE_FEATURE
 from hotreload.features.sessions import SESSIONS_FEATURE
 
 FEATURES: tuple[Feature, ...] = (
+    DEPARTURE_FEATURE,
     PAUSE_FEATURE,
     SESSIONS_FEATURE,
     BAKE_FEATURE,

@@ -192,7 +192,8 @@ class Picture:
             case State.STOPPING:
                 return False, [f"stopping: {self.replicas.ending}"]
             case _:
-                return True, []
+                reasons = [*filter(None, (each.why_not_ready() for each in self.reports))]
+                return not reasons, reasons
 
     @property
     def _lost_because(self) -> str:

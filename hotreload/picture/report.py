@@ -100,6 +100,10 @@ class FeatureReport:
         """Return its metrics; each is there from the start."""
         return ()
 
+    def why_not_ready(self) -> str | None:
+        """Say why another host should get all requests; None where this one may."""
+        return None
+
     def page_for_gateways(self) -> str:
         """Return its part of the page that gateways read many times a second."""
         return ""

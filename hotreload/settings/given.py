@@ -102,7 +102,7 @@ JOIN_PORT = 29500
 def from_ranks(environ: Mapping[str, str], given: Sequence[GivenValue]) -> list[GivenValue]:
     """Rank, number of hosts and rank 0's address as variables say them, but for those `given`.
 
-    ConfigError names what is missing, and what contradicts each other.
+    ConfigError names each missing value, and values that contradict each other.
     """
     own = {each.where[-1]: each for each in given if each.where[:-1] == ("engine",)}
     found: list[GivenValue] = []

@@ -38,7 +38,7 @@ def given(
         settings=lambda: settings,
         limits=Limits(),
         entrance=entrance or Entrance[Any](publish),
-        engines=list,
+        engines=entrance.engines if entrance else list,
         attempts=Attempts(Ledger(), save=_saved, publish=publish, is_lost=lambda: False),
         leave=_leave,
     )

@@ -38,6 +38,7 @@ from hotreload.events import (
 from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import BAKE, BakeOutcome
 from hotreload.features.command.evidence import CommandBegan
+from hotreload.features.departure.events import DepartureBegan, DepartureOver
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
 from hotreload.types import (
@@ -370,6 +371,8 @@ PAUSES = (
         lambda observed: setattr(observed, "paused", 3),
     ),
     Scene("and again", (PauseBegan(by("pause"), "abort", "abort", 600.0),)),
+    Scene("the machine is to go", (DepartureBegan("Google Cloud preempts it", 25.0),)),
+    Scene("it stays", (DepartureOver("Google Cloud preempts it"),)),
     Scene("it goes on", (PauseOver(by("continue"), 3),)),
     Scene("it pauses, and dies", (PauseBegan(by("pause"), "abort", "abort", 600.0),)),
     Scene("nobody ended it", (PauseOver(None, 3),)),

@@ -41,6 +41,7 @@ from hotreload.events import (
 from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
 from hotreload.features.command.evidence import CommandBegan
+from hotreload.features.departure.events import DepartureBegan, DepartureOver
 from hotreload.features.pause.events import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History
@@ -79,6 +80,8 @@ EVENTS: list[tuple[Event, str]] = [
     (SourceScanned("rescan"), "source.scanned"),
     (OperatorAsked(PIN), "operator.pin"),
     (OperatorAsked(By("rollback", 0, 1, NOON), "7", "not remembered"), "operator.rollback"),
+    (DepartureBegan("preempted", 25.0), "departure.began"),
+    (DepartureOver("preempted"), "departure.over"),
     (PauseBegan(PIN, "abort", "abort", 600.0), "pause.began"),
     (PauseOver(None, 2), "pause.over"),
     (StateSaved("read-only"), "state.not_saved"),

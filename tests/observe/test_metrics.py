@@ -113,6 +113,7 @@ CONTRACT = [
     "live_drifted{replica}",
     "socket_rebinds_total",
     "trouble{code}",
+    "departure_since_timestamp_seconds",
     "paused_since_timestamp_seconds",
     "requests_paused",
     "pauses_total{ended}",

@@ -195,6 +195,7 @@ def test_a_booting_daemon_has_a_whole_document() -> None:
         "last_attempt",
         "pin",
         "overruled",
+        "departure",
         "pause",
         "bake",
         "heard",

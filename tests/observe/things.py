@@ -87,6 +87,10 @@ def reports(
 
     def report_of(name: str) -> FeatureReport:
         match name:
+            case "departure":
+                from hotreload.features.departure.report import DepartureReport
+
+                return DepartureReport(clock or time.time)
             case "pause":
                 from hotreload.features.pause.report import PauseReport
 

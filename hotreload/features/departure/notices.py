@@ -1,0 +1,72 @@
+"""Sources of notices: a file that appears, a command, Google's metadata server."""
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from pathlib import Path
+
+from hotreload.errors import cut
+from hotreload.features.departure.departure import Notices
+from hotreload.features.departure.metadata import METADATA_KEYS, notices_of_gce
+from hotreload.features.departure.settings import DepartureSettings
+from hotreload.threads import in_thread
+
+LOOK_SECONDS = 0.5
+RUN_SECONDS = 5.0
+"""Seconds between two runs of the command, and the longest that one may take."""
+
+
+def list_notices(settings: DepartureSettings) -> dict[str, Notices]:
+    """Return those that give notices by these settings."""
+    found: dict[str, Notices] = {}
+    if settings.file is not None:
+        found["file"] = partial(notices_of_file, settings.file)
+    if settings.run:
+        found["command"] = partial(notices_of_command, settings.run)
+    if settings.gce:
+        found |= {key: partial(notices_of_gce, key, os.environ) for key in METADATA_KEYS}
+    return found
+
+
+async def notices_of_file(file: Path, every: float = LOOK_SECONDS) -> AsyncGenerator[str | None]:
+    """Yield a notice as long as the file is there: its first line, or its name."""
+
+    def read(cancel: threading.Event) -> str | None:
+        try:
+            with file.open(errors="replace") as lines:
+                return cut(lines.readline(1000).strip()) or f"{file} is there"
+        except OSError:
+            return None
+
+    while True:
+        yield await in_thread(read, leave_as=f"a look at {file}", is_read=False)
+        await asyncio.sleep(every)
+
+
+async def notices_of_command(
+    argv: Sequence[str], every: float = RUN_SECONDS
+) -> AsyncGenerator[str | None]:
+    """Yield a notice as long as the command exits with 0: its last line, or its name."""
+
+    def run(cancel: threading.Event) -> str | None:
+        try:
+            done = subprocess.run(
+                [*argv],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # the engine's handler takes the ends of our own group
+                timeout=RUN_SECONDS,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        lines = done.stdout.decode(errors="replace").strip().splitlines()
+        return cut(lines[-1]) if lines else f"{argv[0]} says so"
+
+    while True:
+        yield await in_thread(run, leave_as=f"a run of {argv[0]}", is_read=False)
+        await asyncio.sleep(every)
