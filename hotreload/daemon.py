@@ -215,7 +215,8 @@ class Daemon:
         ):
             if is_read_in_terminal(self.settings.log.format):
                 follows = self.ranks is not None and not self.ranks.leads
-                self.events.subscribe(ReadyLine(sockets, metrics, follows=follows).observe)
+                line = ReadyLine(sockets, metrics, tls=bool(self.secrets.tls), follows=follows)
+                self.events.subscribe(line.observe)
             if (died := self.state.folder.died) is not None:
                 self.events.publish(make_last_life_event(died, self.ledger, self.settings))
             return await self._serve(sockets, are_held=bool(passed))
@@ -232,7 +233,7 @@ class Daemon:
             other_process=self.workers,
         )
         self.events.subscribe(http.observe)
-        serving = asyncio.create_task(http.serve(sockets))
+        serving = asyncio.create_task(http.serve(sockets, self.secrets.tls))
         working = asyncio.create_task(self._work(http), name="workers")
         beside = [asyncio.create_task(each) for each in self._list_background()]
         try:

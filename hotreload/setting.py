@@ -160,6 +160,19 @@ def origin(value: str) -> str:
     return value
 
 
+def http_url(value: str) -> str:
+    """Return the value if it is the URL of an HTTP server; ValueError if not.
+
+    The value is not in the message: its path may be a secret.
+    """
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ValueError("write a URL such as 'https://host:4318', without a user or password")
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise ValueError("must be a URL of printable ASCII without spaces")
+    return value
+
+
 _CLOSED_RANGE = re.compile(r"\[!?+\]?+[^\]]*+\]")
 """A range of characters as fnmatch reads it: a `]` at its very beginning is one of them."""
 
@@ -305,4 +318,5 @@ CompileCachePlace = Annotated[Literal["auto", "off"] | Path, Before(_named_unles
 Glob = Annotated[str, After(_check_ranges)]
 Globs = Annotated[tuple[str, ...], After(_all_closed)]
 HostPort = Annotated[str, After(host_port)]
+HttpUrl = Annotated[str, After(http_url)]
 MeetingPoint = Annotated[str, After(_meeting_point)]

@@ -26,7 +26,9 @@ VOCABULARY = {
     "figures",
     *FACTS,
 }
-DEFAULTS = {"checkpoint.settings", "core.rules", "server_limits", "sources.settings"}
+PROBE = {"engine.answering.probe"}
+"""A probe is a setting, too."""
+DEFAULTS = {"checkpoint.settings", "core.rules", "server_limits", "sources.settings", *PROBE}
 """Tables of settings that lie with what goes by them, and other defaults of the server."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
@@ -52,6 +54,7 @@ PICTURE = {"picture", *WORDS}
 ENGINE = {
     "engine",
     "engine.answering",
+    *PROBE,
     "engine.grammar_trials",
     "engine.lanes",
     "engine.upstream",
@@ -74,7 +77,7 @@ CONFIGURED = {"server.from_settings"}
 """The one module of a room that makes its parts as the settings say; the rest of it knows none."""
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "__init__": {"hot", "engine.answering"},
+    "__init__": {"hot", "engine.answering", *PROBE},
     "types": set(),
     **{fact: set() for fact in FACTS - {"facts"}},
     "facts": {"facts", "types"},
@@ -101,6 +104,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server_limits": {"core.rules", *SETTING},
     "core": CORE,
     "setting": {"figures"},
+    **dict.fromkeys(PROBE, SETTING),
     "feature": {"parts", "picture.words", "reasons", "types"},
     "parts": {"picture", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
@@ -137,14 +141,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arrays.arrangement", "checkpoint.arrays.in_memory"}
-    | {"engine", "engine.answering"}
+    | {"engine", "engine.answering", *PROBE}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
     "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "launch_server": {"cli"},
     "worker_process": {"life", "server.from_settings", "server_limits", "settings", "observe"}
-    | {"engine.answering"}
+    | {"engine.answering", *PROBE}
     | {*SIBLINGS, *CORE},
     "client": {"client", "picture.words", *VOCABULARY},
     "cli": {
@@ -202,6 +206,7 @@ ONLY_IN = {
     "pydantic": {"settings", "life", "server"},
     "pydantic_core": {"settings", "life", "server"},
     "xxhash": {"checkpoint", "engine"},
+    "opentelemetry": {"features"},
 }
 
 TAKEN_IN_ONCE = {

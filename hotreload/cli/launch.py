@@ -26,8 +26,9 @@ examples:
   hotreload launch --model-path org/name --probe '2 + 2 = => 4'
   hotreload launch --model-path ./model --watch ./checkpoints --print-config >hotreload.toml
 
-The state and the socket lie in ~/.local/state/hotreload/PORT, unless a file or the environment says
-otherwise. A flag overrides HOTRELOAD__SECTION__KEY, which overrides the file.
+The socket lies in ~/.local/state/hotreload/PORT, and the state in a folder beside it for each model
+and source, unless a file or the environment says otherwise. A flag overrides
+HOTRELOAD__SECTION__KEY, which overrides the file.
 
 `python -m sgl_jax.launch_server --help` lists the other flags. Exits as `hotreload serve` does."""
 
@@ -75,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
     file = config_file(args.hotreload_config, os.environ)
     sets = [*_values(args, launched, file), *args.set]
     loaded = load(file, sets, os.environ, FEATURES)
+    if loaded.origins.get("state.directory", "default") == "default":
+        sets.append(_state_of(loaded, launched))
+        loaded = load(file, sets, os.environ, FEATURES)
     if launched.api_key is not None:
         from hotreload.settings.given import GivenValue
 
@@ -106,13 +110,35 @@ def _values(
         values.append(GivenValue(("probe",), probes, "--probe"))
     yield from values
     told |= {item.where for item in values}
-    tcp = next(item.value for item in launched.defaults if item.where == ("server", "tcp"))
     rank = next((item.value for item in values if item.where == ("engine", "node_rank")), 0)
+    socket = _home(launched, rank) / "hotreload.sock"
+    made = GivenValue(("server", "socket"), str(socket), BY_DEFAULT)
+    yield from (item for item in (*launched.defaults, made) if item.where not in told)
+
+
+def _home(launched: "Launched", rank: int) -> Path:
+    """Return the folder of the daemon on this port; each rank on a host has its own."""
+    tcp = str(next(item.value for item in launched.defaults if item.where == ("server", "tcp")))
     home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-    state = home / "hotreload" / (tcp.rpartition(":")[2] + (f"-{rank}" if rank else ""))
-    ours = {("state", "directory"): state, ("server", "socket"): state / "hotreload.sock"}
-    made = [GivenValue(where, str(path), BY_DEFAULT) for where, path in ours.items()]
-    yield from (item for item in (*launched.defaults, *made) if item.where not in told)
+    return home / "hotreload" / (tcp.rpartition(":")[2] + (f"-{rank}" if rank else ""))
+
+
+def _state_of(loaded: "Loaded", launched: "Launched") -> "GivenValue":
+    """Return the state folder, one for each model and source.
+
+    What was live last under another model, or in another folder, is nothing to start from.
+    """
+    import hashlib
+
+    from hotreload.facts.names import names_a_repo
+    from hotreload.settings.from_upstream import BY_DEFAULT
+    from hotreload.settings.given import GivenValue
+
+    model, source = launched.model, loaded.settings.source
+    place = model if names_a_repo(model) else Path(model).expanduser().absolute()
+    name = hashlib.sha256(f"{place}\n{source.repo or source.path}".encode()).hexdigest()[:8]
+    home = _home(launched, loaded.settings.engine.node_rank)
+    return GivenValue(("state", "directory"), str(home / name), BY_DEFAULT)
 
 
 def _find_followed(
@@ -194,7 +220,9 @@ def _about(loaded: "Loaded", name: str) -> Iterator[str]:
     settings = loaded.settings
     source = settings.source
     followed = source.path if source.repo is None else f"{source.repo}@{source.revision}"
-    yield f"follows {followed}; `hotreload status --socket {settings.server.socket}` tells of it"
+    told = f"export HOTRELOAD_SOCKET={settings.server.socket}"
+    page = f", or open http://{settings.server.tcp}/" if settings.server.tcp else ""
+    yield f"follows {followed}; to look: `{told}`, then `hotreload status`{page}"
     if settings.model_name != name:
         yield f"clients call the model {settings.model_name!r}, and not {name!r}"
     if settings.server.tcp and settings.server.admin_keys_file is None:

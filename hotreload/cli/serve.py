@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
 def _start_facts(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     """Return the facts for the first log line: the version, addresses, and overridden settings."""
     from hotreload import __version__
-    from hotreload.observe.metrics import version_of
+    from hotreload.facts.packages import version_of
 
     settings = loaded.settings
     origins = {name: origin for name, origin in loaded.origins.items() if origin != "default"}

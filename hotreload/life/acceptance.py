@@ -18,6 +18,7 @@ from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.facts.names import LONGEST_SOCKET_PATH
 from hotreload.life.start.model_files import KEPT_MODEL
 from hotreload.server.http.server_sockets import group_id
+from hotreload.server.http.tls import TlsPair
 from hotreload.settings.credentials import (
     ADMIN_KEYS,
     KEYS,
@@ -131,8 +132,15 @@ def _secrets(settings: Settings) -> Iterator[str]:
     for name, keys in ((KEYS, server.api_keys_file), (ADMIN_KEYS, server.admin_keys_file)):
         if keys is not None:
             yield from _fault_of(partial(read_keys, keys, name))
+    yield from _fault_of(partial(tls_pair, settings))
     if (join := settings.engine.join_secret_file) is not None:
         yield from _fault_of(partial(read_join_secret, join))
+
+
+def tls_pair(settings: Settings) -> TlsPair | None:
+    """Return the certificate and key of the TCP port; ConfigError if they are no pair."""
+    cert, key = settings.server.tls_cert, settings.server.tls_key
+    return TlsPair(cert, key) if cert and key else None
 
 
 def _files(settings: Settings) -> Iterator[str]:

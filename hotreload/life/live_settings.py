@@ -16,13 +16,14 @@ from typing import Any, NoReturn
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
+from hotreload.life.acceptance import tls_pair
 from hotreload.life.running_engine import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.parts import AllFeatures
 from hotreload.server.http.keys import ApiKeys
+from hotreload.server.http.tls import TLS
 from hotreload.server_limits import Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.live_changes import reread
@@ -102,13 +103,13 @@ class LiveSettings:
 
     def have_judge(self, engine: RunningEngine) -> None:
         """Have an engine judge weights by the settings in force."""
-        engine.judge_by(probes_of(self.settings), self.settings.checks.max_drift)
+        engine.judge_by(self.settings.probe, self.settings.checks.max_drift)
 
     def _judge_by(self, settings: Settings, engines: Sequence[RunningEngine]) -> None:
         """Have all engines judge by these settings; none does when one of them cannot."""
         try:
             for engine in engines:
-                engine.judge_by(probes_of(settings), settings.checks.max_drift)
+                engine.judge_by(settings.probe, settings.checks.max_drift)
         except ConfigError:
             for engine in engines:
                 self.have_judge(engine)
@@ -133,11 +134,6 @@ class LiveSettings:
         self.limits.unknown_fields = settings.server.unknown_fields
 
 
-def probes_of(settings: Settings) -> list[Probe]:
-    """Return the probes as the operator wrote them."""
-    return [Probe(**asdict(probe)) for probe in settings.probe]
-
-
 def digest_of_probes(settings: Settings) -> str:
     """Return a digest that changes when the probes or their time do."""
     asked = [asdict(probe) for probe in settings.probe]
@@ -149,11 +145,14 @@ class SecretFiles:
     """Reads each file of secrets again, for all processes, and reports unreadable files."""
 
     def __init__(self, settings: Settings, trouble: Trouble) -> None:
-        """ConfigError if a file of keys cannot be read."""
+        """ConfigError if a file of keys, or of TLS, cannot be read."""
         reads = key_reads(settings)
         self.keys: Mapping[str, ApiKeys] = {name: ApiKeys(read()) for name, read in reads.items()}
         """The keys that count, by the setting that names their file."""
-        self._reads: dict[str, Callable[[], Collection[str]]] = {**reads}
+        self._reads: dict[str, Callable[[], Any]] = {**reads}
+        self.tls = tls_pair(settings)
+        if self.tls is not None:
+            self._reads[TLS] = self.tls.read_again
         if settings.source.kind == "huggingface" and (token := settings.source.token_file):
             self._reads[TOKEN] = partial(read_secret, token, TOKEN)
         self._trouble = trouble

@@ -299,10 +299,13 @@ def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:
 class ReadyLine:
     """One line in plain words, once, as soon as the first weights answer."""
 
-    def __init__(self, sockets: Sequence[socket], metrics: str | None, *, follows: bool) -> None:
+    def __init__(
+        self, sockets: Sequence[socket], metrics: str | None, *, tls: bool, follows: bool
+    ) -> None:
         """`metrics` is their address, if they have one; a rank that follows has no attempts."""
         pages_first = sorted(sockets, key=lambda each: each.family == AF_UNIX)
-        self._places = ", ".join([*map(_place, pages_first), *_place_of_metrics(metrics)])
+        places = [_place(each, "https" if tls else "http") for each in pages_first]
+        self._places = ", ".join([*places, *_place_of_metrics(metrics)])
         self._follows = follows
         self._terminal = LossyHandler(sys.stderr)
         self._is_said = False
@@ -321,10 +324,12 @@ class ReadyLine:
             self._terminal.emit(logging.makeLogRecord({"msg": f"\nready: {self._places}\n"}))
 
 
-def _place(listener: socket) -> str:
+def _place(listener: socket, scheme: str) -> str:
     """Say where a socket is reached; a port has the status page."""
     name = listener.getsockname()
-    return f"socket {name}" if listener.family == AF_UNIX else f"http://{_at(*name[:2])}/ (page)"
+    if listener.family == AF_UNIX:
+        return f"socket {name}"
+    return f"{scheme}://{_at(*name[:2])}/ (page)"
 
 
 def _place_of_metrics(address: str | None) -> list[str]:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
     CollectorRegistry,
@@ -33,6 +32,7 @@ from hotreload.events import (
     SourceScanned,
     StateSaved,
 )
+from hotreload.facts.packages import version_of
 from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.readings import left_out, list_families
 from hotreload.picture.picture import Picture
@@ -72,6 +72,16 @@ class _Read(Collector):
             for labels, value in told.series:
                 family.add_metric(labels, value)
             yield family
+
+
+class _Tokens:
+    """The count of generated tokens: each token of each stream adds to it on the event loop."""
+
+    total = 0
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric."""
+        yield CounterMetricFamily("hotreload_tokens", "Tokens generated for clients.", self.total)
 
 
 class Metrics:
@@ -203,7 +213,8 @@ class Metrics:
             "Time from a streamed request to its first token.",
             ANSWER_TIMES,
         )
-        self._tokens = self._counter("tokens", "Tokens generated for clients.")
+        self._tokens = _Tokens()
+        self._registry.register(self._tokens)
         self._withheld = self._counter(
             "answers_withheld", "Answers withheld because the weights made NaN."
         )
@@ -319,7 +330,7 @@ class Metrics:
 
     def tokens(self, count: int) -> None:
         """Count generated tokens."""
-        self._tokens.inc(count)
+        self._tokens.total += count
 
     # --- the page ----------------------------------------------------------------------
 
@@ -334,11 +345,3 @@ class Metrics:
 
 def _count_changed(before: Mapping[str, int], now: Mapping[str, int]) -> int:
     return sum(before.get(leaf) != now.get(leaf) for leaf in before.keys() | now.keys())
-
-
-def version_of(package: str) -> str:
-    """Return the version of a package; an empty string where it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

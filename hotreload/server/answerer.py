@@ -27,6 +27,7 @@ from hotreload.server.http.request_log import (
     add_to_access_log,
     count_as,
     generation_header,
+    origin_of,
     while_connected,
 )
 from hotreload.server.http.shared_counters import SharedCounter
@@ -213,19 +214,24 @@ class Answerer:
             words = f"not answered within {limit:g} s ([server.limits] request_seconds)"
             raise Refused(504, "timed_out", words) from None
         finally:
-            add_to_access_log(client.scope, tokens=sum(client.tokens.values()))
+            add_to_access_log(client.scope, tokens=client.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One request's connection, its deadline, and its tokens so far."""
+    """One request's connection, its deadline, and its answers so far."""
 
     scope: Scope
     receive: Receive
     send: Send
     until: float
-    tokens: dict[int, int] = field(default_factory=dict)
-    """The tokens of each answer so far, by its index."""
+    answers: dict[int, Fields] = field(default_factory=dict)
+    """Each answer so far, by its index."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that were made for this request so far."""
+        return sum(map(count_tokens, self.answers.values()))
 
     def to_model_request(self, parsed: ParsedRequest) -> ModelRequest:
         """Return the model's request, with the wishes of the headers."""
@@ -237,11 +243,12 @@ class _Client:
             wanted_weights(headers),
             session_of(headers),
             not forbids_replay(headers),
+            origin=origin_of(self.scope),
         )
 
     def note(self, index: int, answer: Fields) -> None:
-        """Record an answer's tokens; count the request as cut short if the server aborted it."""
-        self.tokens[index] = count_tokens(answer)
+        """Keep the answer so far; count the request as cut short if the server aborted it."""
+        self.answers[index] = answer
         ended = finish_reason(answer)
         if ended.get("type") == "abort" and ended.get("code") != AS_ASKED:
             count_as(self.scope, int(ended.get("status_code") or CUT_SHORT))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.way_in.admission import AnswerGrew, Conditions, LetIn, Listener
+from hotreload.core.way_in.admission import AnswerGrew, Conditions, LetIn, Listener, Origin
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
@@ -67,6 +67,7 @@ class ModelRequest:
     """False where the client forbids keeping the request for a comparison of weights."""
     encoded: EncodedBy | None = None
     """None for a request whose prompts are still texts."""
+    origin: Origin = Origin()  # noqa: RUF009  # it is frozen
 
     @property
     def copies(self) -> int:
@@ -164,6 +165,7 @@ class LocalModel[P]:
                 askable,
                 came_at,
                 bool(request.fields.get("stream")),
+                request.origin,
             )
             with ExitStack() as listening:
                 each_grew = [
@@ -196,7 +198,8 @@ class LocalModel[P]:
     ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
-            index, made = answer.get("index", place), count_tokens(answer)
+            about = answer.get("meta_info", {})
+            index, made = answer.get("index", place), about.get("completion_tokens", 0)
             for grew in each_grew:
                 grew(index, answer)
             # Counted as they come: counting at the end would show a peak after zeros.

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.setting import NamedFile
@@ -28,7 +29,7 @@ from hotreload.settings.given import (
     leaves,
     tree,
 )
-from hotreload.settings.sections import ProbeSettings, Settings, class_with
+from hotreload.settings.sections import Settings, class_with
 from hotreload.settings.tables import (
     HasSettings,
     TableField,
@@ -154,7 +155,7 @@ def default_toml(features: Iterable[HasSettings]) -> str:
     for name, field in fields_of(class_with(features)).items():
         table = table_of(field)
         assert table is not None, "every section is a table"
-        header = f"#[[{name}]]" if table is ProbeSettings else f"[{name}]"
+        header = f"#[[{name}]]" if table is Probe else f"[{name}]"
         lines += ["", "", *_comment(str(table.__doc__)), header, *_show(name, table)]
     return "\n".join(lines) + "\n"
 

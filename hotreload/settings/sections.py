@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal
 
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings, Rules
+from hotreload.engine.answering.probe import Probe
 from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from hotreload.server_limits import Limits, LimitSettings
 from hotreload.setting import (
-    REQUIRED,
     After,
     AtLeastOne,
     Before,
-    Bounds,
     Deadline,
     HostPort,
     Location,
@@ -45,49 +44,9 @@ def _mode(value: object) -> object:
 FileMode = Annotated[int, Before(_mode), Written("{:04o}".format)]
 
 
-def _compiles(value: str) -> str:
-    try:
-        re.compile(value)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"{value!r} is no regular expression: {error}") from error
-    return value
-
-
-NonEmpty = Annotated[str, TextBounds(least=1)]
 MODEL_NAME = r"^[A-Za-z0-9./][A-Za-z0-9_.:@/-]*$"
 """A name for clients; that of a model in a folder may be its path, as sglang-jax has it."""
 ModelName = Annotated[str, TextBounds(pattern=MODEL_NAME)]
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeSettings:
-    """A prompt the new weights must answer well before they answer anybody, or they are refused.
-
-    Repeat the table for more probes. A probe without expectations accepts any answer. Without any
-    probe, a built-in one expects that the answer is not one token for ever.
-    """
-
-    prompt: NonEmpty = setting(REQUIRED, "The prompt.", example="2 + 2 =")
-    max_new_tokens: AtLeastOne = setting(32, "How long the answer may be.")
-    contains: NonEmpty | None = setting(None, "Text that the answer must hold.", example="4")
-    regex: Annotated[NonEmpty, After(_compiles)] | None = setting(
-        None, "A regular expression that must match somewhere in the answer.", example=r"\b4\b"
-    )
-    equals: str | None = setting(None, "Text that the whole answer must equal.", example=" 4")
-    min_mean_logprob: Annotated[float, Bounds(most=0, is_strict=True)] | None = setting(
-        None, "The least that the mean log-probability of the answer's tokens may be.", example=-4.0
-    )
-    max_repeat: AtLeastOne | None = setting(
-        None, "How often one token may come in a row.", example=8
-    )
-
-    def __post_init__(self) -> None:
-        """ValueError says which expectations no answer can meet."""
-        whole = self.equals
-        if whole is not None and self.contains is not None and self.contains not in whole:
-            raise ValueError(f"no answer can equal {whole!r} and contain {self.contains!r}")
-        if whole is not None and self.regex is not None and not re.search(self.regex, whole):
-            raise ValueError(f"no answer can equal {whole!r} and match {self.regex!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +67,14 @@ class ServerSettings:
         None,
         "A host:port to listen on, too; admin routes need a key of `admin_keys_file` there.",
         example="127.0.0.1:8000",
+    )
+    tls_cert: Location | None = setting(
+        None,
+        "PEM file of a certificate chain, for TLS on `tcp`; read again when it changes.",
+        example="tls.crt",
+    )
+    tls_key: Location | None = setting(
+        None, "PEM file of its key, without a password.", example="tls.key"
     )
     model_name: ModelName | None = setting(
         None,
@@ -225,7 +192,7 @@ class Settings:
     source: SourceSettings = setting(SourceSettings())
     checks: CheckSettings = setting(CheckSettings())
     reload: ReloadSettings = setting(ReloadSettings())
-    probe: tuple[ProbeSettings, ...] = setting((), live=True)
+    probe: tuple[Probe, ...] = setting((), live=True)
     server: ServerSettings = setting(ServerSettings())
     metrics: MetricsSettings = setting(MetricsSettings())
     state: StateSettings = setting(StateSettings())
@@ -293,6 +260,8 @@ class Settings:
             raise ValueError(
                 f"[server] tcp and [metrics] address are both {self.server.tcp}; change one"
             )
+        if (self.server.tls_cert is None) != (self.server.tls_key is None):
+            raise ValueError("[server] tls_cert and tls_key go together; set both, or none")
 
     def __reduce__(self) -> Any:
         """Have a worker make the class anew: pickles find none that a function made."""

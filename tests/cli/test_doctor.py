@@ -708,7 +708,17 @@ def test_what_is_not_configured_is_printed_on_demand_and_is_in_the_json(
         main(["doctor", *more, *(f"--set={one}" for one in sets(world))])
         return capsys.readouterr().out
 
-    absent = ("hosts", "host ports", "token", "webhook", "api keys", "admin keys", "cache", "ports")
+    absent = (
+        "hosts",
+        "host ports",
+        "token",
+        "webhook",
+        "api keys",
+        "admin keys",
+        "tls",
+        "cache",
+        "ports",
+    )
     short, whole, as_json = told(), told("--all"), json.loads(told("--json"))
     for name in CHECKS:
         assert f" {name} " in whole

@@ -309,13 +309,26 @@ def test_a_model_on_a_hub_is_downloaded_where_something_else_is_followed(
 def test_it_listens_logs_and_keeps_its_state_as_a_server_of_upstream_would(launch: Launch) -> None:
     settings = launch("--model-path model --watch c")
     assert settings.server.tcp == "127.0.0.1:30000"
-    state = launch.folder / "state" / "hotreload" / "30000"
-    assert (settings.state.directory, settings.server.socket) == (state, state / "hotreload.sock")
+    home = launch.folder / "state" / "hotreload" / "30000"
+    assert settings.server.socket == home / "hotreload.sock"
+    assert settings.state.directory.parent == home
     assert (settings.log.level, settings.server.access_log) == ("info", True)
     assert settings.metrics.address == ""
     quiet = launch("--model-path model --watch c --log-level WARN --host :: --port 8000")
     assert (quiet.log.level, quiet.server.access_log) == ("warning", False)
     assert quiet.server.tcp == "[::]:8000"
+
+
+def test_another_model_or_another_source_has_a_state_of_its_own(launch: Launch) -> None:
+    """It would start from what was live last, and wait for a folder that is followed no more."""
+    model = launch.folder / "model"
+    other = model.rename(launch.folder / "other")
+    model.mkdir()
+    commands = ("model --watch c", "model --watch d", "other --watch c", "model --hub org/name")
+    states = [launch(f"--model-path {flags}").state.directory for flags in commands]
+    assert len(set(states)) == len(commands)
+    assert launch(f"--model-path ./model --watch {launch.folder}/c").state.directory == states[0]
+    assert launch(f"--model-path {other} --watch c").state.directory == states[2]
 
 
 def test_a_file_and_the_environment_say_the_rest_and_flags_win(

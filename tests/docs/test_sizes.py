@@ -7,17 +7,18 @@ from tests.docs.pages import PAGES, ROOT
 LIMITS = {
     "CHANGELOG.md": 6_000,
     "docs/api.md": 18_000,
-    "docs/architecture.md": 9_100,
+    "docs/architecture.md": 8_000,
     "docs/checkpoints.md": 8_000,
-    "docs/configuration.md": 20_500,
-    "docs/guarantees.md": 8_000,
-    "docs/how-it-works.md": 11_000,
+    "docs/configuration.md": 22_000,
+    "docs/eleven-ways.md": 5_000,
+    "docs/guarantees.md": 4_000,
+    "docs/how-it-works.md": 8_000,
     "docs/judge.md": 12_000,
-    "docs/operate.md": 13_700,
+    "docs/operate.md": 12_500,
     "docs/performance.md": 7_000,
-    "docs/reference.md": 35_000,
+    "docs/reference.md": 36_000,
     "docs/several.md": 8_000,
-    "docs/start.md": 11_000,
+    "docs/start.md": 12_000,
     "docs/train.md": 13_000,
     "docs/words.md": 4_500,
 }
@@ -33,7 +34,7 @@ def test_a_page_keeps_within_its_bytes(page: str) -> None:
 
 def test_the_pages_are_few_and_short() -> None:
     assert PAGES.keys() | {"CHANGELOG.md"} == {*LIMITS, "README.md"}
-    assert len(LIMITS) <= MOST_PAGES
+    assert len(LIMITS.keys() - {"CHANGELOG.md"}) <= MOST_PAGES
     assert sum(map(size_of, LIMITS)) <= MOST_BYTES
 
 

@@ -41,7 +41,8 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 Tensors = dict[str, Any]
 SAYS = Probe("Who?", 12, contains="policy")
-FIRST, WATCHED = blocks("python", PAGES["docs/train.md"])
+[FIRST] = blocks("python", PAGES["docs/train.md"])
+WATCHED = (ROOT / "examples/staged_update.py").read_text()
 LOOP = (ROOT / "examples/rl_loop.py").read_text()
 
 

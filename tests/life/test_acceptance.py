@@ -106,6 +106,10 @@ BAD = {
         "[server]\nadmin_keys_file = 'keys'",
         "[server] admin_keys_file: DIR/keys: cannot be read: No such file",
     ),
+    "no certificate": (
+        "[server]\ntls_cert = 'c'\ntls_key = 'k'",
+        "[server] tls_cert, tls_key: DIR/c cannot be read: No such file",
+    ),
     "a keys file that is a folder": (
         "[server]\napi_keys_file = 'm'",
         "[server] api_keys_file: DIR/m: cannot be read: Is a directory",

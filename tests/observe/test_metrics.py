@@ -117,6 +117,7 @@ CONTRACT = [
     "paused_since_timestamp_seconds",
     "requests_paused",
     "pauses_total{ended}",
+    "spans_total{result}",
     "trouble_info{code,message,todo}",
     "live_verified_timestamp_seconds{replica}",
     "engine_waiting{replica}",

@@ -24,6 +24,7 @@ from hotreload.types import (
     Revision,
 )
 from tests.evidence import REASONS, WORD, judged
+from tests.features.given import report_of as default_report_of
 
 if TYPE_CHECKING:
     from hotreload.features.bake.judgement import Bake
@@ -107,7 +108,7 @@ def reports(
                 from hotreload.features.command.report import CommandReport
 
                 return CommandReport(ledger, clock or time.monotonic)
-        return FeatureReport()
+        return default_report_of(next(each for each in FEATURES if each.name == name))
 
     return [report_of(each.name) for each in FEATURES]
 

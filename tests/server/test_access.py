@@ -1,12 +1,15 @@
 """Each request has a name; the access log is a line for each answer."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from hotreload.core.way_in.admission import LetIn, Origin
 from hotreload.errors import EngineLost
 from tests.server.world import World, serve
 
@@ -104,6 +107,26 @@ async def test_the_trace_of_a_caller_is_in_the_log_and_in_the_answer(
     assert [(each["trace_id"], each["request_id"]) for each in lines(caplog)] == [
         (TRACE, "mine")
     ] * 4
+
+
+@pytest.mark.parametrize("answered_by", ["itself", "a worker"], indirect=True)
+async def test_who_listens_to_a_request_knows_its_names(world: World) -> None:
+    heard: list[LetIn] = []
+
+    class Listener:
+        @contextmanager
+        def listen(self, request: LetIn) -> Iterator[None]:
+            heard.append(request)
+            yield None
+
+    world.features.listeners.append(Listener())
+    named = {"traceparent": f"00-{TRACE}-{SPAN}-01", "X-Request-Id": "mine"}
+    async with world.client() as client:
+        await client.post("/v1/completions?x=1", json={"prompt": "a"}, headers=named)
+        answer = await client.post("/generate", json={"text": "a"})
+    first, second = heard
+    assert first.origin == Origin("/v1/completions", "mine", named["traceparent"])
+    assert second.origin == Origin("/generate", answer.headers["x-request-id"])
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from hotreload.server.http.socket_paths import SocketPaths
+from hotreload.server.http.tls import TlsPair
 from hotreload.server.http.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
@@ -407,6 +408,7 @@ async def serve(
     booted: bool = True,
     admin_group: int | None = None,
     tcp: bool = False,
+    tls: TlsPair | None = None,
     replay: bool = False,
     webhook: str | None = None,
     **more: Any,
@@ -424,7 +426,7 @@ async def serve(
     if tcp:
         sockets.append(bind_tcp("127.0.0.1:0"))
         world.tcp_port = sockets[1].getsockname()[1]
-    task = asyncio.create_task(world.server.serve(sockets))
+    task = asyncio.create_task(world.server.serve(sockets, tls))
     await world.until(lambda: world.server.started)
     async with _with_its_worker(world):
         try:

@@ -65,6 +65,16 @@ class Admission:
         """Drop all claims at the gate of a lost engine: a new gate takes its place."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The names under which a request is known outside."""
+
+    route: str = ""
+    id: str = ""
+    trace: str = ""
+    """The W3C trace context of the caller; empty for none."""
+
+
 AnswerGrew = Callable[[int, Mapping[str, Any]], None]
 """Receive an answer so far, in the engine's schema, and its index in the request: after each
 piece of a stream, and when it `has_ended`."""
@@ -94,6 +104,7 @@ class LetIn:
     """The loop's time at which the request came, before it was encoded and waited."""
     streams: bool = False
     """True if the client gets the answers piece by piece."""
+    origin: Origin = Origin()  # it is frozen
 
 
 class Listener(Protocol):

@@ -4,24 +4,54 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
+
+from hotreload.setting import REQUIRED, After, AtLeastOne, Bounds, TextBounds, setting
 
 SHOWN_CHARACTERS = 200
 """Characters of an answer that a verdict shows."""
 
 
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"{value!r} is no regular expression: {error}") from error
+    return value
+
+
+NonEmpty = Annotated[str, TextBounds(least=1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt, asked greedily, and what its answer must be like."""
+    """A prompt the new weights must answer well before they answer anybody, or they are refused.
 
-    prompt: str
-    max_new_tokens: int
-    contains: str | None = None
-    regex: str | None = None
-    equals: str | None = None
-    max_repeat: int | None = None
-    """The longest run of one token that is no fault."""
-    min_mean_logprob: float | None = None
+    Repeat the table for more probes. A probe without expectations accepts any answer. Without any
+    probe, a built-in one expects that the answer is not one token for ever.
+    """
+
+    prompt: NonEmpty = setting(REQUIRED, "The prompt.", example="2 + 2 =")
+    max_new_tokens: AtLeastOne = setting(32, "How long the answer may be.")
+    contains: NonEmpty | None = setting(None, "Text that the answer must hold.", example="4")
+    regex: Annotated[NonEmpty, After(_compiles)] | None = setting(
+        None, "A regular expression that must match somewhere in the answer.", example=r"\b4\b"
+    )
+    equals: str | None = setting(None, "Text that the whole answer must equal.", example=" 4")
+    min_mean_logprob: Annotated[float, Bounds(most=0, is_strict=True)] | None = setting(
+        None, "The least that the mean log-probability of the answer's tokens may be.", example=-4.0
+    )
+    max_repeat: AtLeastOne | None = setting(
+        None, "How often one token may come in a row.", example=8
+    )
+
+    def __post_init__(self) -> None:
+        """ValueError says which expectations no answer can meet."""
+        whole = self.equals
+        if whole is not None and self.contains is not None and self.contains not in whole:
+            raise ValueError(f"no answer can equal {whole!r} and contain {self.contains!r}")
+        if whole is not None and self.regex is not None and not re.search(self.regex, whole):
+            raise ValueError(f"no answer can equal {whole!r} and match {self.regex!r}")
 
 
 BUILT_IN = Probe("The quick brown fox", max_new_tokens=24, max_repeat=12)

@@ -17,7 +17,8 @@ def read_command_line(command: Sequence[str], program: str) -> dict[str, Any]:
     """
     from sgl_jax.srt.server_args import ServerArgs
 
-    parser = argparse.ArgumentParser(prog=program)
+    usage = f"{program} --model-path MODEL [--watch DIR | --hub ORG/NAME] [sglang-jax's flags]"
+    parser = argparse.ArgumentParser(prog=program, usage=usage)  # its own has 150 lines
     ServerArgs.add_cli_args(parser)
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # so that only what was given is found

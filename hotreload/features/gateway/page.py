@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.core.way_in.admission import AnswerGrew, LetIn
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.picture.picture import ReplicaFigures
 from hotreload.picture.report import FeatureReport
 from hotreload.server.sglang.answers import count_requests
-from hotreload.types import EngineLoad
+from hotreload.types import EngineLoad, GateState
 
 FIRST_TIMES = (
     *(0.1, 0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8),
@@ -63,24 +63,25 @@ class GatewayPage(FeatureReport):
     @contextmanager
     def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
         """Count the tokens and the times of one request's answers."""
-        now = asyncio.get_running_loop().time
+        now, between = asyncio.get_running_loop().time, self._between.observe
         seen: dict[int, tuple[int, float]] = {}
         """The number of tokens of each answer so far, and the time of the last one."""
+        nothing = 0, request.came_at
 
-        def grew(index: int, answer: Any) -> None:
+        def grew(index: int, answer: Any) -> None:  # for each token of each stream: few steps
             meta, at = answer.get("meta_info", {}), now()
-            made = int(meta.get("completion_tokens") or 0)
-            before, since = seen.get(index, (0, request.came_at))
+            made = meta.get("completion_tokens") or 0
+            before, since = seen.get(index, nothing)
             if (new := made - before) > 0:
                 self._generated += new
                 seen[index] = made, at
                 if before:
-                    self._between.observe((at - since) / new, new)
+                    between((at - since) / new, new)
                 elif request.streams:
                     self._first_token.observe(at - since)
-            if has_ended(answer):
-                self._prompt += int(meta.get("prompt_tokens") or 0)
-                self._cached += int(meta.get("cached_tokens") or 0)
+            if meta.get("finish_reason"):
+                self._prompt += meta.get("prompt_tokens") or 0
+                self._cached += meta.get("cached_tokens") or 0
                 self._answer.observe(at - request.came_at)
 
         yield grew
@@ -170,7 +171,7 @@ def _head(name: str, words: str, kind: str) -> str:
 
 
 def _read(gate: Gate[Any]) -> ReplicaFigures:
-    """Read how busy one engine is."""
-    lease = None if gate.is_lost else gate.lease
+    """Read how busy one engine is; one behind a sealed gate ends, or has ended."""
+    lease = None if gate.state is GateState.SEALED else gate.lease
     load = EngineLoad() if lease is None else lease.engine.load
     return ReplicaFigures(inside=gate.inside, held=gate.held, load=load)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hotreload import __version__
+from hotreload.facts.packages import version_of
 from hotreload.life.start.model_files import digests_of_side_files
-from hotreload.observe.metrics import version_of
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import mask
 from hotreload.settings.live_changes import list_judging

@@ -14,9 +14,9 @@ from pathlib import Path
 from hotreload.checkpoint import fit
 from hotreload.core.ledger import ServedBy
 from hotreload.errors import CheckpointRejected, ConfigError
+from hotreload.facts.packages import version_of
 from hotreload.life.start.model_files import closed_at, digests_of_side_files
 from hotreload.life.start.whereabouts import read_from_disk, reject_on_fault
-from hotreload.observe.metrics import version_of
 from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 from hotreload.types import Served

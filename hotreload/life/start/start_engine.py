@@ -20,7 +20,7 @@ from hotreload.engine.weights.memory.spare_processors import count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
 from hotreload.life.checkpoint_checks import CheckpointChecks
-from hotreload.life.live_settings import LiveSettings, probes_of
+from hotreload.life.live_settings import LiveSettings
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.model_files import keep_model, kept_model
 from hotreload.life.start.private_copies import copy_privately, place_for_copies
@@ -145,7 +145,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
     engine = await SglangEngine.start(
         replace(options, first_device=index * settings.engine.tp),
         terms=_terms(settings, state / "staging"),
-        probes=probes_of(settings),
+        probes=settings.probe,
         twin=twin,
     )
     async with _close_on_error(engine):
@@ -245,7 +245,7 @@ async def to_start_from(
     """
     to_copy = weights if filling is None else None
     place = await place_for_copies(settings.state.directory, to_copy)
-    asked = {"terms": _terms(settings, place / "staging"), "probes": probes_of(settings)}
+    asked = {"terms": _terms(settings, place / "staging"), "probes": settings.probe}
     if weights is None:
         options = engine_options(settings, model, load_format="dummy")
         yield {**asked, "options": options, "revision": RANDOM_WEIGHTS}

@@ -1,7 +1,6 @@
 """One client's connection: its deadlines to send a request and to read the answer, and handover."""
 
 import asyncio
-import select
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hotreload.server.http.connection_slots import ConnectionSlots, OtherProcess
 from hotreload.server.http.limits import headers_too_long
-from hotreload.server.http.peers import peer_of_transport
+from hotreload.server.http.peers import HangUpWatch, peer_of_transport
 from hotreload.server.http.problems import Refused, problem_of
 from hotreload.server.http.request_log import generation_header
 from hotreload.server.http.sse import EVENT_STREAM
@@ -26,26 +25,6 @@ MOST_READ_CHECKS = 40
 """A client may take this many times `write_seconds` to read the rest of an answer."""
 COMMENT = b": are you there?\n\n"
 """A comment in an event stream: writing it fails once the client is gone."""
-
-
-class HangUpWatch:
-    """Calls `gone` when a client that has closed its sending half closes the other half, too.
-
-    asyncio no longer polls such a connection. On a unix socket the kernel reports the close at
-    once; over TCP the next write to the client fails.
-    """
-
-    def __init__(self, transport: asyncio.Transport, gone: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._poll = select.epoll(1)
-        ended = select.EPOLLHUP | select.EPOLLERR
-        self._poll.register(transport.get_extra_info("socket").fileno(), ended)
-        self._loop.add_reader(self._poll.fileno(), gone)
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._loop.remove_reader(self._poll.fileno())
-        self._poll.close()
 
 
 class PeerProtocol(H11Protocol):
@@ -80,6 +59,8 @@ class PeerProtocol(H11Protocol):
         self.is_half_closed = False
         """True once the client has closed its sending half."""
         self._hang_up_watch: HangUpWatch | None = None
+        self._is_encrypted = False
+        """True over TLS, which this process alone can speak on the connection."""
         self._is_handover_pending = False
         """True while a request for the other process waits for earlier answers to be written."""
 
@@ -87,6 +68,7 @@ class PeerProtocol(H11Protocol):
         """Take a slot, read the peer's identity, and start the deadline of the first request."""
         super().connection_made(transport)
         is_local = transport.get_extra_info("socket").family == socket.AF_UNIX
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._slots = self._all_slots[is_local]
         if self._first_bytes is not None:
             self._slots.add(self)
@@ -152,6 +134,7 @@ class PeerProtocol(H11Protocol):
         """Return the bytes of a request that the other process answers; else b""."""
         if (
             self._other_process is None
+            or self._is_encrypted
             or self.conn.their_state is not h11.IDLE
             or self._is_answering
         ):
@@ -172,7 +155,12 @@ class PeerProtocol(H11Protocol):
         return True
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection if the client, which sends no more, still waits for an answer."""
+        """Keep the connection if the client, which sends no more, still waits for an answer.
+
+        Over TLS there is no half of a connection: the client is gone.
+        """
+        if self._is_encrypted:
+            return False
         if self._has_unsent_answer and not self.is_half_closed:
             self.is_half_closed = True
             with suppress(OSError):  # no descriptor is left: the answer is computed in any case
@@ -228,6 +216,13 @@ class PeerProtocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
         self._watch_reader(self._arrival_seconds)
+
+    def shutdown(self) -> None:
+        """Close the connection once it is idle; over TLS without a wait for the client's part."""
+        if self._is_encrypted and self.is_closable:
+            self.transport.abort()
+        else:
+            super().shutdown()
 
     def cut_off(self) -> None:
         """Hang up at once, because the daemon ends."""

@@ -21,6 +21,7 @@ from hotreload.server.http.connections import PeerProtocol
 from hotreload.server.http.server_sockets import BACKLOG, is_for_views
 from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.socket_paths import SocketPaths
+from hotreload.server.http.tls import TlsPair
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 
@@ -60,6 +61,8 @@ class HttpServer(uvicorn.Server):
         """`other_process` answers some of the requests, and shares the `counts`."""
         limits, counts = limits or Limits(), counts or SharedCounters()
         self._feeds = app.state.feeds
+        self._limits = limits
+        self._tls: TlsPair | None = None
         self._graceful_seconds = graceful_seconds
         usual = SYSTEMD_LINGER_SECONDS if held_by_systemd else LINGER_SECONDS
         self.linger_seconds = usual if linger_seconds is None else linger_seconds
@@ -81,9 +84,15 @@ class HttpServer(uvicorn.Server):
         )
         super().__init__(_config(app, protocol, limits))
 
-    async def serve(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Serve on these listening sockets until `stop`; return once all requests have ended."""
+    async def serve(
+        self, sockets: Sequence[socket.socket] | None = None, tls: TlsPair | None = None
+    ) -> None:
+        """Serve on these listening sockets until `stop`; return once all requests have ended.
+
+        With `tls`, clients over TCP must speak it.
+        """
         listeners = list(sockets or ())
+        self._tls = tls
         self._socket_paths.take(listeners, ours=not self.held_by_systemd)
         watching = asyncio.create_task(
             self._socket_paths.watch(self._replace_socket), name="our sockets"
@@ -102,13 +111,28 @@ class HttpServer(uvicorn.Server):
         at_once = [each for each in sockets or [] if each not in late]
         if self.held_by_systemd:  # asyncio closes the duplicates; the daemon refuses late clients
             at_once = [each.dup() for each in at_once]
-        await super().startup(at_once)
+        await self._accept_on(at_once)
         for_views = self.servers
         if late:
             await self._may_accept.wait()
         if late and not self._stopping.is_set():
-            await super().startup(late)
+            await self._accept_on(late)
             self.servers += for_views
+
+    async def _accept_on(self, listeners: Sequence[socket.socket]) -> None:
+        by_tls = [each for each in listeners if self._tls and each.family != socket.AF_UNIX]
+        await super().startup([each for each in listeners if each not in by_tls])
+        for each in by_tls:
+            assert self._tls is not None, "there is a certificate"
+            server = await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=each,
+                ssl=self._tls.context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=self._limits.arrival_seconds,
+                ssl_shutdown_timeout=self._limits.write_seconds,
+            )
+            self.servers.append(server)
 
     async def _replace_socket(self, listener: socket.socket) -> None:
         """Serve on a new socket, and no longer on the one whose path it has taken.

@@ -1,8 +1,10 @@
-"""The identity of the process at the other end of a unix socket, from the kernel."""
+"""The process at the other end of a connection: its identity, from the kernel, and its hang-up."""
 
 import asyncio
+import select
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,3 +66,23 @@ def peer_of_request(request: Request) -> Peer | None:
     """Return the process that sent the request, as the kernel names it; None over TCP."""
     peer: Peer | None = request.scope.get("extensions", {}).get("peer")
     return peer
+
+
+class HangUpWatch:
+    """Calls `gone` when a client that has closed its sending half closes the other half, too.
+
+    asyncio no longer polls such a connection. On a unix socket the kernel reports the close at
+    once; over TCP the next write to the client fails.
+    """
+
+    def __init__(self, transport: asyncio.Transport, gone: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._poll = select.epoll(1)
+        ended = select.EPOLLHUP | select.EPOLLERR
+        self._poll.register(transport.get_extra_info("socket").fileno(), ended)
+        self._loop.add_reader(self._poll.fileno(), gone)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._loop.remove_reader(self._poll.fileno())
+        self._poll.close()

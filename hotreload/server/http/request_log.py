@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hotreload.core.way_in.admission import Origin
 from hotreload.errors import HotReloadError
 from hotreload.server.http.problems import Refused, problem_of, status_of
 from hotreload.server.ports import Metrics
@@ -42,6 +43,7 @@ _KNOWN_FLAGS = 0b11
 LONGEST_PATH = 200
 _CODE = "hotreload.ended"
 _LOG_FIELDS = "hotreload.noted"
+_ORIGIN = "hotreload.origin"
 
 
 class ClientGone(Exception):
@@ -94,6 +96,14 @@ def count_as(scope: Scope, code: int) -> None:
 def add_to_access_log(scope: Scope, **fields: Any) -> None:
     """Add fields to this request's line of the access log."""
     scope.setdefault(_LOG_FIELDS, {}).update(fields)
+
+
+def origin_of(scope: Scope) -> Origin:
+    """Return the names of a request: as they were given, or made here."""
+    if _ORIGIN not in scope:
+        scope[_ORIGIN] = Origin(scope["path"], _request_id(scope), trace_context(scope))
+    origin: Origin = scope[_ORIGIN]
+    return origin
 
 
 def generation_header(generation: Generation) -> dict[str, str]:
@@ -177,7 +187,7 @@ class _ResponseSender:
         self._send = send
         self._live = live
         self._write_seconds = write_seconds
-        self._request_id, self._trace = request_id(scope), trace_context(scope)
+        self._origin = origin_of(scope)
         self.code = CLIENT_GONE
         self.is_started = False
         self.generation: int | None = None
@@ -186,8 +196,8 @@ class _ResponseSender:
     @property
     def names(self) -> dict[str, str]:
         """The names of the request for the log: its id, and its caller's trace if there is one."""
-        trace = {"trace_id": self._trace.split("-")[1]} if self._trace else {}
-        return {"request_id": self._request_id, **trace}
+        id, trace = self._origin.id, self._origin.trace
+        return {"request_id": id, **({"trace_id": trace.split("-")[1]} if trace else {})}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -214,9 +224,9 @@ class _ResponseSender:
     def _add_headers(self, message: Message) -> None:
         """Add the request's names, and the live generation unless the route has named one."""
         headers: list[tuple[bytes, bytes]] = message["headers"]
-        more = [(REQUEST_ID_HEADER.lower().encode(), self._request_id.encode())]
-        if self._trace:
-            more.append((TRACE_HEADER.encode(), self._trace.encode()))
+        more = [(REQUEST_ID_HEADER.lower().encode(), self._origin.id.encode())]
+        if self._origin.trace:
+            more.append((TRACE_HEADER.encode(), self._origin.trace.encode()))
         live, name = self._live(), GENERATION_HEADER.lower().encode()
         if live is not None and all(key != name for key, _ in headers):
             more.append((name, str(live.number).encode()))
@@ -263,7 +273,7 @@ def _route_label(scope: Any) -> str:
     return str(getattr(scope.get("route"), "path_format", scope["path"]))
 
 
-def request_id(scope: Scope) -> str:
+def _request_id(scope: Scope) -> str:
     """Return the client's id of the request, or a new one."""
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
     return given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex

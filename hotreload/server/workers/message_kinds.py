@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from hotreload.core.way_in.admission import Origin
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import (
     AnswerNonfinite,
@@ -78,6 +79,7 @@ def request_fields(request: ModelRequest, now: float) -> Fields:
         "session": request.session,
         "may_be_kept": request.may_be_kept,
         "encoded": request.encoded and _encoded_by_parts(request.encoded),
+        "origin": [request.origin.route, request.origin.id, request.origin.trace],
     }
 
 
@@ -92,6 +94,7 @@ def request_from(fields: Fields, now: float) -> ModelRequest:
         fields["session"],
         fields["may_be_kept"],
         _encoded_by_from(fields["encoded"]),
+        Origin(*fields["origin"]),
     )
 
 

@@ -121,10 +121,15 @@ async def test_a_request_that_a_gate_holds_waits(page: Scraped) -> None:
     asking.cancel()
 
 
-def test_a_lost_engine_is_no_part_of_it(page: Scraped) -> None:
+def test_an_engine_that_ends_is_no_part_of_it(page: Scraped) -> None:
     page.serve(*LOADS)
-    page.entrance.gates[0].seal("gone", code="engine_lost")
-    assert page.values["num_pages"] == 400 // 16
+    for gate, code, pages in zip(
+        page.entrance.gates, ("engine_lost", "stopping"), (400 // 16, None), strict=True
+    ):
+        assert gate.lease is not None
+        gate.seal("gone", code=code)
+        object.__delattr__(gate.lease.engine, "load")  # as one that is closed
+        assert page.values.get("num_pages") == pages
 
 
 async def test_the_times_of_a_stream_are_those_of_its_pieces(page: Scraped) -> None:

@@ -22,6 +22,7 @@ from hotreload.cli.ops.doctor_checks.places import (
     check_source_file_system,
     check_state_file_system,
     check_state_free,
+    check_tls,
 )
 from hotreload.cli.ops.doctor_checks.room import (
     check_cache,
@@ -265,6 +266,7 @@ CHECKS: dict[str, Check] = {
     "webhook": lambda of: check_secret(of, of.settings.source.webhook, "webhook secret"),
     "api keys": check_api_keys,
     "admin keys": lambda of: check_secret(of, of.settings.server.admin_keys_file, "admin key"),
+    "tls": check_tls,
     "disk": check_disk,
     "cache": check_cache,
     "memory": check_memory,

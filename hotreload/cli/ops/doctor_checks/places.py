@@ -10,9 +10,10 @@ from hotreload.checkpoint.fit import read_served_model
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing, not_configured
 from hotreload.engine.model_folder import unservable, why_unshared
-from hotreload.errors import HotReloadError
+from hotreload.errors import ConfigError, HotReloadError
 from hotreload.facts import holders
 from hotreload.facts.mount_table import mount_of
+from hotreload.life.acceptance import tls_pair
 from hotreload.life.saved import state_lock
 from hotreload.setting import is_local
 from hotreload.sources.alarm import remote_file_system
@@ -122,6 +123,24 @@ def check_api_keys(facts: Facts) -> Advice:
         says = f"whoever reaches {server.tcp} may use the model"
         return Advice("warn", says, "set [server] api_keys_file, or a tcp of 127.0.0.1")
     return check_secret(facts, server.api_keys_file, "API key")
+
+
+def check_tls(facts: Facts) -> Advice:
+    """Check that the certificate of the TCP port and its key are a pair, and readable."""
+    cert, key = facts.settings.server.tls_cert, facts.settings.server.tls_key
+    if cert is None or key is None:
+        return not_configured("no certificate is configured")
+    name = facts.user.name
+    for file in (cert, key):
+        if file.exists() and not facts.user.may(file, os.R_OK):
+            return Advice("fail", f"{name} may not read {file}", f"chown {name} {file}")
+    try:
+        tls_pair(facts.settings)
+    except ConfigError as fault:
+        return Advice("fail", str(fault), "write a certificate and its key there")
+    if key.stat().st_mode & 0o077:
+        return Advice("warn", f"others may read {key}", f"chmod 600 {key}")
+    return Advice("ok", f"{key} is the key of {cert}")
 
 
 def check_secret(facts: Facts, path: Path | None, what: str) -> Advice:

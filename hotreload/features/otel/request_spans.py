@@ -1,0 +1,110 @@
+"""A span for each request that was admitted, by OpenTelemetry's GenAI conventions."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry.trace import Context, Span, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.errors import HotReloadError
+
+CHAT_ROUTES = frozenset(("/v1/chat/completions", "/v1/responses"))
+"""Routes whose operation is called chat; that of the others is text_completion."""
+PROVIDER = "hotreload"
+
+
+class RequestSpans:
+    """Listens to requests."""
+
+    def __init__(self, tracer: Tracer, model: str) -> None:
+        self._tracer = tracer
+        self._model = model
+
+    @contextmanager
+    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
+        """Trace one request from the time it came to its last token."""
+        span = self._begin(request)
+        if not span.is_recording():
+            yield None
+            return
+        usage = _Usage(request)
+        try:
+            yield usage.add
+        except BaseException as error:
+            span.set_attribute("error.type", _type_of(error))
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        finally:
+            span.set_attributes(usage.attributes())
+            span.end()
+
+    def _begin(self, request: LetIn) -> Span:
+        origin, live = request.origin, request.generation
+        waited = asyncio.get_running_loop().time() - request.came_at
+        operation = "chat" if origin.route in CHAT_ROUTES else "text_completion"
+        span = self._tracer.start_span(
+            f"{operation} {self._model}",
+            context=_context_of(origin.trace),
+            kind=SpanKind.SERVER,
+            start_time=time.time_ns() - int(waited * 1e9),
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": PROVIDER,
+                "gen_ai.request.model": self._model,
+                "gen_ai.response.model": self._model,
+                "url.path": origin.route,
+                "hotreload.request_id": origin.id,
+                "hotreload.generation": live.number,
+                "hotreload.weight_version": live.weight_version,
+                "hotreload.fingerprint": live.fingerprint,
+                "hotreload.revision": live.revision.id,
+            },
+        )
+        span.add_event("hotreload.admitted")
+        return span
+
+
+class _Usage:
+    """The tokens of a request, when the first came, and how its answers ended."""
+
+    def __init__(self, request: LetIn) -> None:
+        self._request = request
+        self._first_after: float | None = None
+        self._read: dict[int, int] = {}
+        self._made = 0
+        self._ends: list[str] = []
+
+    def add(self, index: int, answer: Mapping[str, Any]) -> None:
+        """Take in a piece of a stream, or an answer that has ended."""
+        if self._first_after is None:
+            self._first_after = asyncio.get_running_loop().time() - self._request.came_at
+        if not has_ended(answer):
+            return
+        meta = answer["meta_info"]
+        self._read[index // self._request.copies] = meta.get("prompt_tokens", 0)
+        self._made += meta.get("completion_tokens", 0)
+        self._ends.append(str(meta["finish_reason"].get("type")))
+
+    def attributes(self) -> Mapping[str, Any]:
+        """Return the usage; empty where no answer has begun."""
+        if self._first_after is None:
+            return {}
+        of_stream = {"gen_ai.response.time_to_first_chunk": self._first_after}
+        return {
+            **(of_stream if self._request.streams else {}),
+            "gen_ai.usage.input_tokens": sum(self._read.values()),
+            "gen_ai.usage.output_tokens": self._made,
+            "gen_ai.response.finish_reasons": self._ends,
+        }
+
+
+def _context_of(trace: str) -> Context:
+    return TraceContextTextMapPropagator().extract({"traceparent": trace}, Context())
+
+
+def _type_of(error: BaseException) -> str:
+    return error.code if isinstance(error, HotReloadError) else type(error).__name__
