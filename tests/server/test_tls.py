@@ -140,13 +140,16 @@ async def test_beside_a_worker_the_engines_process_answers(
         assert world.worker.handed == 1
 
 
-async def test_a_stop_waits_for_no_idle_client(world: World, authority: Authority) -> None:
+async def test_a_stop_waits_for_no_idle_client(
+    world: World, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     kept = http.client.HTTPSConnection(
         "127.0.0.1", world.tcp_port, context=ssl.create_default_context(cafile=authority.ca)
     )
     await asyncio.to_thread(kept.connect)
     world.server.stop()
     await world.until(lambda: not world.connections)
+    assert "server.cut_off" not in caplog.text
     kept.close()
 
 
