@@ -53,8 +53,9 @@ Keeps a running sglang-jax engine's weights equal to the newest good checkpoint:
 drop one into the watched folder and it goes live, or is refused with a reason."""
 
 CLOSING = """\
-The verbs that ask the daemon find its socket by --socket, --config, $HOTRELOAD_SOCKET or the usual
-settings ($HOTRELOAD_CONFIG), else they take /run/hotreload/hotreload.sock.
+The verbs that ask the daemon find it by --url, --socket, --config, $HOTRELOAD_URL,
+$HOTRELOAD_SOCKET or the usual settings ($HOTRELOAD_CONFIG), else on
+/run/hotreload/hotreload.sock.
 
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed out,
             6 not ready yet (it boots), 69 no accelerator, 70 engine lost, 75 an address is taken,

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 HELP_WIDTH = 96
 EPILOG = """\
-The daemon is the one at --url, with the key in --key-file; changes need a key of [server]
-admin_keys_file there. Else its socket is the one named by --socket, else [server] socket in the
---config given, else $HOTRELOAD_URL (with $HOTRELOAD_KEY_FILE, $HOTRELOAD_CA_FILE), else
-$HOTRELOAD_SOCKET, else the one in the usual settings ($HOTRELOAD_CONFIG,
-/etc/hotreload/hotreload.toml), else /run/hotreload/hotreload.sock. Connecting to a socket needs its
-group ([server] group)."""
+The daemon is found by the first of these that is given:
+  --url, with --key-file and --ca-file; or --socket
+  [server] socket of --config
+  $HOTRELOAD_URL, with $HOTRELOAD_KEY_FILE and $HOTRELOAD_CA_FILE
+  $HOTRELOAD_SOCKET
+  [server] socket of $HOTRELOAD_CONFIG, else of /etc/hotreload/hotreload.toml
+  /run/hotreload/hotreload.sock
+A socket needs its group ([server] group). Changes by --url need a key of admin_keys_file."""
 EXITS = """\
 exit codes: 0 ok, 1 refused or failed, 2 usage, 3 no daemon answers, 4 busy, 5 timed out,
             6 it boots and is not ready yet, 70 the engine is lost, 78 a setting is wrong,

@@ -18,8 +18,8 @@ from hotreload.cli.args import add_verb
 EXPLAINED = """\
 CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
 or of a folder that is passed over, a trouble, an alert, the code of an error that a client got, an
-exit code. Without one it lists all of them. It asks no daemon, and exits 0, or 2 when nobody here
-knows the code.
+exit code. Without one it lists all of them. It asks no daemon, and exits 0, or 2 when it
+does not know the code.
 
 examples:
   hotreload explain

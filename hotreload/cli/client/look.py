@@ -34,7 +34,7 @@ thing that is wrong, its code first; `hotreload explain CODE` says more. It exit
       something newer than what is live was refused, a trouble stands, the live weights drifted,
       the state is not saved, an engine is lost …
   3   no daemon answers on the socket (the reason stands on stderr)
-  6   nobody is answered yet, or any more: the daemon boots or stops
+  6   no request is answered yet, or any more: the daemon boots or stops
   70  no request is answered: the engine is lost
 
 examples:
