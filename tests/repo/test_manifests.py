@@ -7,7 +7,7 @@ import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
-import kubernetes_validate  # type: ignore[import-untyped]
+import kubernetes_validate
 import pytest
 import yaml  # type: ignore[import-untyped]
 
