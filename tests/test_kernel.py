@@ -77,7 +77,12 @@ def all_needed_by(modules: Iterable[Path]) -> set[str]:
 DEFINED = {
     name for module in OF_FEATURES for name in names_of(module) if not name.startswith("_")
 } - {"log"}
-SET = {str(where[-1]) for each in FEATURES if each.settings for where in every(each.settings)}
+SET = {
+    str(where[-1])
+    for each in FEATURES
+    if isinstance(each.settings, type)
+    for where in every(each.settings)
+}
 TOLD = {name for each in FEATURES for name in (*each.reasons, *metrics_of(each))}
 HOMONYMS = {
     "keep": "what becomes of the weights from before (KeepPrevious), and a set that the gate keeps",

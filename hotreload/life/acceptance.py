@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from hotreload.engine.model_folder import context_of, tokens_of, why_unshared
@@ -19,6 +20,7 @@ from hotreload.facts.names import LONGEST_SOCKET_PATH
 from hotreload.life.start.model_files import KEPT_MODEL
 from hotreload.server.http.server_sockets import group_id
 from hotreload.server.http.tls import TlsPair
+from hotreload.setting import SettingsOfFeature
 from hotreload.settings.credentials import (
     ADMIN_KEYS,
     KEYS,
@@ -31,7 +33,7 @@ from hotreload.settings.engine import COMPILED
 from hotreload.settings.given import GivenValue
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings
-from hotreload.settings.tables import HasSettings, with_values
+from hotreload.settings.tables import HasSettings, values_of, with_values
 from hotreload.threads import deadline, in_thread
 
 log = logging.getLogger("hotreload.boot")
@@ -144,7 +146,9 @@ def tls_pair(settings: Settings) -> TlsPair | None:
 
 
 def _files(settings: Settings) -> Iterator[str]:
-    for _, table in settings.of_features():
+    arrays = (each for _, each in values_of(settings) if isinstance(each, tuple))
+    repeated = (each for each in chain(*arrays) if isinstance(each, SettingsOfFeature))
+    for table in chain((each for _, each in settings.of_features()), repeated):
         try:
             table.with_files()
         except ConfigError as fault:

@@ -10,11 +10,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 
-from hotreload.engine.answering.probe import Probe
 from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_CONFIG
 from hotreload.setting import NamedFile
@@ -119,15 +118,19 @@ def _with_absolute_paths(
     settings: Settings, origins: Mapping[SettingPath, str], base: Path
 ) -> Settings:
     tables = {name: table for name, table in values_of(settings) if is_table(type(table))}
-    return with_values(
-        settings, {name: _anchor(name, table, origins, base) for name, table in tables.items()}
-    )
+    anchored = {name: _anchor((name,), table, origins, base) for name, table in tables.items()}
+    arrays = {
+        name: tuple(_anchor((name, n), each, origins, base) for n, each in enumerate(tables))
+        for name, tables in values_of(settings)
+        if isinstance(tables, tuple)
+    }
+    return with_values(settings, {**anchored, **arrays})
 
 
-def _anchor[T](section: str, table: T, origins: Mapping[SettingPath, str], base: Path) -> T:
+def _anchor[T](at: SettingPath, table: T, origins: Mapping[SettingPath, str], base: Path) -> T:
     paths: dict[str, object] = {}
     for name, value in values_of(table):
-        in_file = origin_of((section, name), origins).startswith("file ")
+        in_file = origin_of((*at, name), origins).startswith("file ")
         begins = base if in_file else Path.cwd()
         if isinstance(value, Path):
             paths[name] = begins / value
@@ -155,7 +158,7 @@ def default_toml(features: Iterable[HasSettings]) -> str:
     for name, field in fields_of(class_with(features)).items():
         table = table_of(field)
         assert table is not None, "every section is a table"
-        header = f"#[[{name}]]" if table is Probe else f"[{name}]"
+        header = f"#[[{name}]]" if get_origin(field.kind) is tuple else f"[{name}]"
         lines += ["", "", *_comment(str(table.__doc__)), header, *_show(name, table)]
     return "\n".join(lines) + "\n"
 

@@ -265,8 +265,8 @@ class Settings:
 
     def __reduce__(self) -> Any:
         """Have a worker make the class anew: pickles find none that a function made."""
-        ours = fields_of(Settings)
-        tables = {name: type(value) for name, value in values_of(self) if name not in ours}
+        ours, all_kinds = fields_of(Settings), fields_of(type(self))
+        tables = {name: each.kind for name, each in all_kinds.items() if name not in ours}
         return _blank, (tuple(tables.items()),), vars(self)
 
 

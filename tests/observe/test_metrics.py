@@ -118,6 +118,8 @@ CONTRACT = [
     "requests_paused",
     "pauses_total{ended}",
     "spans_total{result}",
+    "notices_total{result}",
+    "notice_error_info{receiver,message}",
     "trouble_info{code,message,todo}",
     "live_verified_timestamp_seconds{replica}",
     "engine_waiting{replica}",
