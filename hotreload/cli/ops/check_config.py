@@ -22,8 +22,8 @@ Show the settings as `serve` would use them and where each came from; secrets ar
 It reads FILE, else $HOTRELOAD_CONFIG, else /etc/hotreload/hotreload.toml. HOTRELOAD__SECTION__KEY
 in the environment overrides the file, and --set overrides both. On stderr it says all for which
 `serve` would refuse them on this machine, as this user: what is wrong, what is missing, groups and
-secrets that are not there. It opens no socket: ports, folders and devices are what
-`hotreload doctor` looks at.
+secrets that are not there. Comments at the end plan each device's memory, by the headers of the
+model's files. It opens no socket: ports, folders and devices are what `hotreload doctor` looks at.
 
 examples:
   hotreload check-config --defaults >hotreload.toml     a commented file to begin with
