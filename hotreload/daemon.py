@@ -76,6 +76,7 @@ class Daemon:
         self.state = StateFile(settings.state.directory, publish)
         self.events.subscribe(self.state.observe)
         self.ledger = self.state.read()
+        self.ledger.source = settings.source.name
         learn_all(self.ledger)
         self.ledger.count_crash(time.time())
         self.ledger.judge_by(digest_of_probes(settings))

@@ -218,11 +218,9 @@ def _write_key(file: Path, key: str) -> None:
 def _about(loaded: "Loaded", name: str) -> Iterator[str]:
     """Yield the differences from upstream's server."""
     settings = loaded.settings
-    source = settings.source
-    followed = source.path if source.repo is None else f"{source.repo}@{source.revision}"
     told = f"export HOTRELOAD_SOCKET={settings.server.socket}"
     page = f", or open http://{settings.server.tcp}/" if settings.server.tcp else ""
-    yield f"follows {followed}; to look: `{told}`, then `hotreload status`{page}"
+    yield f"follows {settings.source.name}; to look: `{told}`, then `hotreload status`{page}"
     if settings.model_name != name:
         yield f"clients call the model {settings.model_name!r}, and not {name!r}"
     if settings.server.tcp and settings.server.admin_keys_file is None:

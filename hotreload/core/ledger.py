@@ -41,6 +41,8 @@ class PastGeneration:
     since: float
     version: str = ""
     """The version given by the caller of these weights."""
+    source: str = ""
+    """The source that the settings named when it went live; empty when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Ledger:
     lost_at: float = 0.0
     """When an engine was last lost; 0 for never."""
     superseded_last: bool = False
+    source: str = ""
+    """The source that the settings name now."""
     numbers_given: int = 0
     """Attempts that died before the file was written may have used numbers up to this one."""
     contents: dict[str, str] = field(default_factory=dict)
@@ -261,7 +265,7 @@ class Ledger:
         self.refused.pop(generation.revision.id, None)
         if self.past(generation.number) is None:
             where = (generation.revision, generation.fingerprint, path, generation.since)
-            self.generations.append(PastGeneration(generation.number, *where))
+            self.generations.append(PastGeneration(generation.number, *where, source=self.source))
         self.name_live(generation)
 
     def name_live(self, live: Generation) -> None:

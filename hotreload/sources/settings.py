@@ -178,3 +178,8 @@ class SourceSettings(HubSettings, FolderSettings, _SourceKind):
                 raise ValueError(
                     f"{', '.join(strange)}: only for kind = '{kind}', and kind is '{self.kind}'"
                 )
+
+    @property
+    def name(self) -> str:
+        """The followed folder, or the repo with its revision."""
+        return str(self.path) if self.repo is None else f"{self.repo}@{self.revision}"

@@ -22,7 +22,7 @@ from hotreload.errors import CheckpointChanged
 from hotreload.json_fields import Fields, iso, round_numbers
 from hotreload.types import Attempt, By, Refusal, Revision
 
-VERSION = 12
+VERSION = 13
 """The version of the state file; a change of `Memory` raises it and adds to `_ADDED`."""
 
 

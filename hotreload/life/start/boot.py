@@ -244,7 +244,7 @@ class Start:
         try:
             revision = await reject_on_fault(candidate.find())
         except Absent as nothing:
-            log.info("boot.no_candidate", extra={**named, "why": str(nothing)})
+            self._candidates.log_absence(candidate, str(nothing))
             return PassedBy(candidate, str(nothing))
         except (CheckpointRejected, TryAgain) as fault:
             log.warning("boot.passed_over", extra={**named, "why": str(fault)})

@@ -95,6 +95,7 @@ class Candidates:
         """None for a hub, which lists its newest alone."""
         self._seen: dict[str, object] = {}
         self._failed: dict[str, tuple[object, str]] = {}
+        self._absent: dict[str, str] = {}
 
     @property
     def must_wait(self) -> bool:
@@ -119,8 +120,10 @@ class Candidates:
         if not self._starts_from_model:
             if meant is not None:
                 yield from self._last_good(meant)
-            find = partial(self._newest, newest, meant)
-            yield Candidate("the newest checkpoint", find, self._fetch)
+            why = "the newest checkpoint"
+            if meant is not None and self._has_new_source(meant):
+                why = f"{why} of {self._ledger.source}, where [source] was {meant.source} before"
+            yield Candidate(why, partial(self._newest, why, newest, meant), self._fetch)
             if meant is not None and self._may_be_older:
                 yield from self._instead_of(meant, newest)
         if self._model is not None and (not self.must_wait or self._is_meant(meant)):
@@ -173,13 +176,25 @@ class Candidates:
     async def _where_it_lay(self, why: str, place: PastGeneration) -> Revision:
         return self._anew(why, place.revision, await files_in(Path(place.path)))
 
-    async def _newest(self, wish: Revision | None, meant: PastGeneration | None) -> Revision:
+    def _has_new_source(self, meant: PastGeneration) -> bool:
+        """Return True if the settings have named another source since; a pin holds all the same."""
+        return not self._ledger.pinned and meant.source not in ("", self._ledger.source)
+
+    async def _newest(
+        self, why: str, wish: Revision | None, meant: PastGeneration | None
+    ) -> Revision:
         """Return the source's newest, unless it is older than the last live generation."""
-        revision = await self._resolve_newest(wish)
+        try:
+            revision = await self._resolve_newest(wish)
+        except Absent as none:
+            if meant is None or not self._has_new_source(meant):
+                raise
+            todo = f"put a sound checkpoint there, or set [source] to {meant.source} again"
+            raise Absent(f"{why}: {none}; {todo}") from none
         if meant is not None and await self._is_older(revision, meant):
             words = f"{revision} is the newest, and would answer in the place of {meant.revision}"
             raise Absent(words)
-        return self._anew("the newest checkpoint", revision, revision)
+        return self._anew(why, revision, revision)
 
     async def _older(self, wish: Revision | None, meant: PastGeneration) -> Revision:
         """Return the source's newest, if it is older than the last live one, and was never live."""
@@ -201,16 +216,19 @@ class Candidates:
         has_crashed = revision.id in ledger.crashes and not is_all_there_is
         if has_crashed or revision.id in ledger.refused:
             raise Absent(f"{revision} is the newest, and was refused or ended a process")
-        if self._is_no_fallback(revision) and not self._is_meant(ledger.start_target):
+        meant = ledger.start_target
+        is_wished = meant is not None and (self._is_meant(meant) or self._has_new_source(meant))
+        if self._is_no_fallback(revision) and not is_wished:
             raise Absent(f"{revision} is the newest, and the model that all began with")
         return revision
 
     async def _is_older(self, revision: Revision, meant: PastGeneration) -> bool:
         """Return True if the revision would replace the meant generation rather than follow it.
 
-        A pin holds a generation against newer ones, too.
+        A pin holds a generation against newer ones, too. What a new source has follows: its name in
+        the settings is the operator's newest wish.
         """
-        if revision == meant.revision:
+        if revision == meant.revision or self._has_new_source(meant):
             return False
         if self._ledger.pinned or self._ledger.past_of(revision) is not None:
             return True
@@ -224,6 +242,12 @@ class Candidates:
 
     # --- what has failed -----------------------------------------------------------------
 
+    def log_absence(self, candidate: Candidate, words: str) -> None:
+        """Write to the log that a candidate is not there, unless the last look said so too."""
+        if self._absent.get(candidate.why) != words:
+            log.info("boot.no_candidate", extra={"candidate": candidate.why, "why": words})
+        self._absent[candidate.why] = words
+
     def _anew(self, why: str, revision: Revision, seen: object) -> Revision:
         """Return the revision; Absent if this candidate failed and nothing has changed since."""
         failed = self._failed.get(why)
@@ -234,6 +258,7 @@ class Candidates:
 
     def note_failure(self, candidate: Candidate, words: str, *, is_final: bool) -> None:
         """Leave the candidate out until its files change."""
+        self._absent.pop(candidate.why, None)
         seen = self._seen.get(candidate.why)
         if is_final or seen is None or candidate.is_tried_once:
             self._failed[candidate.why] = (seen, words)

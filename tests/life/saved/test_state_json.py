@@ -42,6 +42,7 @@ FORGOTTEN = {
     "superseded_last",
     "probes",  # the settings say it anew
     "promised",  # it stands in `number`
+    "source",  # the settings say it anew
 }
 
 
@@ -242,3 +243,14 @@ def test_what_a_stat_stood_for_survives_and_version_11_knew_none() -> None:
     ledger = Ledger(contents={"unread-1": "1"})
     assert from_json(to_json(ledger)).contents == {"unread-1": "1"}
     assert from_json(written_by(11)).contents == {}
+
+
+def test_the_source_of_each_generation_survives_and_version_12_knew_none() -> None:
+    ledger = Ledger(source="/checkpoints")
+    ledger.went_live(Generation(1, A, "fp-a", 1.0), "/checkpoints/a")
+    again = from_json(to_json(ledger))
+    assert [each.source for each in again.generations] == ["/checkpoints"]
+    older = json.loads(to_json(ledger)) | {"version": 12}
+    del older["generations"][0]["source"], older["checksum"]
+    again = from_json(json.dumps(older).encode())
+    assert [each.source for each in again.generations] == [""]

@@ -787,9 +787,10 @@ async def test_other_weights_under_a_name_that_was_live_are_judged(proven: Machi
 # --- what is gone --------------------------------------------------------------------------------
 
 
-def live_before(machine: Machine, *names: str) -> None:
+def live_before(machine: Machine, *names: str, source: str = "") -> None:
     """These were live, one after the other, and lie where they lay."""
     machine.forget()
+    machine.ledger.source = source
     machine.source.known.clear()
     for number, name in enumerate(names, start=1):
         path = machine.model if name == "model" else weights(machine.source.folder / name)
@@ -886,8 +887,12 @@ async def test_what_is_missed_is_missed_at_the_next_start_too_until_its_files_ar
     assert machine.ledger.missed is None
 
 
-async def test_a_pin_holds_against_newer_ones_where_its_files_are_gone(machine: Machine) -> None:
-    live_before(machine, "step_5")
+@pytest.mark.parametrize("source", ["", "another"])
+async def test_a_pin_holds_against_newer_ones_where_its_files_are_gone(
+    machine: Machine, source: str
+) -> None:
+    live_before(machine, "step_5", source=source)
+    machine.ledger.source = "the one of now"
     set_engine(machine, when_gone="wait")
     machine.ledger.pinned = True
     gone(machine, "step_5")
@@ -896,6 +901,82 @@ async def test_a_pin_holds_against_newer_ones_where_its_files_are_gone(machine: 
     await machine.has_told(WAITS_FOR_FILES)
     weights(machine.source.folder / "step_5")
     assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_5"
+
+
+def follow_another_source(machine: Machine, *names: str) -> None:
+    """The operator has named another folder, which holds these."""
+    machine.source.folder = machine.source.folder / "another"
+    machine.ledger.source = str(machine.source.folder)
+    for name in names:
+        put(machine, name)
+
+
+@pytest.mark.parametrize("newest", ["step_3", "step_4", "step_5", "step_9", "model"])
+@pytest.mark.parametrize("when_gone", ["older", "wait"])
+async def test_where_the_settings_name_another_source_its_newest_answers_and_not_as_an_older_one(
+    machine: Machine, newest: str, when_gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It waited for ever for the former folder if the newest was live before, or is the model."""
+    caplog.set_level("INFO")
+    set_engine(machine, when_gone=when_gone)
+    former = str(machine.source.folder)
+    live_before(machine, "model", "step_4", "step_5", source=former)
+    gone(machine, "step_4", "step_5")
+    follow_another_source(machine, newest)
+    live = await asyncio.wait_for(machine.run(), PATIENCE)
+    assert live.revision.label == newest
+    assert machine.trouble(WAITS_FOR_FILES) is machine.trouble(OLDER_ANSWERS) is None
+    assert machine.ledger.missed is None
+    if newest != "step_5":  # that is the last live one, found again
+        why = (
+            f"the newest checkpoint of {machine.source.folder}, where [source] was {former} before"
+        )
+        assert [r.__dict__["why"] for r in caplog.records if r.message == "boot.chosen"] == [why]
+        last = machine.ledger.start_target
+        assert last is not None
+        assert last.source == machine.ledger.source
+
+
+async def test_another_source_follows_what_was_live_where_that_is_there(machine: Machine) -> None:
+    live_before(machine, "step_5", source=str(machine.source.folder))
+    follow_another_source(machine, "step_3")
+    assert (await machine.run()).revision.label == "step_5"
+
+
+async def test_another_source_that_is_empty_or_not_mounted_yet_is_waited_for_and_said_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    former = str(machine.source.folder)
+    live_before(machine, "model", "step_5", source=former)
+    gone(machine, "step_5")
+    follow_another_source(machine)
+    starting = asyncio.create_task(machine.run())
+    told = await machine.has_told(WAITS_FOR_FILES)
+    todo = f"put a sound checkpoint there, or set [source] to {former} again"
+    assert f"{machine.source.folder}, where [source] was {former} before: " in told
+    assert todo in told
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    said = [
+        (each.__dict__["candidate"], each.__dict__["why"])
+        for each in caplog.records
+        if each.message == "boot.no_candidate"
+    ]
+    assert len(said) == len(set(said)) == 4
+    assert len([why for _, why in said if why.endswith(todo)]) == 1
+    put(machine, "step_2")
+    assert (await asyncio.wait_for(starting, PATIENCE)).revision.label == "step_2"
+
+
+async def test_what_an_older_version_wrote_names_no_source_and_none_counts_as_another(
+    machine: Machine,
+) -> None:
+    live_before(machine, "step_5")
+    gone(machine, "step_5")
+    follow_another_source(machine, "step_3")
+    await machine.run()
+    assert "step_3 (id of step_3) answers instead of" in await machine.has_told(OLDER_ANSWERS)
 
 
 @pytest.mark.parametrize("decided", ["boot", "rollback", "only the model was live"])
