@@ -27,7 +27,7 @@ class AsyncClient:
         self._make()  # raises now what a call would raise
 
     async def _call[T](self, call: Callable[[Client], T]) -> T:
-        client = self._make()
+        client = await asyncio.to_thread(self._make)  # reads the files of the CA and the key
         try:
             return await asyncio.to_thread(call, client)
         except asyncio.CancelledError:
@@ -40,7 +40,7 @@ class AsyncClient:
 
     async def events(self) -> AsyncGenerator[Fields]:
         """Yield each event from now on, until the daemon stops."""
-        client = self._make()
+        client = await asyncio.to_thread(self._make)
         events = client.events()
         try:
             while (event := await asyncio.to_thread(next, events, None)) is not None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -108,10 +109,12 @@ class UrlPlace:
             self._at = (parts.hostname or "", parts.port)
         except ValueError:
             raise no_address(url, named_by) from None
-        beside = parts.username or parts.path.strip("/") or parts.query or parts.fragment
+        beside = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
         if parts.scheme not in ("http", "https") or not parts.hostname or beside:
             raise no_address(url, named_by)
         self._url = f"{parts.scheme}://{parts.netloc}"
+        if key is not None and not _is_key(key):  # http.client would show it in its error
+            raise ConfigError(f"the key for {self._url} must be one word of printable ASCII")
         self._tls = _trust(ca_file) if parts.scheme == "https" else None
         self._has_key = key is not None
         self.headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -189,22 +192,27 @@ def _why_distrusted(error: ssl.SSLCertVerificationError) -> str:
 
 
 def no_address(url: str, named_by: str) -> ConfigError:
-    """Return the error for a text that is no address of a daemon."""
-    return ConfigError(f"{named_by or 'url'}: {url!r} is no address: write https://host:port")
+    """Return the error for a text that is no address of a daemon; a password in it is not shown."""
+    shown = url.rpartition("@")[2]
+    return ConfigError(f"{named_by or 'url'}: {shown!r} is no address: write https://host:port")
 
 
 def read_key(file: Path) -> str:
-    """Return the first key in a file of keys: one a line, `#` begins a comment."""
+    """Return the first key in a file of keys, one a line, behind its name if it has one."""
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"the key file {file} cannot be read: {why}") from None
-    words = (line.split("#")[0].split() for line in lines)
-    key = next((each[0] for each in words if each), "")
-    if not key or not key.isascii() or not key.isprintable():
+    words = (list(takewhile(lambda word: word[0] != "#", line.split())) for line in lines)
+    key = next((each[:2][-1] for each in words if each), "")
+    if not _is_key(key):
         raise ConfigError(f"the key file {file} holds no key: write one into it, on a line")
     return key
+
+
+def _is_key(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
 def _trust(ca_file: Path | None) -> ssl.SSLContext:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,22 @@ def test_what_is_no_address_is_refused_with_words(url: str) -> None:
         Client(url)
 
 
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://u:secret@host", None),
+        ("https://:secret@host", None),
+        ("http://host", "secret\n"),
+        ("http://host", "a secret"),
+        ("http://host", ""),
+    ],
+)
+def test_a_bad_key_or_address_is_refused_and_no_secret_is_shown(url: str, key: str | None) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Client(url, key=key)
+    assert "secret" not in str(refused.value)
+
+
 def test_an_address_that_nobody_has_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free_port = taken.getsockname()[1]
@@ -141,6 +158,39 @@ def test_a_bad_key_file_is_refused(tmp_path: Path, text: str | None, words: str)
         file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         Client("http://host", key_file=file)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{} # ours", "{}#", "trainer {}", "trainer {} requests=8 tokens_per_minute=20000 # ours"],
+)
+def test_the_first_key_of_the_daemons_file_is_sent(tmp_path: Path, line: str) -> None:
+    (tmp_path / "keys").write_text(f"# keys\n\n{line.format(ADMIN)}\nanother {ADMIN[::-1]}\n")
+    sent = Client("http://host", key_file=tmp_path / "keys").place.headers["Authorization"]
+    assert sent == f"Bearer {ADMIN}{'#' if line == '{}#' else ''}"
+
+
+async def test_a_call_reads_no_file_in_the_event_loop(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text(ADMIN)
+    client = AsyncClient(f"http://127.0.0.1:{world.tcp_port}", key_file=tmp_path / "key")
+    read_by: list[threading.Thread] = []
+
+    def read(file: Path) -> str:
+        read_by.append(threading.current_thread())
+        return ADMIN
+
+    monkeypatch.setattr("hotreload.client.synchronous.read_key", read)
+    await client.pin()
+    events = client.events()
+    first = asyncio.ensure_future(anext(events))
+    await world.until(lambda: bool(world.app.state.feeds._feeds))
+    world.events.publish(SourceScanned("rescan"))
+    await first
+    await events.aclose()
+    assert len(read_by) == 2
+    assert threading.main_thread() not in read_by
 
 
 async def test_the_example_of_the_pages_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
