@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -150,6 +151,23 @@ async def test_a_stop_waits_for_no_idle_client(
     world.server.stop()
     await world.until(lambda: not world.connections)
     assert "server.cut_off" not in caplog.text
+    kept.close()
+
+
+async def test_a_stop_waits_for_a_client_that_has_not_read_all_of_its_answer(
+    world: World, authority: Authority
+) -> None:
+    world.engine.words = ["x" * 12_000_000]  # more than the kernel keeps for a client
+    world.server.linger_seconds = 0.0
+    kept = http.client.HTTPSConnection(
+        "127.0.0.1", world.tcp_port, context=ssl.create_default_context(cafile=authority.ca)
+    )
+    await asyncio.to_thread(kept.request, "POST", "/generate", json.dumps({"text": "Who?"}))
+    await world.until(lambda: ("/generate", 200) in world.metrics.finished)
+    world.server.stop()
+    await asyncio.sleep(0.2)
+    answer = await asyncio.to_thread(lambda: json.loads(kept.getresponse().read()))
+    assert len(answer["text"]) == 12_000_000
     kept.close()
 
 

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hotreload.server.http.connection_slots import ConnectionSlots, OtherProcess
 from hotreload.server.http.limits import headers_too_long
-from hotreload.server.http.peers import HangUpWatch, peer_of_transport
+from hotreload.server.http.peers import HangUpWatch, count_unread, peer_of_transport
 from hotreload.server.http.problems import Refused, problem_of
 from hotreload.server.http.request_log import generation_header
 from hotreload.server.http.sse import EVENT_STREAM
@@ -221,7 +221,7 @@ class PeerProtocol(H11Protocol):
         """Close the connection once it is idle; over TLS without a wait for the client's part."""
         if self._is_encrypted and self.is_closable:
             self.transport.abort()
-        else:
+        elif not self.transport.is_closing():  # asyncio forgets a TLS transport closed twice
             super().shutdown()
 
     def cut_off(self) -> None:
@@ -240,8 +240,12 @@ class PeerProtocol(H11Protocol):
 
     @property
     def is_closable(self) -> bool:
-        """True if the connection is idle and all its answers are written."""
-        return self.is_idle and not self.transport.get_write_buffer_size()
+        """True if the connection is idle and all its answers are written.
+
+        A TLS transport has written what the one below it still keeps: there the client has it all.
+        """
+        is_unread = self._is_encrypted and count_unread(self.transport)
+        return self.is_idle and not self.transport.get_write_buffer_size() and not is_unread
 
     def _write_at_once(self, piece: bytes) -> bool:
         """Write a piece of a stream's body past h11 and the middleware; False if it cannot.

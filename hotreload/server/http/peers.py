@@ -4,9 +4,12 @@ import asyncio
 import select
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from fcntl import ioctl
 from pathlib import Path
+from termios import TIOCOUTQ
 
 from starlette.requests import Request
 
@@ -66,6 +69,15 @@ def peer_of_request(request: Request) -> Peer | None:
     """Return the process that sent the request, as the kernel names it; None over TCP."""
     peer: Peer | None = request.scope.get("extensions", {}).get("peer")
     return peer
+
+
+def count_unread(transport: asyncio.Transport) -> int:
+    """Return how many bytes the kernel keeps that the peer of a TCP connection has not got yet."""
+    try:
+        found = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # it is closed
+        return 0
+    return int.from_bytes(found, sys.byteorder)
 
 
 class HangUpWatch:
