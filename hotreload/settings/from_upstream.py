@@ -137,15 +137,16 @@ def _find_refused(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     first = list(range(given.get("tp_size", 1)))
     if given.get("device_indexes", first) != first:
         yield "device_indexes", f"the engine takes the first devices, {first}; leave it out"
-    if "api_key" in given and len(given["api_key"]) < SHORTEST_KEY:
+    key = given.get("api_key", "k" * SHORTEST_KEY)
+    if len(key) < SHORTEST_KEY:
         yield "api_key", f"give {SHORTEST_KEY} characters or more; `openssl rand -hex 32` makes one"
+    elif not re.fullmatch(r"(?!#)[!-~]+", key):  # it goes into a file of keys
+        yield "api_key", "give one word of printable ASCII that does not begin with #"
 
 
 def _flags(given: Mapping[str, Any]) -> Iterator[GivenValue]:
     for name, value in given.items():
         known = SAME_VALUE.get(name, {})
-        if name == "nnodes" and value == 1:
-            continue
         if name in RENAMED:
             text = value.lower() if name == "log_level" else value
             yield GivenValue(RENAMED[name], known.get(text, text), flag_of(name))

@@ -238,6 +238,8 @@ SAME_AS_PLAIN = {"revision", "dist_init_addr", "log_level_http", "log_requests",
         ("--device xpu", "--device: [engine] device"),
         ("--nnodes 2 --node-rank 5", "--node-rank: [engine] node_rank"),
         ("--api-key short", "--api-key: give 16 characters or more"),
+        ("--api-key 'name a-key-of-16-letters'", "--api-key: give one word of printable ASCII"),
+        ("--api-key '#-a-key-of-16-letters'", "--api-key: give one word of printable ASCII"),
         ("--nnodes 2 --dist-init-addr a:5000", "set [engine] join_secret_file"),
     ],
 )
@@ -336,11 +338,12 @@ def test_a_file_and_the_environment_say_the_rest_and_flags_win(
 ) -> None:
     (launch.folder / "more.toml").write_text(
         '[server]\nsocket = "here"\ntcp = "127.0.0.1:1"\n[source]\npath = "steps"\n'
-        "[engine]\ntp = 2\n[checks]\nmax_drift = 5.0\n"
+        "[engine]\ntp = 2\nnnodes = 2\n[checks]\nmax_drift = 5.0\n"
     )
     monkeypatch.setenv("HOTRELOAD__STATE__DIRECTORY", "kept")
-    told = "--model-path ./model --hotreload-config more.toml --tp-size 4"
+    told = "--model-path ./model --hotreload-config more.toml --tp-size 4 --nnodes 1"
     settings = launch(told)
+    assert settings.engine.nnodes == 1
     assert (settings.server.tcp, settings.engine.tp) == ("127.0.0.1:1", 4)
     assert settings.server.socket == launch.folder / "here"
     assert (settings.source.path, settings.checks.max_drift) == (launch.folder / "steps", 5)
