@@ -48,6 +48,7 @@ from hotreload.server.from_settings import app_rules, bind_sockets, hold_systemd
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.server_sockets import refuse_clients
 from hotreload.server.http.socket_paths import SocketPaths
+from hotreload.server.key_limits import KeyLimits
 from hotreload.settings.load import Settings
 
 log = logging.getLogger("hotreload")
@@ -92,6 +93,7 @@ class Daemon:
         self.live_settings = LiveSettings(settings, read, publish, self.entrance)
         self.limits = self.live_settings.limits
         self.secrets = SecretFiles(settings, self.live_settings.refused)
+        self.key_limits = KeyLimits(self.secrets.keys.values())
         self.ranks = ranks = ranks_with_secret(settings)  # None where there is one host
         self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
         """On rank 0 of several hosts, the object that has the other hosts do each step, too."""
@@ -126,6 +128,7 @@ class Daemon:
             reasons=[code for each in features for code in each.reasons],
             rank=Rank(ranks.own, ranks.count, ranks.address) if ranks else None,
             silences=self.lead.silences if self.lead else dict,
+            keys=self.key_limits.figures,
         )
         self.status, self.metrics = self.observers.status, self.observers.metrics
         # After the log and the status: a feature's events on weights follow those of the attempt.
@@ -154,7 +157,7 @@ class Daemon:
             listeners=self.features.listeners,
             routes=self.features.routes,
             limits=self.limits,
-            rules=app_rules(settings, self.source.wake, self.secrets.keys),
+            rules=app_rules(settings, self.source.wake, self.secrets.keys, self.key_limits),
             counts=self.workers.counts,
         )
         follows = elsewhere is not None

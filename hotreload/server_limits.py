@@ -7,6 +7,21 @@ from hotreload.core.rules import LONGEST_REQUEST
 from hotreload.setting import AtLeastOne, Deadline, setting
 
 
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """The name of an API key, and the limits of all keys of that name together."""
+
+    name: str = ""
+    """Empty for a key without a name, which has no limits of its own."""
+    requests: int | None = None
+    """The most requests to the model under way."""
+    tokens_per_minute: int | None = None
+    """The most tokens a minute, of prompts and answers."""
+
+
+UNNAMED = KeyTerms()
+
+
 @dataclass(slots=True)
 class LimitSettings:
     """The most that one client may ask of the server."""

@@ -54,8 +54,8 @@ def _apply_settings(start: WorkerStart, fields: Mapping[str, Any]) -> None:
     """Apply settings and keys that the daemon has read again."""
     for name, value in fields["limits"].items():
         setattr(start.limits, name, value)
-    for name, digests in fields["keys"].items():
-        start.keys[name].digests = digests
+    for name, names in fields["keys"].items():
+        start.keys[name].names = names
     configure(**fields["log"])
 
 

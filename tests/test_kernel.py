@@ -28,7 +28,7 @@ OF_FEATURES = [module for module in MODULES if module.is_relative_to(PACKAGE / "
 OF_RELOAD = 18
 """The settings of [reload], which the kernel goes by and declares."""
 CEILINGS = {ReloadSettings: OF_RELOAD, Rules: OF_RELOAD + 2}
-CEILINGS |= {Attempt: 14, ModelRequest: 8, Given: 6, FeatureParts: 8, Feature: 6}
+CEILINGS |= {Attempt: 14, ModelRequest: 9, Given: 6, FeatureParts: 8, Feature: 6}
 """The most fields that each may have. A field more of what a feature is given, of what it hangs
 into the doors, or of what is known before it begins is a door more: two features need it."""
 MOST_GIVEN = 8

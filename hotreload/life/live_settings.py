@@ -6,7 +6,7 @@ A fault in them changes nothing: the values of before stay in force, and the fau
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -24,7 +24,7 @@ from hotreload.observe.log import configure
 from hotreload.parts import AllFeatures
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.tls import TLS
-from hotreload.server_limits import Limits
+from hotreload.server_limits import KeyTerms, Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.live_changes import reread
 from hotreload.settings.load import Settings
@@ -202,7 +202,7 @@ class SecretFiles:
         self._faults[name] = why
 
 
-def key_reads(settings: Settings) -> Mapping[str, Callable[[], Collection[str]]]:
+def key_reads(settings: Settings) -> Mapping[str, Callable[[], Mapping[str, KeyTerms]]]:
     """Return a reader of each file of keys, by its setting."""
     server = settings.server
     files = {KEYS: server.api_keys_file, ADMIN_KEYS: server.admin_keys_file}

@@ -12,7 +12,7 @@ from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import LONGEST_BOOT, Notifier, Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture, Rank, Readings, Setup
+from hotreload.picture.picture import KeyFigures, Picture, Rank, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.words import WordAttempt
@@ -38,11 +38,12 @@ class Observers:
         word: Mapping[str, WordAttempt],
         rank: Rank | None,
         silences: Callable[[], Mapping[int, float]],
+        keys: Callable[[], Mapping[str, KeyFigures]],
     ) -> None:
         """`reports`, `routes` and `reasons` come from the features.
 
         `word` puts a judge's findings into words, by the judge's name. `silences` returns the
-        seconds since each other rank's last sign of life.
+        seconds since each other rank's last sign of life, `keys` what named API keys asked for.
         """
         on_device = settings.reload.keep_previous == "device"
         self.picture = Picture(
@@ -58,6 +59,7 @@ class Observers:
                 replicas=partial(slot.read, previous_is_on_device=on_device),
                 answering=slot.entrance.list_answering,
                 silences=silences,
+                keys=keys,
             ),
             reports=reports,
             word=word,

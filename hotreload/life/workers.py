@@ -223,7 +223,7 @@ class Workers:
         return {
             "limits": asdict(self._live_settings.limits),
             "log": {"level": log.level, "format": log.format},
-            "keys": {name: keys.digests for name, keys in self._keys.items()},
+            "keys": {name: keys.names for name, keys in self._keys.items()},
         }
 
     def _list_serving(self) -> list[KeptWorker]:

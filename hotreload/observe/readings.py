@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from hotreload.core.ledger import Ledger
-from hotreload.picture.picture import Picture, ReplicaFigures
+from hotreload.picture.picture import KeyFigures, Picture, ReplicaFigures
 from hotreload.picture.report import Family, counter, gauge, shorten
 from hotreload.troubles import TROUBLES
 from hotreload.types import AnsweringGeneration, Attempt, Generation, Outcome
@@ -19,6 +19,7 @@ def list_families(picture: Picture, max_leaves: int) -> Iterator[Family]:
     yield from _live(picture.live, max_leaves)
     yield from _replicas(picture.readings.replicas())
     yield from _generations(picture.readings.answering())
+    yield from _keys(picture.readings.keys())
     yield from _ledger(picture.ledger)
     yield from _names(picture)
     yield from _ranks(picture)
@@ -101,6 +102,22 @@ def _generations(answering: Sequence[AnsweringGeneration]) -> Iterator[Family]:
     yield gauge("generations_answering", words, len(answering))
     words = "Requests that older generations than the live one still answer."
     yield gauge("requests_on_previous", words, sum(older.requests for older in answering[1:]))
+
+
+def _keys(keys: Mapping[str, KeyFigures]) -> Iterator[Family]:
+    """Yield what named API keys have asked for; no series without such a key."""
+    words = "Requests to the model, by the name of the API key."
+    yield counter(
+        "key_requests", words, {name: each.requests for name, each in keys.items()}, "key"
+    )
+    refused = dict[tuple[str, str], float]()
+    for name, each in keys.items():
+        refused[name, "requests"] = each.refused_by_requests
+        refused[name, "tokens_per_minute"] = each.refused_by_tokens
+    words = "Requests refused with 429, by the name of the API key."
+    yield counter("key_refused", words, refused, "key", "limit")
+    words = "Tokens of prompts and answers, by the name of the API key."
+    yield counter("key_tokens", words, {name: each.tokens for name, each in keys.items()}, "key")
 
 
 def _ledger(ledger: Ledger) -> Iterator[Family]:

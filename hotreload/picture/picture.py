@@ -71,6 +71,18 @@ class ReplicaFigures:
     """Bytes held on its devices now, by place: live, previous, staged."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFigures:
+    """Counts of the API keys of one name, since the start."""
+
+    requests: int = 0
+    """Requests that were taken."""
+    refused_by_requests: int = 0
+    refused_by_tokens: int = 0
+    tokens: int = 0
+    """Of prompts and answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
     """Functions that a scrape calls on another thread: none may ask a device, lock or wait."""
@@ -81,6 +93,8 @@ class Readings:
     """Generations that answer requests in any engine, and how many: the live one first."""
     silences: Callable[[], Mapping[int, float]] = dict
     """On rank 0 of several hosts: how many seconds ago each other rank gave a sign of life."""
+    keys: Callable[[], Mapping[str, KeyFigures]] = dict
+    """The counts of named API keys, by their names."""
 
 
 class State(StrEnum):

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
+from hotreload.server.http.keys import key_name
 from hotreload.server.http.problems import Json, Refused, status_of
 from hotreload.server.http.request_body import Kind, whole_number
 from hotreload.server.http.request_log import (
@@ -244,6 +245,7 @@ class _Client:
             session_of(headers),
             not forbids_replay(headers),
             origin=origin_of(self.scope),
+            key=key_name(self.scope),
         )
 
     def note(self, index: int, answer: Fields) -> None:

@@ -63,7 +63,9 @@ def create_app[P](
     app = make_bare_app(
         "hotreload", rules, limits=limits, metrics=metrics, live=live, counts=counts, feeds=feeds
     )
-    asked = app.state.model = LocalModel(entrance, metrics, limits, listeners, rules.replay)
+    asked = app.state.model = LocalModel(
+        entrance, metrics, limits, listeners, rules.replay, rules.key_limits
+    )
     answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
     app.router.routes += model_routes(answerer, model.name)
     events_stream = EventStream(feeds, limits, rules.origins)

@@ -14,6 +14,7 @@ from hotreload.server.http.limits import Bodies, LimitsMiddleware
 from hotreload.server.http.request_log import RequestLogMiddleware
 from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.webhook import Webhook
+from hotreload.server.key_limits import KeyLimits
 from hotreload.server.model import Model
 from hotreload.server.model_routes import model_routes
 from hotreload.server.ports import Metrics
@@ -32,6 +33,8 @@ class AppRules:
     check_key: KeyCheck | None = None
     """Checks the API key of requests over TCP; None if they need none."""
     admin_keys: ApiKeys | None = None
+    key_limits: KeyLimits = field(default_factory=KeyLimits)
+    """Only of the engine's process."""
     admin_group: int | None = None
     hosts: Collection[str] = ()
     origins: Collection[str] = ()

@@ -28,7 +28,7 @@ from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
 from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
 from hotreload.server.ports import Admitter, AnsweringEngine
-from hotreload.server_limits import Limits
+from hotreload.server_limits import UNNAMED, Limits
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, Lease
 
@@ -109,7 +109,7 @@ def create_candidate_app[P](
 ) -> FastAPI:
     """Build the app; it answers 401 to a request without the token."""
     metrics = NoMetrics()
-    rules = AppRules(check_key=KeyCheck(ApiKeys({token}), kind="token"))
+    rules = AppRules(check_key=KeyCheck(ApiKeys({token: UNNAMED}), kind="token"))
     app = make_bare_app(
         "hotreload, for a command",
         rules,

@@ -20,6 +20,7 @@ from hotreload.server.http.server_sockets import (
     systemd_sockets,
 )
 from hotreload.server.http.webhook import Webhook
+from hotreload.server.key_limits import KeyLimits
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
@@ -37,7 +38,10 @@ OVERFLOW_USER = (
 
 
 def app_rules(
-    settings: Settings, wake: Callable[[str], None], keys: Mapping[str, ApiKeys]
+    settings: Settings,
+    wake: Callable[[str], None],
+    keys: Mapping[str, ApiKeys],
+    key_limits: KeyLimits,
 ) -> AppRules:
     """Return the rules of the daemon's app. ConfigError if a secret cannot be read.
 
@@ -47,6 +51,7 @@ def app_rules(
     return replace(
         worker_rules(settings, keys),
         admin_keys=keys.get(ADMIN_KEYS),
+        key_limits=key_limits,
         admin_group=admin_group(settings.server),
         webhook=Webhook(read_secret(file, "[source] webhook"), wake) if file is not None else None,
         replay=settings.reload.on_drain_timeout == "replay",

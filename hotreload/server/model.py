@@ -13,7 +13,7 @@ from contextlib import (
     aclosing,
     asynccontextmanager,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.request_body import is_integer
+from hotreload.server.key_limits import KeyLimits, TokenCount
 from hotreload.server.ports import Admitter, Metrics
 from hotreload.server_limits import Limits
 from hotreload.types import FOR_A_SWAP, Generation
@@ -68,6 +69,8 @@ class ModelRequest:
     encoded: EncodedBy | None = None
     """None for a request whose prompts are still texts."""
     origin: Origin = Origin()  # noqa: RUF009  # it is frozen
+    key: str = ""
+    """The name of the client's API key; empty if it has none."""
 
     @property
     def copies(self) -> int:
@@ -115,6 +118,7 @@ class LocalModel[P]:
     """Called for each request that is admitted."""
     replay: bool = False
     """True to retry a request, under the new weights, that a swap ended before its first token."""
+    key_limits: KeyLimits = field(default_factory=KeyLimits)
     last_token_at: float = float("-inf")
     """The time of the last token of any answer, by the monotonic clock."""
 
@@ -122,24 +126,25 @@ class LocalModel[P]:
     async def open_answer(self, request: ModelRequest) -> AsyncIterator[StartedAnswer]:
         """Send the request; retry if a swap or an engine's loss ends it before the first token."""
         came_at = asyncio.get_running_loop().time()
-        for replays_left in reversed(range(REPLAYS + 1)):
-            async with AsyncExitStack() as stack:
-                may_replay = self.replay and replays_left > 0
-                inside = self._answer_inside(request, came_at, may_replay=may_replay)
-                try:
-                    answer = await stack.enter_async_context(inside)
-                except _EndedUnread:
-                    continue
-                except EngineLost:  # another engine may answer
-                    if not (replays_left and self.entrance.lets_in):
-                        raise
-                    continue
-                yield answer
-                return
+        with self.key_limits.hold(request.key, request.copies) as count:
+            for replays_left in reversed(range(REPLAYS + 1)):
+                async with AsyncExitStack() as stack:
+                    may_replay = self.replay and replays_left > 0
+                    inside = self._answer_inside(request, count, came_at, may_replay=may_replay)
+                    try:
+                        answer = await stack.enter_async_context(inside)
+                    except _EndedUnread:
+                        continue
+                    except EngineLost:  # another engine may answer
+                        if not (replays_left and self.entrance.lets_in):
+                            raise
+                        continue
+                    yield answer
+                    return
 
     @asynccontextmanager
     async def _answer_inside(
-        self, request: ModelRequest, came_at: float, *, may_replay: bool
+        self, request: ModelRequest, count: TokenCount, came_at: float, *, may_replay: bool
     ) -> AsyncIterator[StartedAnswer]:
         """Prepare the request, pass the entrance, and yield the answer while the lease is held."""
         # Prepared before the gate, so that no swap waits while a long text is encoded. The gate
@@ -176,7 +181,7 @@ class LocalModel[P]:
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
                     raise _EndedUnread
-                async with aclosing(self._report_tokens(first, items, each_grew)) as noted:
+                async with aclosing(self._report_tokens(first, items, each_grew, count)) as noted:
                     yield StartedAnswer(lease.generation, noted)
 
     async def _report_tokens(
@@ -184,17 +189,17 @@ class LocalModel[P]:
         first: EngineAnswer,
         items: AsyncGenerator[EngineAnswer, None],
         each_grew: Sequence[AnswerGrew],
+        count: TokenCount,
     ) -> AsyncGenerator[EngineAnswer, None]:
         """Yield the items; count their tokens, and report each answer to the listeners."""
-        counted: dict[int, int] = {}
-        self._report(first, each_grew, counted)
+        self._report(first, each_grew, count)
         yield first
         async for item in items:
-            self._report(item, each_grew, counted)
+            self._report(item, each_grew, count)
             yield item
 
     def _report(
-        self, item: EngineAnswer, each_grew: Sequence[AnswerGrew], counted: dict[int, int]
+        self, item: EngineAnswer, each_grew: Sequence[AnswerGrew], count: TokenCount
     ) -> None:
         new = 0
         for place, answer in enumerate(answers_in(item)):
@@ -203,8 +208,10 @@ class LocalModel[P]:
             for grew in each_grew:
                 grew(index, answer)
             # Counted as they come: counting at the end would show a peak after zeros.
-            new += max(0, made - counted.get(index, 0))
-            counted[index] = made
+            if (before := count.answers.get(index)) is None:
+                before = count.begin(index, about.get("prompt_tokens") or 0)
+            new += max(0, made - before)
+            count.answers[index] = made
         self.metrics.tokens(new)
         if new:
             self.last_token_at = time.monotonic()

@@ -1,11 +1,14 @@
 """Secrets from files or systemd credentials. They are never part of a setting or a message."""
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 from hotreload.errors import ConfigError
+from hotreload.server_limits import KeyTerms
 
 KEYS, ADMIN_KEYS = "[server] api_keys_file", "[server] admin_keys_file"
 TOKEN = "[source] token_file"
@@ -13,6 +16,16 @@ TOKEN = "[source] token_file"
 
 SHORTEST_KEY = 16
 """The fewest characters of a key: a client may guess without limit."""
+LONGEST_KEY_NAME = SHORTEST_KEY - 1
+"""The most characters of a key's name: a key that stands in its place is refused, not logged."""
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_KEY_NAME}}}")
+_LIMIT = re.compile(r"(requests|tokens_per_minute)=([1-9]\d{0,11})")
+LIMITS = ("requests=", "tokens_per_minute=")
+FORM_OF_A_KEY = (
+    "must be one key of printable ASCII; before it a name of up to "
+    f"{LONGEST_KEY_NAME} letters, digits and ._-, after it requests=8 or tokens_per_minute=20000, "
+    "or a comment after #"
+)
 
 SHORTEST_JOIN_SECRET = 32
 """A shorter secret can be guessed from what it signs, without asking anybody."""
@@ -42,27 +55,44 @@ def read_join_secret(
     return secret
 
 
-def read_keys(file: Path, setting: str, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
-    """Return the keys in a file, one a line; `#` begins a comment.
+def read_keys(
+    file: Path, setting: str, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, KeyTerms]:
+    """Return the keys in a file, one a line, with their names and limits; `#` begins a comment.
 
     ConfigError names the line at fault, never what stands in it.
     """
     place = _place_of(file, environ)
-    keys = set()
+    keys, by_name = dict[str, KeyTerms](), dict[str, KeyTerms]()
     for number, line in enumerate(_text_in(place, setting).splitlines(), 1):
-        key, *rest = line.split(maxsplit=1) or [""]
-        if not key or key.startswith("#"):
+        if not (words := list(takewhile(lambda word: word[0] != "#", line.split()))):
             continue
-        where = f"{setting}: {place}: line {number}"
-        if (rest and not rest[0].startswith("#")) or not _is_one_word(key):
-            raise ConfigError(f"{where}: must be one key of printable ASCII, or a comment after #")
-        if len(key) < SHORTEST_KEY:
-            words = f"is shorter than {SHORTEST_KEY} characters; `openssl rand -hex 32` makes one"
-            raise ConfigError(f"{where}: {words}")
-        keys.add(key)
+        try:
+            key, terms = _read_key(words)
+            if terms.name and by_name.setdefault(terms.name, terms) != terms:
+                raise ConfigError("has other limits than an earlier key of the same name")
+            if keys.setdefault(key, terms) != terms:
+                raise ConfigError("is an earlier key under another name")
+        except ConfigError as fault:
+            raise ConfigError(f"{setting}: {place}: line {number}: {fault}") from None
     if not keys:
         raise ConfigError(f"{setting}: {place}: holds no key; `openssl rand -hex 32` makes one")
-    return frozenset(keys)
+    return keys
+
+
+def _read_key(words: Sequence[str]) -> tuple[str, KeyTerms]:
+    """Return the key of a line, and its terms."""
+    has_name = len(words) > 1 and not words[1].startswith(LIMITS)
+    name, (key, *limits) = (words[0], words[1:]) if has_name else ("", words)
+    found = [_LIMIT.fullmatch(limit) for limit in limits]
+    if not (_is_one_word(key) and all(found) and (not has_name or _NAME.fullmatch(name))):
+        raise ConfigError(FORM_OF_A_KEY)
+    if len(key) < SHORTEST_KEY:
+        why = f"is shorter than {SHORTEST_KEY} characters; `openssl rand -hex 32` makes one"
+        raise ConfigError(why)
+    if limits and not has_name:
+        raise ConfigError("has limits and no name: write the name before the key")
+    return key, KeyTerms(name, **{limit[1]: int(limit[2]) for limit in found if limit})
 
 
 class RenewedSecret:

@@ -89,9 +89,9 @@ class ServerSettings:
     )
     api_keys_file: Location | None = setting(
         None,
-        "File (or systemd credential) of API keys, one a line; # begins a comment; read again "
-        "when it changes. Clients over TCP must send one as Authorization: Bearer. Unset, none is "
-        "needed.",
+        "File (or systemd credential) of API keys, one a line: KEY, or NAME KEY requests=8 "
+        "tokens_per_minute=20000; # begins a comment; read again when it changes. Clients over TCP "
+        "must send one as Authorization: Bearer. Unset, none is needed.",
         example="/etc/hotreload/api-keys",
     )
     admin_keys_file: Location | None = setting(

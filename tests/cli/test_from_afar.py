@@ -8,6 +8,7 @@ import pytest
 
 from hotreload.cli import GROUPS
 from hotreload.server.http.keys import ApiKeys
+from hotreload.server_limits import UNNAMED
 from tests.golden.command import asked
 from tests.server.world import World, attempt, serve
 
@@ -42,7 +43,7 @@ OF_NO_DAEMON |= {"demo", "tiny", "check", "diff", "swap"}
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    keys, admin_keys = ApiKeys([API]), ApiKeys([ADMIN])
+    keys, admin_keys = ApiKeys({API: UNNAMED}), ApiKeys({ADMIN: UNNAMED})
     async with serve(tmp_path, tcp=True, keys=keys, admin_keys=admin_keys) as world:
         world.control.outcome = dataclasses.replace(attempt(), fingerprints=("aaaa", "bbbb"))
         yield world

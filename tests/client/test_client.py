@@ -16,6 +16,7 @@ from hotreload.errors import ConfigError, HotReloadError
 from hotreload.events import SourceScanned
 from hotreload.picture.checkpoints import Situation
 from hotreload.server.http.keys import ApiKeys
+from hotreload.server_limits import UNNAMED
 from tests.server.world import World, attempt, serve
 from tests.waiting import PATIENCE
 
@@ -25,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with serve(tmp_path, tcp=True, admin_keys=ApiKeys([ADMIN])) as world:
+    async with serve(tmp_path, tcp=True, admin_keys=ApiKeys({ADMIN: UNNAMED})) as world:
         world.control.outcome = attempt()
         yield world
 

@@ -24,7 +24,7 @@ from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.systemd import Systemd
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.picture import Picture, Rank, Readings, ReplicaFigures, Setup
+from hotreload.picture.picture import KeyFigures, Picture, Rank, Readings, ReplicaFigures, Setup
 from hotreload.picture.status import Status
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START
 from hotreload.types import AnsweringGeneration, EngineLoad, Outcome
@@ -145,6 +145,7 @@ class Observed:
             ],
             answering=self.gates.list_answering,
             silences=lambda: {1: 0.5},
+            keys=lambda: {"evals": KeyFigures(4, 2, 1, 800)},
         )
 
     def play(self, scene: Scene) -> None:

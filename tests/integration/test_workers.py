@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -389,6 +390,25 @@ def test_a_key_that_was_taken_out_stays_out_while_its_file_cannot_be_read(
         for key in (*FIRST_KEYS.values(), *SECOND_KEYS.values())
     }
     assert list(codes.values()) == [[401] * 3, [401] * 3, [200, 400, 401], [200, 400, 200]]
+
+
+def test_limits_of_a_key_hold_for_all_workers_together(process: Process) -> None:
+    """By a name: its second key has used what the first one has."""
+    first, second = (each["api_keys_file"] for each in (FIRST_KEYS, SECOND_KEYS))
+    limits = "requests=2 tokens_per_minute=3"
+    file = process.folder / "api_keys_file"
+    try:
+        file.write_text(f"evals {first} {limits}\nevals {second} {limits}\n")
+        process.until(lambda: code_by(process, second, "/generate") == 429)
+        codes = [code_by(process, key, "/generate") for key in (first, second) * WORKERS]
+        assert codes == [429] * 2 * WORKERS
+        assert code_by(process, FIRST_KEYS["admin_keys_file"], "/generate") == 200
+        series = r'key_refused_total{key="evals",limit="tokens_per_minute"} (.*)'
+        counted = re.search(series, client_page(process))
+        assert counted is not None
+        assert float(counted[1]) >= 1 + len(codes)
+    finally:
+        put_keys(process, FIRST_KEYS)
 
 
 def troubles_naming(process: Process, *files: Path) -> bool:

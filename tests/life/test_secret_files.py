@@ -58,7 +58,7 @@ class Watched(Witness):
 
     def admits(self, key: str) -> list[bool]:
         """By an API key, and by an admin key."""
-        return [self.files.keys[name].knows(key) for name in (KEYS, ADMIN_KEYS)]
+        return [self.files.keys[name].name_of(key) is not None for name in (KEYS, ADMIN_KEYS)]
 
     def note(self, event: Event) -> None:
         assert isinstance(event, TroubleNews)

@@ -10,7 +10,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.events import FoldersPassedOver, GenerationLive, RevisionWanted, TroubleNews
 from hotreload.features.compare.differences import report_of
 from hotreload.observe.metrics import Metrics
-from hotreload.picture.picture import Rank, Readings, Setup
+from hotreload.picture.picture import KeyFigures, Rank, Readings, Setup
 from hotreload.types import Attempt, Generation, Outcome, PassedOver, Reason, Revision
 from tests.evidence import judged
 from tests.observe.things import Counted, picture_of
@@ -34,7 +34,7 @@ def whole_page() -> Metrics:
     picture = picture_of(
         Ledger(attempts=deque([failed])),
         setup=Setup(rank=Rank(0, 2, "leader:1")),
-        readings=Readings(silences=lambda: {1: 0.5}),
+        readings=Readings(silences=lambda: {1: 0.5}, keys=lambda: {"evals": KeyFigures()}),
     )
     metrics = Counted(picture)
     metrics.observe(GenerationLive(Generation(1, revision, "fingerprint", 0.0, {"leaf": 1})))

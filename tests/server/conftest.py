@@ -21,6 +21,7 @@ ASK_THE_MODEL = {
     "test_generate",
     "test_half_closed",
     "test_request_listeners",
+    "test_key_limits",
     "test_keys",
     "test_min_generation",
     "test_openai",

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from hotreload.json_fields import by_fields
 from hotreload.picture.words import describe_order
 from hotreload.server.http.keys import ApiKeys
+from hotreload.server_limits import UNNAMED
 from hotreload.types import By
 from tests.server.test_sglang import GUARDED
 from tests.server.world import World, attempt, serve
@@ -22,7 +23,7 @@ PAGE = {"Origin": "http://localhost:8000", "Content-Type": "application/json"}
 
 
 def keys_of(*keys: str) -> ApiKeys:
-    return ApiKeys(keys)
+    return ApiKeys(dict.fromkeys(keys, UNNAMED))
 
 
 def over_tcp(world: World, key: str | None = None) -> httpx.AsyncClient:

@@ -11,6 +11,7 @@ import pytest
 
 from hotreload.server.http.keys import FAILURE_LOG_SECONDS as PUBLISH_SECONDS
 from hotreload.server.http.keys import ApiKeys, FailureLog
+from hotreload.server_limits import UNNAMED
 from tests.clock import Clock
 from tests.server.world import World, serve
 from tests.waiting import PATIENCE
@@ -26,7 +27,7 @@ def over_tcp(world: World, key: str | None = None, scheme: str = "Bearer") -> ht
 
 
 async def test_over_tcp_a_key_opens_what_none_does_not(tmp_path: Path) -> None:
-    async with serve(tmp_path, tcp=True, keys=ApiKeys([GOOD, OTHER])) as world:
+    async with serve(tmp_path, tcp=True, keys=ApiKeys({GOOD: UNNAMED, OTHER: UNNAMED})) as world:
         for key in (GOOD, OTHER):
             async with over_tcp(world, key) as client:
                 assert (await client.post("/generate", json={"text": "a"})).status_code == 200
@@ -51,7 +52,7 @@ async def test_without_a_good_key_nothing_is_answered_and_nothing_reaches_the_en
 ) -> None:
     headers = httpx.Headers([] if header is None else [(b"Authorization", header)])
     async with (
-        serve(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world,
+        serve(tmp_path, tcp=True, keys=ApiKeys({GOOD: UNNAMED})) as world,
         over_tcp(world) as client,
     ):
         paths = sorted({getattr(route, "path", "") for route in world.app.routes})
@@ -69,13 +70,13 @@ async def test_without_a_good_key_nothing_is_answered_and_nothing_reaches_the_en
 
 
 async def test_the_unix_socket_asks_for_no_key(tmp_path: Path) -> None:
-    async with serve(tmp_path, keys=ApiKeys([GOOD])) as world, world.client() as client:
+    async with serve(tmp_path, keys=ApiKeys({GOOD: UNNAMED})) as world, world.client() as client:
         assert (await client.post("/generate", json={"text": "a"})).status_code == 200
 
 
 async def test_a_key_opens_no_admin_route(tmp_path: Path) -> None:
     async with (
-        serve(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world,
+        serve(tmp_path, tcp=True, keys=ApiKeys({GOOD: UNNAMED})) as world,
         over_tcp(world, GOOD) as client,
     ):
         assert (await client.post("/admin/rollback")).status_code == 403
@@ -83,7 +84,7 @@ async def test_a_key_opens_no_admin_route(tmp_path: Path) -> None:
 
 
 async def test_openais_client_brings_its_key_and_hears_of_a_wrong_one(tmp_path: Path) -> None:
-    async with serve(tmp_path, tcp=True, keys=ApiKeys([GOOD])) as world:
+    async with serve(tmp_path, tcp=True, keys=ApiKeys({GOOD: UNNAMED})) as world:
         address = f"http://127.0.0.1:{world.tcp_port}/v1"
         async with openai.AsyncOpenAI(base_url=address, api_key=GOOD, max_retries=0) as client:
             await client.chat.completions.create(model="model", messages=HELLO)
@@ -94,7 +95,7 @@ async def test_openais_client_brings_its_key_and_hears_of_a_wrong_one(tmp_path: 
 
 
 def test_no_key_is_kept_as_it_is() -> None:
-    assert GOOD not in repr(vars(ApiKeys([GOOD])))
+    assert GOOD not in repr(vars(ApiKeys({GOOD: UNNAMED})))
 
 
 def test_failures_are_told_with_their_rate_and_without_what_was_sent(

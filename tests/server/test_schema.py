@@ -18,7 +18,7 @@ from hotreload.server.http.request_log import (
     COUNTED_ONCE_ASKED,
 )
 from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
-from hotreload.server_limits import Limits
+from hotreload.server_limits import UNNAMED, Limits
 from tests.features.given import parts_of
 from tests.server.fuzz import fuzz
 from tests.server.test_trainer_orders import GUARDED as ORDERS
@@ -87,7 +87,7 @@ async def test_the_document_says_what_opens_each_operation(world: World) -> None
 
 
 async def test_what_it_says_is_what_happens_to_who_shows_nothing_over_tcp(tmp_path: Path) -> None:
-    keys = ApiKeys(["a-key-of-24-characters-1"])
+    keys = ApiKeys({"a-key-of-24-characters-1": UNNAMED})
     async with serve(tmp_path, tcp=True, keys=keys, webhook="knock-knock") as world:
         address = f"http://127.0.0.1:{world.tcp_port}"
         async with world.client() as client:

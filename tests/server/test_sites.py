@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.server.http.keys import ApiKeys
+from hotreload.server_limits import UNNAMED
 from tests.server.test_keys import GOOD, over_tcp
 from tests.server.world import World, serve
 from tests.waiting import PATIENCE
@@ -25,7 +26,7 @@ def cors(headers: dict[str, str]) -> dict[str, str]:
 
 async def test_a_page_of_a_named_site_may_ask_and_read_the_answer(tmp_path: Path) -> None:
     async with (
-        serve(tmp_path, origins=[CHAT], tcp=True, keys=ApiKeys([GOOD])) as world,
+        serve(tmp_path, origins=[CHAT], tcp=True, keys=ApiKeys({GOOD: UNNAMED})) as world,
         over_tcp(world) as client,
     ):
         may = await client.options("/v1/chat/completions", headers=ASKS)

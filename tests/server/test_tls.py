@@ -21,6 +21,7 @@ from hotreload.life import live_settings
 from hotreload.life.live_settings import SecretFiles
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.tls import TlsPair
+from hotreload.server_limits import UNNAMED
 from hotreload.settings.load import load
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
 from tests.authority import Authority, openssl
@@ -44,7 +45,7 @@ def pair(authority: Authority) -> TlsPair:
 
 @pytest.fixture
 async def world(tmp_path: Path, pair: TlsPair) -> AsyncIterator[World]:
-    async with serve(tmp_path, tcp=True, tls=pair, admin_keys=ApiKeys([ADMIN])) as world:
+    async with serve(tmp_path, tcp=True, tls=pair, admin_keys=ApiKeys({ADMIN: UNNAMED})) as world:
         world.control.outcome = attempt()
         yield world
 

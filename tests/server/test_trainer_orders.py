@@ -12,6 +12,7 @@ import pytest
 from hotreload.errors import BadRequest, Busy, NotServing
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.sglang.not_served import NOT_SERVED
+from hotreload.server_limits import UNNAMED
 from hotreload.types import Lease, Outcome, Reason
 from tests.fake_answers import FOR_EVER
 from tests.server.world import FIRST, LEAVES, World, attempt, serve
@@ -30,7 +31,7 @@ NAN = Reason("nonfinite", "model.safetensors: tensor 'lm_head' holds NaN", ("lm_
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    keys = ApiKeys([KEY])
+    keys = ApiKeys({KEY: UNNAMED})
     async with serve(tmp_path, tcp=True, admin_keys=keys) as world:
         world.control.outcome = replace(attempt(), version="7")
         yield world

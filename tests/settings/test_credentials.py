@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import ConfigError
+from hotreload.server_limits import UNNAMED, KeyTerms
 from hotreload.settings.credentials import read_join_secret, read_keys, read_secret
 
 SETTING = "[source] token_file"
@@ -70,7 +71,15 @@ GOOD, OTHER = "a-key-of-24-characters-1", "a-key-of-24-characters-2"
 def test_keys_stand_one_a_line_beside_comments(tmp_path: Path) -> None:
     text = f"# the evals team\n{GOOD}\n\n  {OTHER}\t# until June\r\n{GOOD}\n"
     (tmp_path / "keys").write_text(text)
-    assert read_keys(tmp_path / "keys", KEYS, {}) == {GOOD, OTHER}
+    assert read_keys(tmp_path / "keys", KEYS, {}) == {GOOD: UNNAMED, OTHER: UNNAMED}
+
+
+def test_a_name_stands_before_a_key_and_its_limits_after_it(tmp_path: Path) -> None:
+    """Two keys of one name share its limits, so that one can take the other's place."""
+    limits = "requests=8 tokens_per_minute=20000"
+    (tmp_path / "keys").write_text(f"evals {GOOD} {limits} # until June\nevals {OTHER} {limits}\n")
+    terms = KeyTerms("evals", requests=8, tokens_per_minute=20000)
+    assert read_keys(tmp_path / "keys", KEYS, {}) == {GOOD: terms, OTHER: terms}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +90,14 @@ def test_keys_stand_one_a_line_beside_comments(tmp_path: Path) -> None:
         (b"short\n", "line 1: is shorter than 16 characters"),
         (f"\n{GOOD} and {OTHER}".encode(), "line 2: must be one key"),
         (f"{GOOD}#ü".encode(), "line 1: must be one key"),
+        (f"{GOOD} {OTHER}".encode(), "line 1: must be one key"),
+        (f"{GOOD} evals".encode(), "line 1: must be one key"),
+        (f"evals {GOOD} requests=0".encode(), "line 1: must be one key"),
+        (f"evals {GOOD} request=8".encode(), "line 1: must be one key"),
+        (f"evals {GOOD} requests=8 more".encode(), "line 1: must be one key"),
+        (f"{GOOD} requests=8".encode(), "line 1: has limits and no name"),
+        (f"a {GOOD} requests=8\na {OTHER}".encode(), "line 2: has other limits than an earlier"),
+        (f"a {GOOD}\nb {GOOD}".encode(), "line 2: is an earlier key under another name"),
         (b"\xff\xfe", "cannot be read: it is not text"),
     ],
 )

@@ -7,7 +7,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -19,8 +19,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hotreload.server.http.browsers import is_from_a_page
 from hotreload.server.http.peers import Peer, overflow_id, peer_of_request
 from hotreload.server.http.problems import Refused
-from hotreload.server.http.request_log import client_address
+from hotreload.server.http.request_log import add_to_access_log, client_address
 from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server_limits import KeyTerms
 
 log = logging.getLogger("hotreload.server")
 
@@ -29,6 +30,7 @@ OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/metrics", WEBHOOK})
 its own."""
 FAILURE_LOG_SECONDS = 60.0
 MOST_SENDERS = 8
+_NAME = "hotreload.key"
 
 
 class ApiKeys:
@@ -38,27 +40,33 @@ class ApiKeys:
     accept the same keys, even while the file cannot be read.
     """
 
-    def __init__(self, keys: Collection[str] = ()) -> None:
-        self.digests = digests_of(keys)
-        """The digest of each key; the keys themselves do not stay in memory."""
+    def __init__(self, keys: Mapping[str, KeyTerms]) -> None:
+        self.names: dict[bytes, str] = {}
+        """The name of each key, by its digest; the keys themselves do not stay in memory."""
+        self.terms: dict[str, KeyTerms] = {}
+        """The terms of each name, in the engine's process as the file has them now."""
+        self._take(keys)
 
-    def replace(self, keys: Collection[str]) -> bool:
+    def replace(self, keys: Mapping[str, KeyTerms]) -> bool:
         """Accept these keys from now on and no others; True if that is a change."""
-        before, self.digests = self.digests, digests_of(keys)
-        if is_other := self.digests != before:
-            log.info("api_keys.changed", extra={"keys": len(self.digests)})
+        before = self.names, self.terms
+        self._take(keys)
+        if is_other := (self.names, self.terms) != before:
+            log.info("api_keys.changed", extra={"keys": len(self.names)})
         return is_other
 
-    def knows(self, given: str) -> bool:
-        """True if this is one of the keys; takes the same time for any answer."""
-        digest = sha256(given.encode()).digest()
-        matches = [hmac.compare_digest(digest, each) for each in self.digests]  # no early exit
-        return any(matches)
+    def _take(self, keys: Mapping[str, KeyTerms]) -> None:
+        # All digests have one length, so comparing them reveals no key's length.
+        self.names = {sha256(key.encode()).digest(): terms.name for key, terms in keys.items()}
+        self.terms = {terms.name: terms for terms in keys.values() if terms.name}
 
-
-def digests_of(keys: Collection[str]) -> list[bytes]:
-    """Return the keys' digests; all have one length, so comparing them reveals no key's length."""
-    return sorted(sha256(key.encode()).digest() for key in keys)
+    def name_of(self, given: str) -> str | None:
+        """Return the key's name, None if it is no key; takes the same time for any answer."""
+        digest, name = sha256(given.encode()).digest(), None
+        for each, of_each in self.names.items():  # no early exit
+            if hmac.compare_digest(digest, each):
+                name = of_each
+        return name
 
 
 class KeyCheck:
@@ -75,15 +83,23 @@ class KeyCheck:
         if scheme.lower() != "bearer" or not given.strip():
             words = f"no {self._kind}: send one as Authorization: Bearer KEY"
             raise self._refusal(scope, words, "")
-        known = [file.knows(given.strip()) for file in self._files]  # no early exit
-        if not any(known):
+        names = [file.name_of(given.strip()) for file in self._files]  # no early exit
+        if (name := next((name for name in names if name is not None), None)) is None:
             words = f"this {self._kind} is not known here"
             raise self._refusal(scope, words, ', error="invalid_token"')
+        if name:
+            scope[_NAME] = name
+            add_to_access_log(scope, key=name)
 
     def _refusal(self, scope: Scope, words: str, more: str) -> Refused:
         self._failures.count(scope)
         asks = {"WWW-Authenticate": f'Bearer realm="hotreload"{more}'}
         return Refused(401, "invalid_api_key", words, headers=asks)
+
+
+def key_name(scope: Scope) -> str:
+    """Return the name of the key that the request came with; empty if there is none."""
+    return str(scope.get(_NAME, ""))
 
 
 def key_check(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | None:

@@ -148,7 +148,7 @@ def openai_fields(error: HotReloadError) -> OpenAIFaultFields:
 def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
     """Return an error's fields as huggingface_hub's client expects them to raise its exceptions."""
     status = status_of(error)
-    kinds = {503: "overloaded", 500: "generation", 504: "incomplete_generation"}
+    kinds = {429: "overloaded", 503: "overloaded", 500: "generation", 504: "incomplete_generation"}
     kind = "incomplete_generation" if error.code == "cut_short" else kinds.get(status, "validation")
     return {"error": cut(str(error), MOST_WORDS), "error_type": kind}
 

@@ -80,6 +80,7 @@ def request_fields(request: ModelRequest, now: float) -> Fields:
         "may_be_kept": request.may_be_kept,
         "encoded": request.encoded and _encoded_by_parts(request.encoded),
         "origin": [request.origin.route, request.origin.id, request.origin.trace],
+        "key": request.key,
     }
 
 
@@ -95,6 +96,7 @@ def request_from(fields: Fields, now: float) -> ModelRequest:
         fields["may_be_kept"],
         _encoded_by_from(fields["encoded"]),
         Origin(*fields["origin"]),
+        fields["key"],
     )
 
 
