@@ -29,7 +29,13 @@ from hotreload.server.orders import TrainerOrders
 from hotreload.server.ports import Entrance, Metrics
 from hotreload.server.sglang.routes import sglang_routes
 from hotreload.server.sglang.update_routes import sglang_update_routes, vllm_routes
-from hotreload.server.view_routes import EventFeeds, EventStream, page_routes, view_routes
+from hotreload.server.view_routes import (
+    EventFeeds,
+    EventStream,
+    key_routes,
+    page_routes,
+    view_routes,
+)
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -78,6 +84,7 @@ def create_app[P](
     keys = rules.admin_keys
     by_key = KeyCheck(keys, kind="admin key") if keys is not None else None
     admission = AdminCheck(rules.admin_group, by_key)
+    app.include_router(key_routes(admission))
     app.include_router(
         sglang_routes(
             limits,

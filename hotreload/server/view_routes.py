@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 from fastapi import APIRouter, Query
 from starlette.datastructures import Headers
@@ -26,6 +26,7 @@ from hotreload.picture.status import Documents, Status
 from hotreload.picture.verdict import VerdictFields
 from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter
 from hotreload.server.http.browsers import check_same_site
+from hotreload.server.http.keys import AdminCheck, key_name
 from hotreload.server.http.peers import Peer
 from hotreload.server.http.problems import Json, Refused
 from hotreload.server.http.request_body import STRING, whole_number
@@ -111,6 +112,29 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
             return Response(documents.status.page_for_gateways(), media_type=METRICS_TYPE)
         made = asyncio.wrap_future(metrics.latest())
         return Response(await asyncio.shield(made), media_type=METRICS_TYPE)
+
+    return router
+
+
+class KeysFields(TypedDict):
+    """The name of the request's key, and whether it opens admin routes."""
+
+    name: str | None
+    may_change: bool
+    admin_keys: bool
+
+
+def key_routes(admission: AdminCheck) -> APIRouter:
+    """Build the route by which the page learns whether it may offer changes."""
+    router = APIRouter()
+
+    @router.get("/keys")
+    @Operation("What the request's key opens.", KeysFields)
+    async def keys(request: Request) -> Response:
+        may_change = admission.opens(request)
+        has_keys = admission.keys is not None
+        name = key_name(request.scope) or None
+        return Json({"name": name, "may_change": may_change, "admin_keys": has_keys})
 
     return router
 
@@ -254,7 +278,7 @@ def page_routes() -> APIRouter:
     router = APIRouter()
 
     @router.get("/")
-    @Operation("The status page.", media=[HTML])
+    @Operation("The status page.", media=[HTML], security=TO_ALL)
     async def front() -> Response:
         return _answer(files, PAGE_FRONT)
 
@@ -265,6 +289,7 @@ def page_routes() -> APIRouter:
         (404,),
         media=[HTML, "text/css", "text/javascript", "image/svg+xml"],
         parameters=[Parameter("name", STRING, "A file of the status page.", "path")],
+        security=TO_ALL,
     )
     async def file(name: str) -> Response:
         return _answer(files, name)

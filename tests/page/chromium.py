@@ -111,9 +111,12 @@ class Tab:
 
     def faults(self) -> list[str]:
         """What stands in the console as an error or a warning, and exceptions nobody caught."""
-        own = (each for each in self._browser.events if each.get("sessionId") == self._session)
-        said = [words for event in own if (words := _fault(event)) is not None]
+        said = [words for event in self.events() if (words := _fault(event)) is not None]
         return [words for words in said if not any(part in words for part in self._forgiven)]
+
+    def events(self) -> list[Fields]:
+        """All that the browser has said of this tab."""
+        return [each for each in self._browser.events if each.get("sessionId") == self._session]
 
     def forgive(self, *parts: str) -> None:
         """An answer that is no 200, and a server that is away, are errors in a console."""

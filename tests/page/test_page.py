@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Overrule
-from hotreload.errors import BadRequest
+from hotreload.errors import BadRequest, Busy
 from hotreload.events import (
     AttemptFinished,
     FoldersPassedOver,
@@ -34,8 +34,9 @@ from hotreload.events import (
 from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaFigures
+from hotreload.server.http.keys import ApiKeys
 from hotreload.server.view_routes import PAGE_FOLDER
-from hotreload.server_limits import Limits
+from hotreload.server_limits import UNNAMED, KeyTerms, Limits
 from hotreload.types import (
     AnsweringGeneration,
     Attempt,
@@ -101,7 +102,7 @@ async def test_what_is_no_file_of_the_page_is_not_found(world: World, name: str)
 
 def test_the_page_is_small_and_names_no_other_host() -> None:
     files = [path for path in PAGE_FOLDER.iterdir() if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 52_000
+    assert sum(path.stat().st_size for path in files) < 58_000
     for path in files:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"""\w+://|["'(]//|@import|innerHTML|\son[a-z]+=|style=""", text), path
@@ -848,3 +849,86 @@ async def test_the_browser_itself_refuses_markup_and_other_hosts(world: World, t
     assert await tab.ask(away) == "refused"
     assert any("Content Security Policy" in fault for fault in tab.faults())
     tab.forgive("Content Security Policy", "TrustedHTML")
+
+
+# --- keys ----------------------------------------------------------------------------------
+
+
+API, ADMIN = "a-key-of-24-characters-1", "an-admin-key-of-24-chars"
+
+
+async def give_key(tab: Tab, key: str) -> None:
+    await tab.ask("document.querySelector('#key-field').focus()")
+    await tab.type(key)
+    await tab.press("Enter")
+
+
+async def click(tab: Tab, name: str) -> None:
+    await tab.ask(f"document.getElementById('{name}').click()")
+
+
+@needs_chromium
+async def test_with_an_admin_key_the_page_rolls_back_and_pins_once_it_is_confirmed(
+    tmp_path: Path, tab: Tab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    tab.forgive("401")
+    keys, admin_keys = ApiKeys({API: UNNAMED}), ApiKeys({ADMIN: KeyTerms("ops")})
+    async with serve(
+        tmp_path, tcp=True, keys=keys, admin_keys=admin_keys, access_log=True
+    ) as world:
+        world.control.outcome = attempt()
+        world.go_live(SECOND)
+        await tab.look()
+        await tab.open(f"http://127.0.0.1:{world.tcp_port}/")
+        await tab.until_text("#key-said", "This daemon asks for a key")
+        await tab.until_text("#link", "a key is needed")
+        await give_key(tab, f"{API}x")
+        await tab.until_text("#key-said", "does not know this key")
+        await give_key(tab, API)
+        await tab.until_text("#headline", "Generation 2, step-2, answers")
+        await tab.until_text("#key-said", "With an admin key this page can roll back")
+        assert await tab.ask("document.querySelector('#orders').hidden")
+        await give_key(tab, ADMIN)
+        await tab.until("!document.querySelector('#orders').hidden")
+        assert await tab.ask("document.querySelector('#key').hidden")
+        await tab.shoot("orders")
+
+        await click(tab, "rollback")
+        await tab.until("document.querySelector('#confirm').open")
+        said = await tab.text("#confirm-said")
+        assert "Generation 1 (" in said
+        assert "in place of Generation 2 (step-2), and is held" in said
+        await click(tab, "confirm-no")
+        assert world.control.asked == []
+        for verb in ("rollback", "pin"):
+            await click(tab, verb)
+            await click(tab, "confirm-yes")
+            await tab.until_text("#order-said", "Done.")
+            await tab.ask("document.querySelector('#order-said').textContent = ''")
+        assert world.control.asked == [("rollback", 1, False), ("pin", None, False)]
+        assert world.control.by[0].reason == "on the status page"
+        world.control.refusal = Busy("another change is under way")
+        await click(tab, "pin")
+        await click(tab, "confirm-yes")
+        await tab.until_text("#order-said", "Not done: another change is under way")
+        tab.forgive("409")
+
+        assert await tab.ask("[sessionStorage.length, localStorage.length, document.cookie]") == [
+            *(1, 0, "")
+        ]
+        asked = [each for each in tab.events() if each["method"] == "Network.requestWillBeSent"]
+        urls = [each["params"]["request"]["url"] for each in asked]
+        assert any(url.endswith("/admin/pin") for url in urls)
+    for key in (API, ADMIN):
+        assert not any(key in url for url in urls)
+        assert not any(key in str(vars(each)) for each in caplog.records)
+
+
+@needs_chromium
+async def test_without_admin_keys_the_page_offers_no_change_and_asks_for_none(
+    world: World, tab: Tab
+) -> None:
+    await opened(tab, world)
+    assert await tab.ask("document.querySelector('#orders').hidden")
+    assert await tab.ask("document.querySelector('#key').hidden")

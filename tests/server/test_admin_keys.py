@@ -144,3 +144,43 @@ def test_people_read_where_the_key_came_from() -> None:
     who = "rollback by 10.0.0.7:4711 (admin key) through /update"
     assert describe_order(told) == f"{who}, {told['at']}: bad answers"
     assert not {"address", "route"} & by_fields(By("pin", 0, 7, 1.0)).keys()
+
+
+async def test_the_daemons_own_page_rolls_back_and_pins_with_an_admin_key_alone(
+    world: World,
+) -> None:
+    """The key is in a header, which no other site can have a browser send; a cookie is none."""
+    own = {"Origin": f"http://127.0.0.1:{world.tcp_port}"}
+    key = {"Authorization": f"Bearer {ADMIN}"}
+    orders = ("/admin/rollback", "/admin/pin", "/admin/unpin")
+    async with over_tcp(world) as client:
+
+        async def ask(path: str, **headers: str) -> int:
+            return (await client.post(path, json={}, headers=headers)).status_code
+
+        for path in orders:
+            assert await ask(path, **own, Cookie=f"key={ADMIN}") == 401
+            assert await ask(path, **own, Authorization=f"Bearer {API}") == 401
+            assert await ask(path, **PAGE, **key) == 403
+            assert await ask(path, **own, **key, **{"Sec-Fetch-Site": "same-site"}) == 403
+        assert world.control.asked == []
+        for path in orders:
+            assert await ask(path, **own, **key, **{"Sec-Fetch-Site": "same-origin"}) == 200
+        assert await ask("/admin/reload_weights", **own, **key) == 403
+    assert [verb for verb, *_ in world.control.asked] == ["rollback", "pin", "unpin"]
+
+
+async def test_keys_says_what_the_key_of_a_request_opens(tmp_path: Path) -> None:
+    async with serve(tmp_path, tcp=True, keys=keys_of(API), admin_keys=keys_of(ADMIN)) as world:
+        for key, opens in ((API, False), (ADMIN, True)):
+            async with over_tcp(world, key) as client:
+                told = (await client.get("/keys")).json()
+            assert told == {"name": None, "may_change": opens, "admin_keys": True}
+        async with over_tcp(world, f"{API}x") as client:
+            assert (await client.get("/keys")).status_code == 401
+        async with world.client() as local:
+            assert (await local.get("/keys")).json()["may_change"]
+            assert not (await local.get("/keys", headers=PAGE)).json()["may_change"]
+    async with serve(tmp_path, tcp=True) as plain, over_tcp(plain) as client:
+        told = (await client.get("/keys")).json()
+    assert told == {"name": None, "may_change": False, "admin_keys": False}

@@ -56,11 +56,14 @@ async def test_without_a_good_key_nothing_is_answered_and_nothing_reaches_the_en
         over_tcp(world) as client,
     ):
         paths = sorted({getattr(route, "path", "") for route in world.app.routes})
-        for path in (*paths, "/nowhere", "//livez", "/livez/"):
+        for path in (*paths, "/nowhere", f"http://127.0.0.1:{world.tcp_port}//livez", "/livez/"):
             answer = await client.post(path, json={"text": "a"}, headers=headers)
             got = await client.get(path, headers=headers)
             if path in ("/livez", "/readyz", "/health", "/metrics", "/webhook/huggingface"):
                 assert 401 not in (got.status_code, answer.status_code)
+                continue
+            if path in ("/", "/page/{name}"):  # the page asks for the key
+                assert (answer.status_code, got.status_code == 401) == (401, False), path
                 continue
             assert (answer.status_code, got.status_code) == (401, 401), path
             assert answer.headers["www-authenticate"] == says

@@ -78,10 +78,11 @@ async def test_the_document_says_what_opens_each_operation(world: World) -> None
     }
     assert "SO_PEERCRED" in schemes["ApiKey"]["description"]
     for path, methods in document["paths"].items():
-        for operation in methods.values():
+        for method, operation in methods.items():
             admin = path.startswith("/admin/") or path in GUARDED
             key = "AdminKey" if admin else "ApiKey"
-            usual: list[object] = [] if path in OPEN_PATHS else [{key: []}, {}]
+            is_page = method.lower() == "get" and path in ("/", "/page/{name}")
+            usual: list[object] = [] if path in OPEN_PATHS or is_page else [{key: []}, {}]
             assert operation["security"] == ([{"WebhookSecret": []}] if path == WEBHOOK else usual)
             assert ("SO_PEERCRED" in operation.get("description", "")) == admin
 

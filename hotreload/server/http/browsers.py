@@ -30,6 +30,16 @@ def is_from_a_page(headers: Headers) -> bool:
     return "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
 
 
+def is_own_page(headers: Headers) -> bool:
+    """True if a page of this daemon sent the request: a browser lets no other page name this host.
+
+    A browser names the page's origin in each request that changes something.
+    """
+    host = headers.get("origin", "").partition("://")[2]
+    site = headers.get("sec-fetch-site", "same-origin")
+    return host == headers.get("host") and site == "same-origin"
+
+
 def check_same_site(headers: Headers, origins: Collection[str] = ()) -> None:
     """Raise Refused for the page of another site, unless its origin is one of `origins`.
 

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hotreload.server.http.browsers import is_from_a_page
+from hotreload.server.http.browsers import is_from_a_page, is_own_page
 from hotreload.server.http.peers import Peer, overflow_id, peer_of_request
 from hotreload.server.http.problems import Refused
 from hotreload.server.http.request_log import add_to_access_log, client_address
@@ -30,6 +30,8 @@ OPEN_PATHS = frozenset({"/livez", "/readyz", "/health", "/metrics", WEBHOOK})
 its own."""
 FAILURE_LOG_SECONDS = 60.0
 MOST_SENDERS = 8
+PAGE_ORDERS = frozenset({"/admin/rollback", "/admin/pin", "/admin/unpin"})
+"""Admin routes for which the status page has buttons."""
 _NAME = "hotreload.key"
 
 
@@ -79,22 +81,34 @@ class KeyCheck:
 
     def __call__(self, scope: Scope) -> None:
         """Check the key in the request's Authorization header."""
-        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
+        if not (given := _given_key(scope)):
             words = f"no {self._kind}: send one as Authorization: Bearer KEY"
             raise self._refusal(scope, words, "")
-        names = [file.name_of(given.strip()) for file in self._files]  # no early exit
-        if (name := next((name for name in names if name is not None), None)) is None:
+        if (name := self._name_of(given)) is None:
             words = f"this {self._kind} is not known here"
             raise self._refusal(scope, words, ', error="invalid_token"')
+        scope[_NAME] = name
         if name:
-            scope[_NAME] = name
             add_to_access_log(scope, key=name)
+
+    def knows(self, scope: Scope) -> bool:
+        """True if the request has a key of these files; counts nothing."""
+        return self._name_of(_given_key(scope)) is not None
+
+    def _name_of(self, given: str) -> str | None:
+        names = [file.name_of(given) for file in self._files]  # no early exit
+        return next((name for name in names if name is not None), None)
 
     def _refusal(self, scope: Scope, words: str, more: str) -> Refused:
         self._failures.count(scope)
         asks = {"WWW-Authenticate": f'Bearer realm="hotreload"{more}'}
         return Refused(401, "invalid_api_key", words, headers=asks)
+
+
+def _given_key(scope: Scope) -> str:
+    """Return the key in the request's Authorization header; empty if there is none."""
+    scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else ""
 
 
 def key_name(scope: Scope) -> str:
@@ -145,8 +159,15 @@ class FailureLog:
 
 
 def _is_open(scope: Scope) -> bool:
+    path: str = scope["path"]
     has_peer = "peer" in scope.get("extensions", {})  # the kernel names no peer over TCP
-    return has_peer or scope["path"] in OPEN_PATHS
+    is_page = scope["method"] in ("GET", "HEAD") and (path == "/" or path.startswith("/page/"))
+    return has_peer or path in OPEN_PATHS or is_page
+
+
+def _is_page_order(request: Request, peer: Peer | None) -> bool:
+    """True if it is an order of the status page, for which the page must send an admin key."""
+    return peer is None and request.url.path in PAGE_ORDERS and is_own_page(request.headers)
 
 
 Admit = Callable[[Request], Awaitable[None]]
@@ -173,11 +194,23 @@ class AdminCheck:
         if peer is not None and not self._is_admin(peer):
             words = f"uid {peer.uid} may not use this route ([server] admin_group)"
             raise self._refusal(request, words, peer)
-        if is_from_a_page(request.headers):
+        if is_from_a_page(request.headers) and not _is_page_order(request, peer):
             words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refusal(request, words, peer)
         if peer is None:
             self._check_key(request)
+
+    def opens(self, request: Request) -> bool:
+        """True if the request's sender may roll back and pin; Refused with 401 for a false key."""
+        peer, scope = peer_of_request(request), request.scope
+        if peer is not None:
+            return self._is_admin(peer) and not is_from_a_page(request.headers)
+        if self.keys is None or not _given_key(scope):
+            return False
+        if _NAME in scope and not self.keys.knows(scope):  # an API key
+            return False
+        self.keys(scope)
+        return True
 
     def _check_key(self, request: Request) -> None:
         if self.keys is None:

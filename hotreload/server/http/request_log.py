@@ -256,7 +256,7 @@ COUNTED_FROM_THE_START = _paths(
 COUNTED_ONCE_ASKED = _paths(
     """
     /abort_request /detokenize /flush_cache /get_load /get_model_info /get_server_info
-    /get_weight_version /get_weights_by_name /get_world_size /health_generate /model_info
+    /get_weight_version /get_weights_by_name /get_world_size /health_generate /keys /model_info
     /reset_prefix_cache /server_info /tokenize /update_weight_version /update_weights
     /update_weights_from_disk /v1/detokenize /v1/loads /v1/responses /v1/tokenize /weight_checker
     /weight_info /weight_version /weights_checker

@@ -1,5 +1,6 @@
 // The box to try a prompt: one at a time, with the answer as it comes and its generation.
 
+import { answerOf } from "./daemon.js";
 import { at, say } from "./dom.js";
 import * as words from "./words.js";
 
@@ -70,7 +71,7 @@ function credit(last, seconds) {
 }
 
 async function stream(prompt, tokens) {
-  const answer = await fetch("/generate", {
+  const answer = await answerOf("/generate", {
     method: "POST",
     signal: underWay.signal,
     headers: { "Content-Type": "application/json" },
@@ -78,7 +79,6 @@ async function stream(prompt, tokens) {
       text: prompt, stream: true, sampling_params: { temperature: 0, max_new_tokens: tokens },
     }),
   });
-  if (!answer.ok) throw new Error((await answer.json()).detail ?? `status ${answer.status}`);
   let last = null;
   for await (const piece of pieces(answer.body)) {
     if (piece.error) throw new Error(piece.error.detail);

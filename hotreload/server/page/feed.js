@@ -1,6 +1,8 @@
 // Polls the daemon. An event only causes a poll at once and is not shown itself: all that is
 // shown comes from /status, /history, /leaves and /metrics, so a missed event costs a moment at most.
 
+import { answerOf, hasKey, needsKey } from "./daemon.js";
+
 const RETRY_MS = 1000;
 const QUIET_MS = 5000;  // with events: counts at the gate and a pin change without one
 const BLIND_MS = 1000;  // without
@@ -9,8 +11,8 @@ const GIVE_UP_MS = 8000;
 const QUIET_EVENTS = new Set(["source.scanned"]);
 
 export class Feed {
-  // `show` is called with {status, history, leaves, metrics}, `report` with "connected", "polling" or
-  // "lost".
+  // `show` is called with {status, history, leaves, metrics}, `report` with "connected", "polling" "locked"
+  // or "lost".
   constructor(show, report) {
     this.show = show;
     this.report = report;
@@ -24,7 +26,6 @@ export class Feed {
 
   start() {
     document.addEventListener("visibilitychange", () => this.turn());
-    this.turn();
   }
 
   // A browser has six connections to a server for all its tabs: a hidden one keeps none.
@@ -36,7 +37,9 @@ export class Feed {
     this.refresh();
   }
 
+  // An EventSource sends no key, so with one the page polls.
   listen() {
+    if (hasKey() || needsKey()) return;
     const source = this.source = new EventSource("/events");
     source.onopen = () => {
       this.isListening = true;
@@ -84,7 +87,7 @@ export class Feed {
       this.show(this.known);
       this.report(this.isListening ? "connected" : "polling");
     } catch {
-      this.report("lost");
+      this.report(needsKey() ? "locked" : "lost");
     }
   }
 
@@ -102,14 +105,10 @@ export class Feed {
   async askForMetrics() {
     if (document.hidden || performance.now() - this.measuredAt < QUIET_MS) return;
     this.measuredAt = performance.now();
-    this.known.metrics = { at: this.measuredAt, text: await (await answerOf("/metrics")).text() };
+    this.known.metrics = { at: this.measuredAt, text: await (await ask("/metrics")).text() };
   }
 }
 
-const get = async (path) => (await answerOf(path)).json();
+const get = async (path) => (await ask(path)).json();
 
-async function answerOf(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(GIVE_UP_MS), cache: "no-store" });
-  if (!answer.ok) throw new Error(`${path} answered ${answer.status}`);
-  return answer;
-}
+const ask = (path) => answerOf(path, { signal: AbortSignal.timeout(GIVE_UP_MS) });

@@ -7,7 +7,9 @@ import { showChanged } from "./changed.js";
 import { at, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { showNow, showUnreachable, tick } from "./now.js";
+import { wireKey } from "./key.js";
 import { measure } from "./pace.js";
+import { allowOrders, showOrders, wireOrders } from "./orders.js";
 import { showRefused } from "./refused.js";
 import { showTables, wireTables } from "./tables.js";
 import * as words from "./words.js";
@@ -15,6 +17,7 @@ import * as words from "./words.js";
 const LINKS = {
   connected: ["connected", "good"],
   polling: ["asking every second", "wait"],
+  locked: ["a key is needed", "wait"],
   lost: ["connection lost, trying again", "bad"],
 };
 let lostAt = null;
@@ -24,6 +27,7 @@ const made = new Map();  // what each generation is called
 function show({ status, history, leaves, metrics }) {
   for (const one of [...history, status]) made.set(one.generation, one);
   showNow(status, measure(metrics));
+  showOrders(status, leaves);
   showAttempt(status);
   showRefused(status.refused);
   // What did not change stays as it is, with the reader's selection and open details in it.
@@ -52,9 +56,16 @@ function showSince() {
   say(at("link-since"), seconds < 1 ? "" : ` (for ${words.duration(seconds)})`);
 }
 
-wireAsk((meta) => words.named(made.get(meta.generation) ?? meta));
+const nameOf = (meta) => words.named(made.get(meta.generation) ?? meta);
+wireAsk(nameOf);
+wireOrders(nameOf);
 wireTables();
-new Feed(show, report).start();
+const feed = new Feed(show, report);
+feed.start();
+wireKey((mayChange) => {
+  allowOrders(mayChange);
+  feed.turn();
+});
 setInterval(() => {
   if (lostAt === null) tickAttempt();
 }, 100);
