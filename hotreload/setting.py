@@ -170,6 +170,12 @@ def http_url(value: str) -> str:
         raise ValueError("write a URL such as 'https://host:4318', without a user or password")
     if not value.isascii() or not value.isprintable() or " " in value:
         raise ValueError("must be a URL of printable ASCII without spaces")
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        raise ValueError("the port must be a number from 1 to 65535")
     return value
 
 

@@ -103,6 +103,8 @@ class Receiver:
             return f"no answer within {seconds:.0f} s"
         except HotReloadError as error:
             return str(error)
+        except Exception as error:  # as of a host that is no name: it must not end the daemon
+            return f"{type(error).__name__}: {error}"
 
     def _post(self, notice: Posted, seconds: float) -> str | None:
         settings, body, now = self.settings, notice.body(self.settings.format), int(time.time())
@@ -116,7 +118,8 @@ class Receiver:
             headers |= sign(read_key(settings.secret_file), notice.id, now, body)
         parts = urlsplit(settings.url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(self._host, parts.port, timeout=seconds)
+        # A port is always given: without one a part of an IPv6 address would be taken for it.
+        connection = kind(self._host, parts.port or kind.default_port, timeout=seconds)
         try:
             path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
             connection.request("POST", path, body, headers)

@@ -4,6 +4,7 @@ import base64
 import binascii
 import hmac
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hotreload.errors import ConfigError
@@ -19,10 +20,10 @@ def read_key(file: Path) -> bytes:
     secret = read_secret(file, SETTING)
     if not secret.startswith(PREFIX):
         return secret.encode()
-    try:
-        return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except binascii.Error:
-        raise ConfigError(f"{SETTING}: {file}: must be base64 behind {PREFIX}") from None
+    with suppress(binascii.Error):
+        if key := base64.b64decode(secret.removeprefix(PREFIX), validate=True):
+            return key
+    raise ConfigError(f"{SETTING}: {file}: must be base64 behind {PREFIX}")
 
 
 def sign(key: bytes, id: str, timestamp: int, body: bytes) -> Mapping[str, str]:

@@ -188,6 +188,21 @@ async def test_a_slow_receiver_is_in_nobodys_way(
     assert counts.sent == 0
 
 
+@pytest.mark.parametrize("host", ["a..b", "[fe80::a]"])
+async def test_a_host_that_cannot_be_reached_ends_nothing(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posting, "PAUSES", ())
+    counts = NoticeCounts()
+    receiver = Receiver(NotifySettings(url=f"http://{host}/hook"), counts)
+    running = asyncio.create_task(receiver.run())
+    EndNotices([receiver], "tiny").observe(AttemptFinished(attempt(Outcome.LIVE), None))
+    await turn_until(lambda: counts.failed == 1 or running.done())
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait({running})
+
+
 async def test_what_waits_when_the_daemon_stops_is_tried_once_more(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +219,7 @@ async def test_what_waits_when_the_daemon_stops_is_tried_once_more(
 
 REFUSED: list[tuple[str, str]] = [
     ('{url="ops.example.com"}', "url"),
+    ('{url="https://x:99999"}', "url.*port"),
     ('{url="https://x", on=["finished"]}', "on"),
     ('{url="https://x", format="teams"}', "format"),
     ('{url="https://x", secret_file="/nowhere/secret"}', "secret_file"),
@@ -227,6 +243,7 @@ def test_a_secret_lies_beside_the_file_of_settings(tmp_path: Path, secret: Path)
     )
     settings: Any = read_settings(file, [], {}, FEATURES).settings
     assert settings.notify[0].secret_file == secret
-    secret.write_text("whsec_***")
-    with pytest.raises(ConfigError, match=r"must be base64"):
-        read_settings(file, [], {}, FEATURES)
+    for bad in ("whsec_***", "whsec_"):
+        secret.write_text(bad)
+        with pytest.raises(ConfigError, match=r"must be base64"):
+            read_settings(file, [], {}, FEATURES)
