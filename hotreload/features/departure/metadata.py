@@ -30,7 +30,8 @@ async def notices_of_gce(
     while True:
         try:
             async with asyncio.timeout(WAIT_SECONDS + 30):
-                value, etag = await _wait_for_change(host, key, etag)
+                last = etag
+                value, etag = await _wait_for_change(host, key, last)
         except (OSError, ValueError) as error:  # OSError: TimeoutError is one
             etag = ""
             if fault != str(error):
@@ -42,6 +43,8 @@ async def notices_of_gce(
             continue
         fault = ""
         yield MEANS.get(value)
+        if etag in ("", last):  # a server that does not wait must not be asked without a pause
+            await asyncio.sleep(again)
 
 
 async def _wait_for_change(host: str, key: str, etag: str) -> tuple[str, str]:

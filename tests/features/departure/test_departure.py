@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hotreload.errors import NotEnoughMemory
+from hotreload.features.departure import notices as giving
 from hotreload.features.departure.metadata import notices_of_gce
 from hotreload.features.departure.notices import notices_of_command
 from tests.server.world import World, serve
@@ -81,6 +83,7 @@ class MetadataServer:
         self.asked: list[tuple[str, str, str]] = []
         self.changed = asyncio.Event()
         self.is_google = True
+        self.waits = True
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -88,7 +91,7 @@ class MetadataServer:
         key = url.path.rpartition("/")[2]
         flavor = "Metadata-Flavor: Google" in head
         self.asked.append((url.path, url.params["last_etag"], url.params["wait_for_change"]))
-        while url.params["last_etag"] == f"e-{self.values[key]}":
+        while self.waits and url.params["last_etag"] == f"e-{self.values[key]}":
             self.changed.clear()
             await self.changed.wait()
         body = self.values[key] if flavor else "no"
@@ -151,5 +154,38 @@ async def test_google_tells_of_a_preemption_and_another_server_is_not_believed(
 async def test_a_command_tells_by_its_exit_code(script: str, notice: str | None) -> None:
     async with aclosing(notices_of_command(["sh", "-c", script])) as notices:
         assert await anext(notices) == notice
-    async with aclosing(notices_of_command(["/no/such/command"])) as notices:
-        assert await anext(notices) is None
+
+
+async def test_a_command_that_cannot_be_run_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with aclosing(notices_of_command(["/no/such/command"], every=0)) as notices:
+        assert [await anext(notices) for _ in range(2)] == [None, None]
+    (told,) = caplog.records
+    assert (told.msg, "/no/such/command" in told.__dict__["why"]) == ("departure.no_notices", True)
+
+
+async def test_a_look_without_a_thread_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter((NotEnoughMemory("no thread", code="threads"), "soon"))
+
+    async def look(*args: object, **more: object) -> object:
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(giving, "in_thread", look)
+    async with aclosing(giving.notices_of_file(tmp_path / "notice", every=0)) as notices:
+        assert await anext(notices) == "soon"
+
+
+async def test_a_metadata_server_that_does_not_wait_is_asked_with_pauses() -> None:
+    async with metadata() as (server, environ), asyncio.timeout(PATIENCE):
+        server.waits = False
+        async with aclosing(notices_of_gce("preempted", environ, again=60)) as notices:
+            assert [await anext(notices) for _ in range(2)] == [None, None]
+            coming = asyncio.ensure_future(anext(notices))
+            await asyncio.sleep(0.05)
+            assert (coming.done(), len(server.asked)) == (False, 2)
+            coming.cancel()
+            await asyncio.wait({coming})
