@@ -65,7 +65,11 @@ class _Watched:
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self._reasons.found.clear()
-        result = self._exporter.export(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception as error:  # older SDKs raise, as where no answer comes in time
+            self._reasons.found.append(f"{type(error).__name__}: {error}")
+            result = SpanExportResult.FAILURE
         is_reached = result is SpanExportResult.SUCCESS
         if is_reached:
             self._counts.sent += len(spans)

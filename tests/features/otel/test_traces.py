@@ -19,7 +19,7 @@ from hotreload.features import FEATURES
 from hotreload.features.otel import exporter
 from hotreload.features.otel import settings as otel_settings
 from hotreload.features.otel.attempt_spans import AttemptSpans
-from hotreload.features.otel.report import OtelReport
+from hotreload.features.otel.report import OtelReport, SpanCounts
 from hotreload.life.acceptance import read_settings
 from hotreload.types import Outcome, Phase, Revision
 from tests.features.receiver import Receiver
@@ -206,6 +206,20 @@ async def test_a_dead_collector_is_in_no_requests_way_and_is_logged_once(
     lines = [each for each in caplog.records if "otel" in each.name or "telemetry" in each.name]
     assert [each.message for each in lines] == ["otel.unreached", "otel.reached"]
     assert "400" in vars(lines[0])["why"]
+
+
+def test_an_exporter_that_raises_loses_spans_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Raises:
+        def export(self, spans: object) -> Any:
+            raise TimeoutError("no answer")
+
+    counts, sending = SpanCounts(), Raises()
+    watched = exporter._Watched(sending, counts)
+    watched.export([])
+    (told,) = caplog.records
+    assert (told.msg, told.__dict__["why"]) == ("otel.unreached", "TimeoutError: no answer")
 
 
 async def test_a_collector_that_hangs_does_not_hold_up_the_end(
