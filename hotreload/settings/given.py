@@ -135,11 +135,11 @@ def _said_of_ranks(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     # The last resort: a pod's name may end with a number that is no rank.
     if not ranks and name and last.isdecimal():
         ranks = {"HOSTNAME": int(last)}
-    hosts = {name: re.split(r"[,\s]+", said[name]) for name in _HOSTS if name in said}
+    hosts = {name: re.findall(r"[^,\s]+", said.get(name, "")) for name in _HOSTS}
     counts = {name: _value(said[name]) for name in ("LWS_GROUP_SIZE",) if name in said}
-    counts |= {name: len(each) for name, each in hosts.items()}
+    counts |= {name: len(each) for name, each in hosts.items() if each}
     leaders = {name: said[name] for name in ("LWS_LEADER_ADDRESS",) if name in said}
-    leaders |= {name: each[0] for name, each in hosts.items()}
+    leaders |= {name: each[0] for name, each in hosts.items() if each}
     addresses = {name: f"{leader}:{JOIN_PORT}" for name, leader in leaders.items()}
     return {"node_rank": ranks, "nnodes": counts, "dist_init_addr": addresses}
 

@@ -59,7 +59,7 @@ AUTO = ("engine.ranks=auto", "engine.tp=8", "engine.insecure_join=true")
         (
             {
                 "TPU_WORKER_ID": "1",
-                "TPU_WORKER_HOSTNAMES": "w-0,w-1",
+                "TPU_WORKER_HOSTNAMES": "w-0,w-1,",
                 "HOSTNAME": "w-1",
             },
             [],
