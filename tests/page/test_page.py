@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import time
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from hotreload.events import (
 from hotreload.features.command.evidence import CommandBegan
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaFigures
+from hotreload.picture.status import Status
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.view_routes import PAGE_FOLDER
 from hotreload.server_limits import UNNAMED, KeyTerms, Limits
@@ -318,15 +318,15 @@ async def test_tokens_a_second_and_the_first_token_are_measured_between_two_look
 ) -> None:
     looks = itertools.count()
 
-    def counted() -> bytes:
+    def counted(_: Status) -> str:
         look = next(looks)
         return (
-            f"hotreload_tokens_total {look * 1000}.0\n"
-            f"hotreload_time_to_first_token_seconds_count {look * 4}.0\n"
-            f"hotreload_time_to_first_token_seconds_sum {look * 0.2}\n"
-        ).encode()
+            f'sglang:generation_tokens_total{{model_name="tiny"}} {look * 1000}.0\n'
+            f'sglang:time_to_first_token_seconds_count{{model_name="tiny"}} {look * 4}.0\n'
+            f'sglang:time_to_first_token_seconds_sum{{model_name="tiny"}} {look * 0.2}\n'
+        )
 
-    monkeypatch.setattr(world.metrics, "latest", lambda: done(counted()))
+    monkeypatch.setattr(Status, "page_for_gateways", counted)
     await opened(tab, world)
     await tab.until_text("#facts", "Tokens a second\nbeing measured", "no stream lately")
     await tab.ask(TEN_SECONDS_LATER)
@@ -344,13 +344,6 @@ TEN_SECONDS_LATER = """
   const before = performance.now.bind(performance);
   performance.now = () => before() + 10000;
 """
-
-
-def done(page: bytes) -> Future[bytes]:
-    """What was already made."""
-    future = Future[bytes]()
-    future.set_result(page)
-    return future
 
 
 @needs_chromium
@@ -554,8 +547,8 @@ async def test_a_selection_in_what_is_live_stays_while_other_facts_change(
     await tab.until_text("#refusals", "step-0 probe")
     assert await tab.ask("getSelection().toString()") == "step-1 (aaaa1111)"
     names = "[...document.querySelectorAll('#facts dt')].map((name) => name.innerText)"
-    order = ["Revision", "Fingerprint", "Live since", "Wanted", "Source", "Gate"]
-    assert await tab.ask(names) == [*order, "Answering"]
+    order = ["Revision", "Fingerprint", "Live since", "Wanted", "Source", "Gate", "Answering"]
+    assert await tab.ask(names) == [*order, "Tokens a second", "First token after"]
 
 
 @needs_chromium

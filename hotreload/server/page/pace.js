@@ -3,10 +3,11 @@
 import * as words from "./words.js";
 
 const KEPT_MS = 60000;
+// Over TCP the metrics have SGLang's names; over the socket, which `ssh -L` brings, they have ours.
 const COUNTED = {
-  tokens: "hotreload_tokens_total",
-  streams: "hotreload_time_to_first_token_seconds_count",
-  waited: "hotreload_time_to_first_token_seconds_sum",
+  tokens: "(?:sglang:generation_|hotreload_)tokens_total",
+  streams: "(?:sglang:|hotreload_)time_to_first_token_seconds_count",
+  waited: "(?:sglang:|hotreload_)time_to_first_token_seconds_sum",
 };
 let looks = [];  // those of the last minute, the oldest first
 
@@ -20,7 +21,7 @@ export function measure(metrics) {
   return rows(looks[0], look);
 }
 
-const number = (text, metric) => Number(text.match(new RegExp(`^${metric} (\\S+)$`, "m"))?.[1]);
+const number = (text, metric) => Number(text.match(new RegExp(`^${metric}(?:{.*})? (\\S+)$`, "m"))?.[1]);
 
 function note(look) {
   const newest = looks.at(-1);
