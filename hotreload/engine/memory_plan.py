@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotreload.checkpoint.known_names import INDEX
 from hotreload.engine.weights.memory.host_memory import host_bytes_free
 
 USUAL_FRACTION = 0.88
@@ -16,6 +17,8 @@ CPU_MEMORY: Mapping[str, Any] = {"max_total_tokens": 16384, "mem_fraction_static
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 HEAD_MULTIPLE = 128
 """Upstream pads a head to a multiple of this."""
+LEAST_TOKENS = 4096
+"""A KV pool for fewer tokens is too small to serve by, unless the settings ask for fewer."""
 MOST_HEADER = 16 * 2**20
 OF_HEADS = ("q_proj.", "k_proj.", "v_proj.", "o_proj.")
 SHARED_HEADS = ("k_proj.", "v_proj.")
@@ -55,6 +58,11 @@ class MemoryPlan:
         return left if limit is None else min(left, limit)
 
     @property
+    def least_pool(self) -> int:
+        """Return the bytes of the smallest KV pool by which the engine can serve."""
+        return self.token * min(LEAST_TOKENS, self.tokens or LEAST_TOKENS)
+
+    @property
     def work(self) -> int | None:
         """Return the bytes that computing may take."""
         return None if self.there is None else int(self.there * (1 - USUAL_FRACTION))
@@ -70,16 +78,20 @@ class MemoryPlan:
         """Say what does not fit, and what to change; None where all fits or nothing is known."""
         if self.there is None or self.work is None:
             return None
-        work = self.work if self.given is None else 0
-        if self.pool and self.sets * self.weights + self.pool + work <= self.there:
+        is_ours = self.given is None
+        work, pool = self.work if is_ours else 0, self.pool or 0
+        is_enough = pool >= self.least_pool if is_ours else pool > 0
+        if is_enough and self.sets * self.weights + pool + work <= self.there:
             return None
-        if self.given is None:
+        if is_ours:
             todo = "set [reload] memory = 'host', or spread it over more devices ([engine] tp)"
         elif self.pool:
             todo = f"lower [engine.args] mem_fraction_static from {self.given}, or leave it out"
         else:
             todo = f"raise [engine.args] mem_fraction_static from {self.given}"
         held = f"{self.sets} sets of weights of {self.weights} bytes each, and a KV pool"
+        if is_ours:
+            held += f" of {self.least_pool} bytes"
         return f"a device has {self.there} bytes, too few for {held}: {todo}"
 
 
@@ -135,8 +147,11 @@ def _fraction_of(args: Mapping[str, Any]) -> float | None:
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, str, int, int]]:
-    """Yield name, dtype, count of elements and rank of each tensor."""
-    for file in sorted(model.glob("*.safetensors")):
+    """Yield name, dtype, count of elements and rank of each tensor; those of the index, if any."""
+    files = sorted(model.glob("*.safetensors"))
+    if (index := model / INDEX).is_file():  # other files may hold the same weights once more
+        files = [model / name for name in {*json.loads(index.read_bytes())["weight_map"].values()}]
+    for file in files:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if length > MOST_HEADER:

@@ -10,8 +10,8 @@ from typing import Any
 from hotreload.errors import ConfigError, cut
 
 ENV_PREFIX = "HOTRELOAD__"
-SECRET_NAMES = re.compile(r"token(?!iz|_file)|secret|password|api_?key", re.IGNORECASE)
-"""Names whose values are never shown."""
+SECRET_NAMES = re.compile(r"token(?!iz|_file)|secret|password|api_?key|\burl\b", re.IGNORECASE)
+"""Names whose values are never shown: the URL of a webhook lets any client post there."""
 
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _NAME = re.compile(r"\s*(\[+[^\]]*\]+|[\w.\"'-]+\s*=)")

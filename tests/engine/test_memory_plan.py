@@ -18,6 +18,7 @@ class UpstreamArgs:
     """Upstream's ServerArgs, as far as its names go."""
 
     mem_fraction_static: float | None = None
+    max_total_tokens: int | None = None
 
 
 GIB = 2**30
@@ -83,18 +84,36 @@ def test_two_sets_fit_or_it_says_what_to_change(
     assert (made.why_not() is None) == (todo is None)
 
 
+def test_a_pool_for_too_few_tokens_does_not_fit() -> None:
+    sets_in_80_gib = (35 * GIB, 2, 80 * GIB, 320 * 1024)  # 0.4 GiB are left: 1,300 tokens
+    assert "a KV pool of 1342177280 bytes: set [reload] memory" in str(
+        MemoryPlan(*sets_in_80_gib, None, None).why_not()
+    )
+    assert MemoryPlan(*sets_in_80_gib, 1000, None).why_not() is None  # the settings want no more
+
+
+def test_weights_beside_those_of_the_index_are_not_counted(model: Path) -> None:
+    once = plan(model).weights
+    (model / "consolidated.safetensors").write_bytes((model / "a.safetensors").read_bytes())
+    assert plan(model).weights == 2 * once
+    index = {"weight_map": dict.fromkeys(TENSORS, "a.safetensors")}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert plan(model).weights == once
+
+
 def test_a_device_that_says_its_size_gets_a_share_and_another_upstreams(
     model: Path,
 ) -> None:
     sized = SimpleNamespace(platform="tpu", memory_stats=lambda: {"bytes_limit": 10**7})
     silent = SimpleNamespace(platform="tpu", memory_stats=lambda: None)
-    options = EngineOptions(model, "tpu")
+    few = {"max_total_tokens": 10}
+    options = EngineOptions(model, "tpu", args=few)
     fraction = plan_for(options, [sized])
-    assert fraction == plan(model, there=10**7).fraction
+    assert fraction == plan(model, args=few, there=10**7).fraction
     assert plan_for(options, [silent]) is None
     small = SimpleNamespace(platform="tpu", memory_stats=lambda: {"bytes_limit": 10**6})
     assert plan_for(options, [small]) is None  # and the log says what to change
-    one, weights = plan(model, sets=(2, 1), there=3 * 10**6), plan(model).weights
+    one, weights = plan(model, args=few, sets=(2, 1), there=3 * 10**6), plan(model).weights
     assert (one.sets, one.why_not()) == (1, None)
     assert weights * 2 > 0.88 * 3 * 10**6 > weights
     own = EngineOptions(model, "tpu", args={"mem_fraction_static": 0.5})

@@ -527,6 +527,17 @@ def test_check_config_prints_settings_with_their_origins_and_no_secrets(
     assert "max_new_tokens = 7" in out
 
 
+def test_check_config_does_not_show_the_url_of_a_webhook(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(GOOD + '\n[[notify]]\nurl = "https://hooks.example.com/T1/B2/xyz"\n')
+    assert check(str(file)) == 0
+    out, err = capsys.readouterr()
+    assert "hooks.example.com" not in out + err
+    assert re.search(r'url = "\*\*\*"', out)
+
+
 def test_check_config_plans_the_memory_of_a_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
