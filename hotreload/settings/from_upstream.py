@@ -71,6 +71,7 @@ NO_EFFECT: Mapping[str, str] = {
 }
 """Arguments that change nothing here, and why."""
 
+ONE_ENGINE = "one engine does prefill and decode"
 TEXT_ONLY = "hotreload serves models that generate text"
 REFUSED_FLAGS: Mapping[str, str] = {
     "multimodal": TEXT_ONLY,
@@ -78,8 +79,8 @@ REFUSED_FLAGS: Mapping[str, str] = {
     "skip_tokenizer_init": "the probes need the tokenizer; leave it out",
     "stream_output": "each piece of a streamed answer holds all of it; leave it out",
     "preferred_sampling_params": "send them with each request; leave it out",
-    "pd_disaggregation": "one engine does prefill and decode; leave it out",
-    "disaggregation_mode": "one engine does prefill and decode; leave it out",
+    "pd_disaggregation": f"{ONE_ENGINE}; leave it out",
+    "disaggregation_mode": f"{ONE_ENGINE}; leave it out",
 }
 """Arguments for answers that hotreload cannot give."""
 
@@ -122,10 +123,16 @@ def translate(given: Mapping[str, Any]) -> Launched:
     )
     launched.flags.extend(_flags(given))
     launched.defaults.extend(_defaults(given))
-    without = NO_EFFECT.keys() & given.keys()
-    launched.notes.extend(f"{flag_of(name)} does nothing: {NO_EFFECT[name]}" for name in without)
+    without = {name: why for name in given if (why := why_no_effect(name))}
+    launched.notes.extend(f"{flag_of(name)} does nothing: {why}" for name, why in without.items())
     launched.notes.sort()
     return launched
+
+
+def why_no_effect(name: str) -> str | None:
+    """Return why an argument changes nothing here; None where it does."""
+    of_another = name.startswith("disaggregation_") and name not in REFUSED_FLAGS
+    return ONE_ENGINE if of_another else NO_EFFECT.get(name)
 
 
 def _find_refused(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -150,7 +157,9 @@ def _flags(given: Mapping[str, Any]) -> Iterator[GivenValue]:
         if name in RENAMED:
             text = value.lower() if name == "log_level" else value
             yield GivenValue(RENAMED[name], known.get(text, text), flag_of(name))
-        elif name not in ALREADY_SO | OF_THE_PLACE | NO_EFFECT.keys() | REFUSED_FLAGS.keys():
+        elif name not in ALREADY_SO | OF_THE_PLACE | REFUSED_FLAGS.keys() and not why_no_effect(
+            name
+        ):
             yield GivenValue(("engine", "args", name), value, flag_of(name))
     if given.get("load_format") == "dummy":
         yield GivenValue(("engine", "boot"), "dummy", "--load-format")

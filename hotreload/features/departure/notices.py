@@ -41,15 +41,20 @@ async def notices_of_file(file: Path, every: float = LOOK_SECONDS) -> AsyncGener
 
     def read(cancel: threading.Event) -> str | None:
         try:
-            with file.open(errors="replace") as lines:
+            with open(file, errors="replace", opener=_open_at_once) as lines:
                 return cut(lines.readline(1000).strip()) or f"{file} is there"
-        except OSError:
-            return None
+        except OSError:  # it may be there, and not be read: a folder, or another user's
+            return f"{file} is there" if os.path.lexists(file) else None
 
     while True:
         with suppress(NotEnoughMemory):  # no thread: what was found last stands
             yield await in_thread(read, leave_as=f"a look at {file}", is_read=False)
         await asyncio.sleep(every)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; of a pipe, do not wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 async def notices_of_command(

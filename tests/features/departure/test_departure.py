@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -177,6 +178,17 @@ async def test_a_look_without_a_thread_ends_nothing(
     monkeypatch.setattr(giving, "in_thread", look)
     async with aclosing(giving.notices_of_file(tmp_path / "notice", every=0)) as notices:
         assert await anext(notices) == "soon"
+
+
+async def test_a_file_that_cannot_be_read_is_a_notice_and_a_pipe_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    async with asyncio.timeout(PATIENCE):
+        for name in ("folder", "pipe"):
+            async with aclosing(giving.notices_of_file(tmp_path / name, every=0)) as notices:
+                assert await anext(notices) == f"{tmp_path / name} is there"
 
 
 async def test_a_metadata_server_that_does_not_wait_is_asked_with_pauses() -> None:
