@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.json_fields import Fields
-from hotreload.server.api_schema.operation import Operation, Parameter, Security
+from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter, Security
 from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import AdminCheck
 from hotreload.server.http.problems import (
@@ -209,7 +209,9 @@ class _Page:
         for status, answer in operation.others.items():
             answers[status] = {JSON_TYPE: answer, **answers.get(status, {})}
         whole = {} if operation.answer is None else {JSON_TYPE: operation.answer}
-        answers[operation.success] = whole | dict.fromkeys(operation.media, str)
+        # Of a stream of events there is none: some tools take it for each event's, some for all.
+        more_kinds = {media: Any if media == EVENTS else str for media in operation.media}
+        answers[operation.success] = whole | more_kinds
         return {str(status): self._answer(status, answers[status]) for status in sorted(answers)}
 
     def _answer(self, status: int, content: Fields) -> Fields:
