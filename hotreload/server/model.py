@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from hotreload.core.way_in.admission import AnswerGrew, Conditions, LetIn, Listener, Origin
+from hotreload.core.way_in.admission import AnswerCallbacks, Conditions, LetIn, Listener, Origin
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
@@ -173,48 +173,53 @@ class LocalModel[P]:
                 request.origin,
             )
             with ExitStack() as listening:
-                each_grew = [
-                    grew
-                    for each in self.listeners
-                    if (grew := listening.enter_context(each.listen(let_in))) is not None
+                callbacks = [
+                    each
+                    for listener in self.listeners
+                    if (each := listening.enter_context(listener.listen(let_in))) is not None
                 ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):
                     raise _EndedUnread
-                async with aclosing(self._report_tokens(first, items, each_grew, count)) as noted:
+                async with aclosing(self._report_tokens(first, items, callbacks, count)) as noted:
                     yield StartedAnswer(lease.generation, noted)
 
     async def _report_tokens(
         self,
         first: EngineAnswer,
         items: AsyncGenerator[EngineAnswer, None],
-        each_grew: Sequence[AnswerGrew],
+        callbacks: Sequence[AnswerCallbacks],
         count: TokenCount,
     ) -> AsyncGenerator[EngineAnswer, None]:
         """Yield the items; count their tokens, and report each answer to the listeners."""
-        self._report(first, each_grew, count)
+        each_grew = [each.grew for each in callbacks if each.grew is not None]
+        each_ended = [each.ended for each in callbacks if each.ended is not None]
+
+        def report(item: EngineAnswer) -> None:  # for each token of each stream: few steps
+            all_new, at = 0, time.monotonic()
+            for place, answer in enumerate(answers_in(item)):
+                meta, index = answer.get("meta_info") or {}, answer.get("index", place)
+                made = meta.get("completion_tokens", 0)
+                # Counted as they come: counting at the end would show a peak after zeros.
+                if (before := count.answers.get(index)) is None:
+                    before = count.begin(index, meta.get("prompt_tokens") or 0)
+                count.answers[index] = made
+                if (new := made - before) > 0:
+                    all_new += new
+                    for grew in each_grew:
+                        grew(index, new, at)
+                if meta.get("finish_reason"):
+                    for ended in each_ended:
+                        ended(index, answer)
+            if all_new:
+                self.metrics.tokens(all_new)
+                self.last_token_at = at
+
+        report(first)
         yield first
         async for item in items:
-            self._report(item, each_grew, count)
+            report(item)
             yield item
-
-    def _report(
-        self, item: EngineAnswer, each_grew: Sequence[AnswerGrew], count: TokenCount
-    ) -> None:
-        new = 0
-        for place, answer in enumerate(answers_in(item)):
-            about = answer.get("meta_info", {})
-            index, made = answer.get("index", place), about.get("completion_tokens", 0)
-            for grew in each_grew:
-                grew(index, answer)
-            # Counted as they come: counting at the end would show a peak after zeros.
-            if (before := count.answers.get(index)) is None:
-                before = count.begin(index, about.get("prompt_tokens") or 0)
-            new += max(0, made - before)
-            count.answers[index] = made
-        self.metrics.tokens(new)
-        if new:
-            self.last_token_at = time.monotonic()
 
 
 def count_prompts(prompts: Any) -> int:

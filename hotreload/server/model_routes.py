@@ -91,15 +91,21 @@ def _copies(sampling: Fields | list[Fields]) -> Fields:
 class EngineFormatter:
     """Sends answers in the engine's own schema, with their generation in `meta_info`."""
 
+    def __init__(self) -> None:
+        self._stamp: StampFields | None = None
+        """The stamp of the answer's generation, which one answer never changes."""
+
     def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
         """Return the answer, or the list of a batch."""
         for answer in item if isinstance(item, list) else [item]:
-            _stamp(answer, generation)
+            self.format_piece(answer, generation)
         return item
 
     def format_piece(self, answer: Fields, generation: Generation) -> list[Any]:
-        """Return the piece as it is."""
-        _stamp(answer, generation)
+        """Return the piece with its stamp."""
+        if self._stamp is None:
+            self._stamp = generation.stamp
+        answer["meta_info"] = {**answer.get("meta_info", {}), **self._stamp}
         return [answer]
 
     def format_end(self, generation: Generation) -> list[Any]:
@@ -109,10 +115,6 @@ class EngineFormatter:
     def format_error(self, error: HotReloadError) -> Any:
         """Return the problem, which takes the place of a piece."""
         return {"error": problem_fields(error)}
-
-
-def _stamp(answer: Fields, generation: Generation) -> None:
-    answer["meta_info"] = {**answer.get("meta_info", {}), **generation.stamp}
 
 
 _PARAMETERS = (

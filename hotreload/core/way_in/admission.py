@@ -75,14 +75,19 @@ class Origin:
     """The W3C trace context of the caller; empty for none."""
 
 
-AnswerGrew = Callable[[int, Mapping[str, Any]], None]
-"""Receive an answer so far, in the engine's schema, and its index in the request: after each
-piece of a stream, and when it `has_ended`."""
+@dataclass(frozen=True, slots=True)
+class AnswerCallbacks:
+    """The functions that a listener has called while a request is answered; None for no call.
 
+    Most listeners need `ended` alone. `grew` is called for each token of each stream: it has to
+    return within a microsecond.
+    """
 
-def has_ended(answer: Mapping[str, Any]) -> bool:
-    """Return True if this is the whole answer."""
-    return bool(answer.get("meta_info", {}).get("finish_reason"))
+    ended: Callable[[int, Mapping[str, Any]], None] | None = None
+    """Receive the index of an answer in the request, and the whole answer in the engine's schema.
+    """
+    grew: Callable[[int, int, float], None] | None = None
+    """Receive the index of an answer, the number of its new tokens, and the monotonic time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +115,8 @@ class LetIn:
 class Listener(Protocol):
     """Listens to every request, on any route."""
 
-    def listen(self, request: LetIn) -> AbstractContextManager[AnswerGrew | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks | None]:
         """Listen to one request until it ends; yield None to ignore its answers.
 
-        Called once a request, and may make there the function that is called for each answer. An
-        error that ends the request is raised through the block.
+        Called once a request. An error that ends the request is raised through the block.
         """

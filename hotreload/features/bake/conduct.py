@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.errors import AnswerNonfinite
 from hotreload.features.bake.rule import FIRST_ANSWERS, SignalTally, long_from, tally_of
 from hotreload.features.bake.signals import BROKEN_OFF, OUT_OF_TIME, SeenAnswer, Signal, seen_of
@@ -84,8 +84,8 @@ class AnswersBegun:
         one prompt the first counts: the others would only say the same of the weights again."""
 
     def count(self, index: int, answer: Mapping[str, Any]) -> None:
-        """Count the answer of this index once it has ended."""
-        if index in self._places and has_ended(answer):
+        """Count the answer of this index, which has ended."""
+        if index in self._places:
             self._count(index, lambda: seen_of(answer))
 
     def close(self, seen: SeenAnswer | None = None) -> None:
@@ -114,14 +114,14 @@ class Conducts:
         self._by_weights: dict[str, Conduct] = {}
 
     @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
         """Count the answers to a request, unless its client leaves early."""
         if not self.is_counting:
             yield None
             return
         begun = AnswersBegun(self.of(request.generation), request.prompts, request.copies)
         try:
-            yield begun.count
+            yield AnswerCallbacks(ended=begun.count)
         except AnswerNonfinite:
             begun.close(BROKEN_OFF)
             raise

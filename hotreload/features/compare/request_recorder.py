@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.behaviour import HeardRequest, heard_of
-from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.features.compare.settings import CompareSettings
 
 log = logging.getLogger("hotreload.behaviour")
@@ -64,7 +64,7 @@ class RequestRecorder:
         return HearingNow(mirror, replay, len(self._kept), len(mirrored))
 
     @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
         """Listen to the answers of a request; of several to one prompt, to the first."""
         if not self.listens or request.token_ids is None:
             yield None
@@ -77,13 +77,13 @@ class RequestRecorder:
             if index not in firsts:
                 return
             try:
-                heard = heard_of(firsts.pop(index), answer) if has_ended(answer) else None
+                heard = heard_of(firsts.pop(index), answer)
                 if heard is not None:
                     self._take(heard)
             except Exception:
                 log.exception("behaviour.internal_error")
 
-        yield record
+        yield AnswerCallbacks(ended=record)
 
     @contextmanager
     def mirror(self) -> Iterator[None]:

@@ -4,14 +4,13 @@ A gateway's scraper reads the page of each server every 50 ms and takes the firs
 So each name has one series, and the page is text that is ready but for its numbers.
 """
 
-import asyncio
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from hotreload.core.way_in.admission import AnswerGrew, LetIn
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.core.way_in.gate import Gate
 from hotreload.picture.picture import ReplicaFigures
@@ -61,30 +60,27 @@ class GatewayPage(FeatureReport):
         )
 
     @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
         """Count the tokens and the times of one request's answers."""
-        now, between = asyncio.get_running_loop().time, self._between.observe
-        seen: dict[int, tuple[int, float]] = {}
-        """The number of tokens of each answer so far, and the time of the last one."""
-        nothing = 0, request.came_at
+        between = self._between.observe
+        last: dict[int, float] = {}
+        """The time of the last token of each answer."""
 
-        def grew(index: int, answer: Any) -> None:  # for each token of each stream: few steps
-            meta, at = answer.get("meta_info", {}), now()
-            made = meta.get("completion_tokens") or 0
-            before, since = seen.get(index, nothing)
-            if (new := made - before) > 0:
-                self._generated += new
-                seen[index] = made, at
-                if before:
-                    between((at - since) / new, new)
-                elif request.streams:
-                    self._first_token.observe(at - since)
-            if meta.get("finish_reason"):
-                self._prompt += meta.get("prompt_tokens") or 0
-                self._cached += meta.get("cached_tokens") or 0
-                self._answer.observe(at - request.came_at)
+        def count_tokens(index: int, new: int, at: float) -> None:
+            self._generated += new
+            if (since := last.get(index)) is not None:
+                between((at - since) / new, new)
+            elif request.streams:
+                self._first_token.observe(at - request.came_at)
+            last[index] = at
 
-        yield grew
+        def count_answer(index: int, answer: Mapping[str, Any]) -> None:
+            meta = answer["meta_info"]
+            self._prompt += meta.get("prompt_tokens") or 0
+            self._cached += meta.get("cached_tokens") or 0
+            self._answer.observe(time.monotonic() - request.came_at)
+
+        yield AnswerCallbacks(count_answer, count_tokens)
 
     def page_for_gateways(self) -> str:
         """Render all that is known now; what no engine says yet is left out."""

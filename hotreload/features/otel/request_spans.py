@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.trace import Context, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from hotreload.core.way_in.admission import AnswerGrew, LetIn, has_ended
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.errors import HotReloadError
 
 CHAT_ROUTES = frozenset(("/v1/chat/completions", "/v1/responses"))
@@ -25,7 +25,7 @@ class RequestSpans:
         self._model = model
 
     @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerGrew | None]:
+    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
         """Trace one request from the time it came to its last token."""
         span = self._begin(request)
         if not span.is_recording():
@@ -33,7 +33,7 @@ class RequestSpans:
             return
         usage = _Usage(request)
         try:
-            yield usage.add
+            yield AnswerCallbacks(usage.end, usage.grow)
         except BaseException as error:
             span.set_attribute("error.type", _type_of(error))
             span.set_status(Status(StatusCode.ERROR))
@@ -78,12 +78,13 @@ class _Usage:
         self._made = 0
         self._ends: list[str] = []
 
-    def add(self, index: int, answer: Mapping[str, Any]) -> None:
-        """Take in a piece of a stream, or an answer that has ended."""
+    def grow(self, index: int, new: int, at: float) -> None:
+        """Note the time of the first token."""
         if self._first_after is None:
-            self._first_after = asyncio.get_running_loop().time() - self._request.came_at
-        if not has_ended(answer):
-            return
+            self._first_after = at - self._request.came_at
+
+    def end(self, index: int, answer: Mapping[str, Any]) -> None:
+        """Take in an answer that has ended."""
         meta = answer["meta_info"]
         self._read[index // self._request.copies] = meta.get("prompt_tokens", 0)
         self._made += meta.get("completion_tokens", 0)
@@ -91,9 +92,10 @@ class _Usage:
 
     def attributes(self) -> Mapping[str, Any]:
         """Return the usage; empty where no answer has begun."""
-        if self._first_after is None:
+        first = self._first_after
+        if first is None and not self._ends:
             return {}
-        of_stream = {"gen_ai.response.time_to_first_chunk": self._first_after}
+        of_stream = {} if first is None else {"gen_ai.response.time_to_first_chunk": first}
         return {
             **(of_stream if self._request.streams else {}),
             "gen_ai.usage.input_tokens": sum(self._read.values()),

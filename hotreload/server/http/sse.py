@@ -31,7 +31,7 @@ class EventWriter:
     async def write(self, value: Any) -> None:
         """Send a value as one event."""
         name = f"event: {value['type']}\n".encode() if isinstance(value, NamedEvent) else b""
-        await self._chunk(name + b"data: " + to_json(value) + b"\n\n")
+        await self._chunk(b"%bdata: %b\n\n" % (name, to_json(value)))
 
     async def write_comment(self, text: str) -> None:
         """Send a comment, which every client ignores, to show that the server is alive."""
@@ -46,14 +46,13 @@ class EventWriter:
         await self._chunk(b"", more=False)
 
     async def _chunk(self, chunk: bytes, *, more: bool = True) -> None:
-        await self._start()
+        if not self.is_started:
+            await self._start()
         if more and self._write_at_once(chunk):
             return
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _start(self) -> None:
-        if self.is_started:
-            return
         self.is_started = True
         headers = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -117,9 +117,11 @@ class Choice:
         """Return the text that was not sent yet, and how the choice ended, if it has."""
         self.has_begun = True
         meta = answer.get("meta_info", {})
-        names = ("prompt_tokens", "cached_tokens", "completion_tokens")
-        prompt, cached, completion = (int(meta.get(name) or 0) for name in names)
-        self.usage = (prompt, cached, completion)
+        self.usage = (
+            meta.get("prompt_tokens") or 0,
+            meta.get("cached_tokens") or 0,
+            meta.get("completion_tokens") or 0,
+        )
         ended: Fields | None = meta.get("finish_reason")
         text: str = answer["text"]
         if self._echo is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotreload.core.rules import Rules
-from hotreload.core.way_in.admission import AnswerGrew, LetIn
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
@@ -20,6 +20,7 @@ from hotreload.features.bake.settings import BakeSettings
 from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
+from tests.features.admissions import end_answer
 from tests.waiting import turn_until
 
 ONE, TWO, THREE = (Revision(f"r{n}", f"step_{n}") for n in (1, 2, 3))
@@ -62,9 +63,9 @@ class Baked(World):
             self.said({"text": says, "meta_info": meta}, of)
 
     def said(self, answer: dict[str, Any], of: Generation | None = None) -> None:
-        with self.asked(of) as answer_ended:
-            if answer_ended is not None:
-                answer_ended(0, answer)
+        with self.asked(of) as callbacks:
+            if callbacks is not None:
+                end_answer(callbacks, 0, answer)
 
     def asked(
         self,
@@ -73,7 +74,7 @@ class Baked(World):
         until: float = float("inf"),
         prompts: int = 1,
         copies: int = 1,
-    ) -> AbstractContextManager[AnswerGrew | None]:
+    ) -> AbstractContextManager[AnswerCallbacks | None]:
         """A request that is let in, answered by what is live."""
         generation = of or self.live
         request = LetIn(generation, prompts, copies, until, token_ids=None)
@@ -579,11 +580,10 @@ def signal(bake: Bake | None, name: str) -> SignalCount:
 async def test_of_several_answers_to_a_prompt_the_first_counts(world: Baked) -> None:
     world.answered(100)
     await world.goes_live(ONE)
-    with world.asked(prompts=2, copies=3) as answer_ended:
-        assert answer_ended is not None
+    with world.asked(prompts=2, copies=3) as callbacks:
         for index in range(6):
             says = "" if index in (0, 3) else "well said"
-            answer_ended(index, {"text": says, "meta_info": {"finish_reason": GOOD}})
+            end_answer(callbacks, index, {"text": says, "meta_info": {"finish_reason": GOOD}})
     assert world.baking.now is not None
     assert world.baking.now.answers == 2
     assert signal(world.baking.now, "empty").hits == 2

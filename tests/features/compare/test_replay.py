@@ -15,6 +15,7 @@ from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Outcome, Revision, Staged
 from tests.fakes import FakeEngine
+from tests.features.admissions import end_answer
 from tests.features.compare.test_comparison import (
     ALIKE,
     COMPARING,
@@ -39,9 +40,8 @@ def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comp
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
-        with world.recorder.listen(request({0: [SECRET, number]})) as answer_ended:
-            assert answer_ended is not None
-            answer_ended(0, ended(*SAID))
+        with world.recorder.listen(request({0: [SECRET, number]})) as callbacks:
+            end_answer(callbacks, 0, ended(*SAID))
 
 
 def all_of(caplog: pytest.LogCaptureFixture) -> str:

@@ -12,6 +12,7 @@ from hotreload.core.way_in.admission import LetIn
 from hotreload.features.compare.request_recorder import MOST_MIRRORED, HearingNow, RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision
+from tests.features.admissions import end_answer
 
 
 def recorder(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> RequestRecorder:
@@ -32,9 +33,9 @@ def request(prompts: Mapping[int, Sequence[int]], copies: int = 1) -> LetIn:
 def hears(one: RequestRecorder, *prompts: int) -> None:
     """Each of these is asked, and answered by itself."""
     for prompt in prompts:
-        with one.listen(request({0: [prompt]})) as answer_ended:
-            if answer_ended is not None:
-                answer_ended(0, ended(prompt))
+        with one.listen(request({0: [prompt]})) as callbacks:
+            if callbacks is not None:
+                end_answer(callbacks, 0, ended(prompt))
 
 
 def prompts_of(heard: Sequence[HeardRequest]) -> list[int]:
@@ -94,18 +95,16 @@ def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
 def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
     one = recorder(replay=9)
     prompts = {index: [index // 3] for index in range(6)}
-    with one.listen(request(prompts, copies=3)) as answer_ended:
-        assert answer_ended is not None
+    with one.listen(request(prompts, copies=3)) as callbacks:
         for index in (5, 3, 3, 0, 1):
-            answer_ended(index, ended(index))
+            end_answer(callbacks, index, ended(index))
     assert [each.answer for each in one.take_recorded()] == [(0,), (3,)]
 
 
 def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     one = recorder(replay=9)
-    with one.listen(request({0: [1]})) as answer_ended:
-        assert answer_ended is not None
-        answer_ended(0, {"meta_info": None})
+    with one.listen(request({0: [1]})) as callbacks:
+        end_answer(callbacks, 0, {"meta_info": None})
     assert one.take_recorded() == []
     assert "behaviour.internal_error" in caplog.text
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from hotreload.core.way_in.admission import LetIn
+from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.daemon import Daemon
 from hotreload.events import GenerationLive
 from hotreload.features.gateway.page import GatewayPage
 from hotreload.types import EngineLoad, Generation, Lease, Revision
+from tests.features.admissions import end_answer
 from tests.features.gateway.scrape import ALWAYS, BUCKETS, OF_A_POOL, kinds_of, labels_of, read
 from tests.features.test_together import settings
 from tests.monitoring.rules import needs_promtool
 
 ONE = Generation(1, Revision("a"), "f1", 0.0)
 NAME = "meta-llama/Llama-3.1-8B-Instruct"
-END = {"type": "stop"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Scraped:
 
     def ended(self, made: int, prompt: int = 10, cached: int = 0, *, streams: bool = False) -> None:
         """Have a request answered at once."""
-        with self.of.listen(request(streams=streams)) as grew:
-            assert grew is not None
-            grew(0, answer(made, prompt, cached, END))
+        with self.of.listen(request(streams=streams)) as callbacks:
+            grow(callbacks, made)
+            end(callbacks, prompt, cached)
 
 
 def request(*, streams: bool, came_at: float | None = None) -> LetIn:
@@ -61,11 +62,15 @@ def request(*, streams: bool, came_at: float | None = None) -> LetIn:
     return LetIn(ONE, 1, 1, 0.0, None, now if came_at is None else came_at, streams)
 
 
-def answer(
-    made: int, prompt: int = 10, cached: int = 0, end: dict[str, str] | None = None
-) -> dict[str, Any]:
-    meta = {"prompt_tokens": prompt, "cached_tokens": cached, "completion_tokens": made}
-    return {"meta_info": {**meta, "finish_reason": end}}
+def grow(callbacks: AnswerCallbacks | None, new: int, after: float = 0) -> None:
+    assert callbacks is not None
+    assert callbacks.grew is not None
+    callbacks.grew(0, new, time.monotonic() + after)
+
+
+def end(callbacks: AnswerCallbacks | None, prompt: int = 10, cached: int = 0) -> None:
+    meta = {"prompt_tokens": prompt, "cached_tokens": cached, "finish_reason": {"type": "stop"}}
+    end_answer(callbacks, 0, {"meta_info": meta})
 
 
 @pytest.fixture
@@ -134,18 +139,18 @@ def test_an_engine_that_ends_is_no_part_of_it(page: Scraped) -> None:
 
 async def test_the_times_of_a_stream_are_those_of_its_pieces(page: Scraped) -> None:
     now = asyncio.get_running_loop().time()
-    with page.of.listen(request(streams=True, came_at=now - 5)) as grew:
-        assert grew is not None
-        grew(0, answer(1))
+    with page.of.listen(request(streams=True, came_at=now - 5)) as callbacks:
+        grow(callbacks, 1)
         assert page.values["time_to_first_token_seconds_bucket 4"] == 0
         assert page.values["time_to_first_token_seconds_bucket 6"] == 1
         assert page.values["generation_tokens_total"] == 1  # though it has not ended
-        grew(0, answer(1))
-        grew(0, answer(4, end=END))
+        grow(callbacks, 3, after=0.24)  # three tokens at once: 0.08 s between each two
+        end(callbacks)
     values = page.values
     assert values["generation_tokens_total"] == 4
     assert values["prompt_tokens_total"] == 10
     assert values["inter_token_latency_seconds_count"] == 3
+    assert values["inter_token_latency_seconds_bucket 0.06"] == 0
     assert values["inter_token_latency_seconds_bucket 0.1"] == 3
     assert values["e2e_request_latency_seconds_bucket 6"] == 1
     assert values["e2e_request_latency_seconds_count"] == 1
