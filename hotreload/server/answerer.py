@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +20,7 @@ from hotreload.json_fields import Fields
 from hotreload.server.http.keys import key_name
 from hotreload.server.http.problems import Json, Refused, status_of
 from hotreload.server.http.request_body import Kind, whole_number
+from hotreload.server.http.request_headers import RequestHeaders, headers_of
 from hotreload.server.http.request_log import (
     CUT_SHORT,
     FINGERPRINT_HEADER,
@@ -62,7 +62,7 @@ the last: a uuid for each sample.
 """
 
 
-def wanted_weights(headers: Headers) -> ExactWeights | None:
+def wanted_weights(headers: RequestHeaders) -> ExactWeights | None:
     """Return the weights that the request asks for; None if any will do."""
     number = headers.get(GENERATION_HEADER)
     fingerprint = headers.get(FINGERPRINT_HEADER)
@@ -75,19 +75,20 @@ def wanted_weights(headers: Headers) -> ExactWeights | None:
     return ExactWeights(None if number is None else int(number), fingerprint, version)
 
 
-def forbids_replay(headers: Headers) -> bool:
+def forbids_replay(headers: RequestHeaders) -> bool:
     """True if the request and its answer must not be kept."""
     return NO_REPLAY_HEADER in headers
 
 
-def session_of(headers: Headers) -> Hashable | None:
+def session_of(headers: RequestHeaders) -> Hashable | None:
     """Return a digest of the conversation's name; None if the request has none.
 
     Thousands of sessions are remembered: a digest is short whatever the name's length.
     """
-    named = ((header, headers.get(header)) for header in SESSION_HEADERS)
-    header, name = next((each for each in named if each[1]), (None, None))
-    return None if header is None else sha256(f"{header}: {name}".encode()).digest()
+    for header in SESSION_HEADERS:
+        if name := headers.get(header):
+            return sha256(f"{header}: {name}".encode()).digest()
+    return None
 
 
 MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
@@ -236,7 +237,7 @@ class _Client:
 
     def to_model_request(self, parsed: ParsedRequest) -> ModelRequest:
         """Return the model's request, with the wishes of the headers."""
-        headers = Headers(scope=self.scope)
+        headers = headers_of(self.scope)
         return ModelRequest(
             parsed.fields,
             self.until,
@@ -298,7 +299,7 @@ def check_batch(size: int, limits: Limits, param: str) -> None:
 def take_min_generation(request: Request, fields: Fields) -> int:
     """Remove `min_generation` from the fields; return the larger of that and the header."""
     wanted: int = fields.pop("min_generation", 0)
-    header = request.headers.get(MIN_GENERATION_HEADER)
+    header = headers_of(request.scope).get(MIN_GENERATION_HEADER)
     if header is None:
         return wanted
     is_number = header.isascii() and header.isdigit() and len(header) < 20

@@ -21,7 +21,6 @@ from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import AdminCheck, KeyCheck
 from hotreload.server.http.problems import problem_of
 from hotreload.server.http.shared_counters import SharedCounters
-from hotreload.server.http.webhook import webhook_route
 from hotreload.server.model import LocalModel
 from hotreload.server.model_routes import model_routes
 from hotreload.server.openai.routes import models_routes
@@ -36,6 +35,7 @@ from hotreload.server.view_routes import (
     page_routes,
     view_routes,
 )
+from hotreload.server.webhook import webhook_route
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

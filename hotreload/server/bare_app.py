@@ -13,7 +13,6 @@ from hotreload.server.http.keys import ApiKeyMiddleware, ApiKeys, KeyCheck
 from hotreload.server.http.limits import Bodies, LimitsMiddleware
 from hotreload.server.http.request_log import RequestLogMiddleware
 from hotreload.server.http.shared_counters import SharedCounters
-from hotreload.server.http.webhook import Webhook
 from hotreload.server.key_limits import KeyLimits
 from hotreload.server.model import Model
 from hotreload.server.model_routes import model_routes
@@ -21,6 +20,7 @@ from hotreload.server.ports import Metrics
 from hotreload.server.sglang.answers import ServedModel
 from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import EventFeeds
+from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 

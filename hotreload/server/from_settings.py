@@ -19,9 +19,9 @@ from hotreload.server.http.server_sockets import (
     refuse_clients,
     systemd_sockets,
 )
-from hotreload.server.http.webhook import Webhook
 from hotreload.server.key_limits import KeyLimits
 from hotreload.server.sglang.answers import ServedModel
+from hotreload.server.webhook import Webhook
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, read_secret
 from hotreload.settings.sections import ServerSettings, Settings
 

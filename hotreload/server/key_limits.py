@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from hotreload.picture.picture import KeyFigures
@@ -55,13 +55,13 @@ class KeyLimits:
         self._clock = clock
         self._uses: dict[str, _Use] = {}
 
-    @contextmanager
-    def hold(self, name: str, copies: int) -> Iterator[TokenCount]:
+    def hold(self, name: str, copies: int) -> AbstractContextManager[TokenCount]:
         """Count a request while the block runs, and its tokens; Refused with 429 over a limit."""
         count = TokenCount(copies)
-        if not name:
-            yield count
-            return
+        return self._hold(name, count) if name else nullcontext(count)
+
+    @contextmanager
+    def _hold(self, name: str, count: TokenCount) -> Iterator[TokenCount]:
         if (use := self._uses.get(name)) is None:
             use = self._uses[name] = _Use(self._clock())
         terms = self._terms_of(name)

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AsyncExitStack,
     ExitStack,
     aclosing,
     asynccontextmanager,
@@ -128,19 +127,18 @@ class LocalModel[P]:
         came_at = asyncio.get_running_loop().time()
         with self.key_limits.hold(request.key, request.copies) as count:
             for replays_left in reversed(range(REPLAYS + 1)):
-                async with AsyncExitStack() as stack:
-                    may_replay = self.replay and replays_left > 0
-                    inside = self._answer_inside(request, count, came_at, may_replay=may_replay)
-                    try:
-                        answer = await stack.enter_async_context(inside)
-                    except _EndedUnread:
-                        continue
-                    except EngineLost:  # another engine may answer
-                        if not (replays_left and self.entrance.lets_in):
-                            raise
-                        continue
-                    yield answer
-                    return
+                may_replay, has_begun = self.replay and replays_left > 0, False
+                inside = self._answer_inside(request, count, came_at, may_replay=may_replay)
+                try:
+                    async with inside as answer:
+                        has_begun = True
+                        yield answer
+                        return
+                except _EndedUnread:
+                    continue
+                except EngineLost:  # another engine may answer
+                    if has_begun or not (replays_left and self.entrance.lets_in):
+                        raise
 
     @asynccontextmanager
     async def _answer_inside(
@@ -174,9 +172,9 @@ class LocalModel[P]:
             )
             with ExitStack() as listening:
                 callbacks = [
-                    each
+                    listening.enter_context(block)
                     for listener in self.listeners
-                    if (each := listening.enter_context(listener.listen(let_in))) is not None
+                    if (block := listener.listen(let_in)) is not None
                 ]
                 first = await anext(items)
                 if may_replay and any(map(_was_ended_for_a_swap, answers_in(first))):

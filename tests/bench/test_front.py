@@ -147,8 +147,9 @@ def has_its_workers(process: Process) -> bool:
 async def compared(processes: Mapping[str, Process], ask: Asking) -> None:
     """Measure each in turn, after a round that does not count, and print what came of it."""
     rows: dict[str, list[Measured]] = {name: [] for name in processes}
-    for _ in range(ROUNDS + 1):
-        for name, process in processes.items():
+    for turn in range(ROUNDS + 1):
+        in_turn = [*processes.items()]
+        for name, process in in_turn if turn % 2 else reversed(in_turn):
             rows[name].append(await measured(process, ask))
     print(f"\n{ask} (medians of {ROUNDS}, and ranges)")
     for name, row in rows.items():

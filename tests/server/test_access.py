@@ -1,8 +1,6 @@
 """Each request has a name; the access log is a line for each answer."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +112,8 @@ async def test_who_listens_to_a_request_knows_its_names(world: World) -> None:
     heard: list[LetIn] = []
 
     class Listener:
-        @contextmanager
-        def listen(self, request: LetIn) -> Iterator[None]:
+        def listen(self, request: LetIn) -> None:
             heard.append(request)
-            yield None
 
     world.features.listeners.append(Listener())
     named = {"traceparent": f"00-{TRACE}-{SPAN}-01", "X-Request-Id": "mine"}

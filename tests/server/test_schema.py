@@ -17,7 +17,7 @@ from hotreload.server.http.request_log import (
     COUNTED_FROM_THE_START,
     COUNTED_ONCE_ASKED,
 )
-from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import UNNAMED, Limits
 from tests.features.given import parts_of
 from tests.server.fuzz import fuzz

@@ -34,7 +34,7 @@ from hotreload.server.http.keys import ApiKeys, key_check
 from hotreload.server.http.server_sockets import bind_tcp, bind_unix
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.http.tls import TlsPair
-from hotreload.server.http.webhook import Webhook
+from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from hotreload.types import (

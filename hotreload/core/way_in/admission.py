@@ -115,8 +115,8 @@ class LetIn:
 class Listener(Protocol):
     """Listens to every request, on any route."""
 
-    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks | None]:
-        """Listen to one request until it ends; yield None to ignore its answers.
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks] | None:
+        """Listen to one request until it ends; None ignores it.
 
-        Called once a request. An error that ends the request is raised through the block.
+        An error that ends the request is raised through the block.
         """

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
@@ -113,12 +113,12 @@ class Conducts:
         """True while bakes are switched on."""
         self._by_weights: dict[str, Conduct] = {}
 
-    @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks] | None:
         """Count the answers to a request, unless its client leaves early."""
-        if not self.is_counting:
-            yield None
-            return
+        return self._count(request) if self.is_counting else None
+
+    @contextmanager
+    def _count(self, request: LetIn) -> Iterator[AnswerCallbacks]:
         begun = AnswersBegun(self.of(request.generation), request.prompts, request.copies)
         try:
             yield AnswerCallbacks(ended=begun.count)

@@ -8,7 +8,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +63,10 @@ class RequestRecorder:
         mirror, replay = self._settings.mirror, self._settings.replay
         return HearingNow(mirror, replay, len(self._kept), len(mirrored))
 
-    @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks] | None:
         """Listen to the answers of a request; of several to one prompt, to the first."""
         if not self.listens or request.token_ids is None:
-            yield None
-            return
+            return None
         prompts, copies = request.token_ids(), request.copies
         firsts = {index: ids for index, ids in prompts.items() if index % copies == 0}
 
@@ -83,7 +81,7 @@ class RequestRecorder:
             except Exception:
                 log.exception("behaviour.internal_error")
 
-        yield AnswerCallbacks(ended=record)
+        return nullcontext(AnswerCallbacks(ended=record))
 
     @contextmanager
     def mirror(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ So each name has one series, and the page is text that is ready but for its numb
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
@@ -59,8 +59,7 @@ class GatewayPage(FeatureReport):
             )
         )
 
-    @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks]:
         """Count the tokens and the times of one request's answers."""
         between = self._between.observe
         last: dict[int, float] = {}
@@ -80,7 +79,7 @@ class GatewayPage(FeatureReport):
             self._cached += meta.get("cached_tokens") or 0
             self._answer.observe(time.monotonic() - request.came_at)
 
-        yield AnswerCallbacks(count_answer, count_tokens)
+        return nullcontext(AnswerCallbacks(count_answer, count_tokens))
 
     def page_for_gateways(self) -> str:
         """Render all that is known now; what no engine says yet is left out."""

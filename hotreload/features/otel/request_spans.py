@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from opentelemetry.trace import Context, Span, SpanKind, Status, StatusCode, Tracer
@@ -24,23 +24,10 @@ class RequestSpans:
         self._tracer = tracer
         self._model = model
 
-    @contextmanager
-    def listen(self, request: LetIn) -> Iterator[AnswerCallbacks | None]:
+    def listen(self, request: LetIn) -> AbstractContextManager[AnswerCallbacks] | None:
         """Trace one request from the time it came to its last token."""
         span = self._begin(request)
-        if not span.is_recording():
-            yield None
-            return
-        usage = _Usage(request)
-        try:
-            yield AnswerCallbacks(usage.end, usage.grow)
-        except BaseException as error:
-            span.set_attribute("error.type", _type_of(error))
-            span.set_status(Status(StatusCode.ERROR))
-            raise
-        finally:
-            span.set_attributes(usage.attributes())
-            span.end()
+        return _trace(request, span) if span.is_recording() else None
 
     def _begin(self, request: LetIn) -> Span:
         origin, live = request.origin, request.generation
@@ -66,6 +53,21 @@ class RequestSpans:
         )
         span.add_event("hotreload.admitted")
         return span
+
+
+@contextmanager
+def _trace(request: LetIn, span: Span) -> Iterator[AnswerCallbacks]:
+    """Trace a request while the block runs."""
+    usage = _Usage(request)
+    try:
+        yield AnswerCallbacks(usage.end, usage.grow)
+    except BaseException as error:
+        span.set_attribute("error.type", _type_of(error))
+        span.set_status(Status(StatusCode.ERROR))
+        raise
+    finally:
+        span.set_attributes(usage.attributes())
+        span.end()
 
 
 class _Usage:

@@ -20,7 +20,7 @@ from hotreload.server.http.browsers import is_from_a_page, is_own_page
 from hotreload.server.http.peers import Peer, overflow_id, peer_of_request
 from hotreload.server.http.problems import Refused
 from hotreload.server.http.request_log import add_to_access_log, client_address
-from hotreload.server.http.webhook import WEBHOOK_PATH as WEBHOOK
+from hotreload.server.webhook import WEBHOOK_PATH as WEBHOOK
 from hotreload.server_limits import KeyTerms
 
 log = logging.getLogger("hotreload.server")

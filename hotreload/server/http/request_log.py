@@ -6,19 +6,19 @@ It also notices a client that hangs up or that stops reading.
 import asyncio
 import logging
 import re
+import secrets
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.core.way_in.admission import Origin
 from hotreload.errors import HotReloadError
 from hotreload.server.http.problems import Refused, problem_of, status_of
+from hotreload.server.http.request_headers import headers_of
 from hotreload.server.ports import Metrics
 from hotreload.types import Generation
 
@@ -41,6 +41,9 @@ _TRACE = re.compile(
 """A trace context as W3C writes it; only a version after 00 may say more behind its flags."""
 _KNOWN_FLAGS = 0b11
 LONGEST_PATH = 200
+_GENERATION, _REQUEST_ID, _TRACEPARENT = (
+    name.lower().encode() for name in (GENERATION_HEADER, REQUEST_ID_HEADER, TRACE_HEADER)
+)
 _CODE = "hotreload.ended"
 _LOG_FIELDS = "hotreload.noted"
 _ORIGIN = "hotreload.origin"
@@ -223,15 +226,16 @@ class _ResponseSender:
 
     def _add_headers(self, message: Message) -> None:
         """Add the request's names, and the live generation unless the route has named one."""
-        headers: list[tuple[bytes, bytes]] = message["headers"]
-        more = [(REQUEST_ID_HEADER.lower().encode(), self._origin.id.encode())]
+        headers = [*message["headers"], (_REQUEST_ID, self._origin.id.encode())]
         if self._origin.trace:
-            more.append((TRACE_HEADER.encode(), self._origin.trace.encode()))
-        live, name = self._live(), GENERATION_HEADER.lower().encode()
-        if live is not None and all(key != name for key, _ in headers):
-            more.append((name, str(live.number).encode()))
-        message["headers"] = [*headers, *more]
-        self.generation = next((int(at) for key, at in message["headers"] if key == name), None)
+            headers.append((_TRACEPARENT, self._origin.trace.encode()))
+        named = dict(headers).get(_GENERATION)
+        if named is not None:
+            self.generation = int(named)
+        elif (live := self._live()) is not None:
+            self.generation = live.number
+            headers.append((_GENERATION, str(live.number).encode()))
+        message["headers"] = headers
 
 
 def _disconnect_code(scope: Scope) -> int:
@@ -275,8 +279,8 @@ def _route_label(scope: Any) -> str:
 
 def _request_id(scope: Scope) -> str:
     """Return the client's id of the request, or a new one."""
-    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+    given = headers_of(scope).get(REQUEST_ID_HEADER) or ""
+    return given if _PLAIN_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def trace_context(scope: Scope) -> str:
@@ -284,8 +288,10 @@ def trace_context(scope: Scope) -> str:
 
     A later version is written as version 00, of which it has the fields.
     """
-    given = Headers(scope=scope).getlist(TRACE_HEADER)
-    found = _TRACE.fullmatch(given[0]) if len(given) == 1 else None
+    given = headers_of(scope).get(TRACE_HEADER)
+    if given is None or [name for name, _ in scope["headers"]].count(_TRACEPARENT) > 1:
+        return ""
+    found = _TRACE.fullmatch(given)
     if found is None or (found[1] == "00" and found[4]):
         return ""
     return f"00-{found[2]}-{int(found[3], 16) & _KNOWN_FLAGS:02x}"

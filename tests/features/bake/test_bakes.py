@@ -20,7 +20,7 @@ from hotreload.features.bake.settings import BakeSettings
 from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG
-from tests.features.admissions import end_answer
+from tests.features.admissions import end_answer, listening
 from tests.waiting import turn_until
 
 ONE, TWO, THREE = (Revision(f"r{n}", f"step_{n}") for n in (1, 2, 3))
@@ -64,8 +64,7 @@ class Baked(World):
 
     def said(self, answer: dict[str, Any], of: Generation | None = None) -> None:
         with self.asked(of) as callbacks:
-            if callbacks is not None:
-                end_answer(callbacks, 0, answer)
+            end_answer(callbacks, 0, answer)
 
     def asked(
         self,
@@ -74,11 +73,11 @@ class Baked(World):
         until: float = float("inf"),
         prompts: int = 1,
         copies: int = 1,
-    ) -> AbstractContextManager[AnswerCallbacks | None]:
+    ) -> AbstractContextManager[AnswerCallbacks]:
         """A request that is let in, answered by what is live."""
         generation = of or self.live
         request = LetIn(generation, prompts, copies, until, token_ids=None)
-        return self.baking.conducts.listen(request)
+        return listening(self.baking.conducts, request)
 
     async def goes_live(self, revision: Revision) -> None:
         self.wish(revision)

@@ -15,7 +15,7 @@ from hotreload.features.compare.request_recorder import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Outcome, Revision, Staged
 from tests.fakes import FakeEngine
-from tests.features.admissions import end_answer
+from tests.features.admissions import end_answer, listening
 from tests.features.compare.test_comparison import (
     ALIKE,
     COMPARING,
@@ -40,7 +40,7 @@ def hearing_world(folder: Path, limits: CompareLimits = CompareLimits()) -> Comp
 
 def client_asks(world: Comparing, times: int, first: int = 0) -> None:
     for number in range(first, first + times):
-        with world.recorder.listen(request({0: [SECRET, number]})) as callbacks:
+        with listening(world.recorder, request({0: [SECRET, number]})) as callbacks:
             end_answer(callbacks, 0, ended(*SAID))
 
 

@@ -12,7 +12,7 @@ from hotreload.core.way_in.admission import LetIn
 from hotreload.features.compare.request_recorder import MOST_MIRRORED, HearingNow, RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision
-from tests.features.admissions import end_answer
+from tests.features.admissions import end_answer, listening
 
 
 def recorder(mirror: float = 0.0, replay: int = 0, seed: int = 1) -> RequestRecorder:
@@ -33,9 +33,8 @@ def request(prompts: Mapping[int, Sequence[int]], copies: int = 1) -> LetIn:
 def hears(one: RequestRecorder, *prompts: int) -> None:
     """Each of these is asked, and answered by itself."""
     for prompt in prompts:
-        with one.listen(request({0: [prompt]})) as callbacks:
-            if callbacks is not None:
-                end_answer(callbacks, 0, ended(prompt))
+        with listening(one, request({0: [prompt]})) as callbacks:
+            end_answer(callbacks, 0, ended(prompt))
 
 
 def prompts_of(heard: Sequence[HeardRequest]) -> list[int]:
@@ -95,7 +94,7 @@ def test_what_was_mirrored_is_asked_first_and_nothing_twice() -> None:
 def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> None:
     one = recorder(replay=9)
     prompts = {index: [index // 3] for index in range(6)}
-    with one.listen(request(prompts, copies=3)) as callbacks:
+    with listening(one, request(prompts, copies=3)) as callbacks:
         for index in (5, 3, 3, 0, 1):
             end_answer(callbacks, index, ended(index))
     assert [each.answer for each in one.take_recorded()] == [(0,), (3,)]
@@ -103,7 +102,7 @@ def test_of_several_answers_to_a_prompt_the_first_is_heard_and_each_once() -> No
 
 def test_a_fault_of_ours_costs_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
     one = recorder(replay=9)
-    with one.listen(request({0: [1]})) as callbacks:
+    with listening(one, request({0: [1]})) as callbacks:
         end_answer(callbacks, 0, {"meta_info": None})
     assert one.take_recorded() == []
     assert "behaviour.internal_error" in caplog.text

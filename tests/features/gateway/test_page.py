@@ -62,13 +62,12 @@ def request(*, streams: bool, came_at: float | None = None) -> LetIn:
     return LetIn(ONE, 1, 1, 0.0, None, now if came_at is None else came_at, streams)
 
 
-def grow(callbacks: AnswerCallbacks | None, new: int, after: float = 0) -> None:
-    assert callbacks is not None
+def grow(callbacks: AnswerCallbacks, new: int, after: float = 0) -> None:
     assert callbacks.grew is not None
     callbacks.grew(0, new, time.monotonic() + after)
 
 
-def end(callbacks: AnswerCallbacks | None, prompt: int = 10, cached: int = 0) -> None:
+def end(callbacks: AnswerCallbacks, prompt: int = 10, cached: int = 0) -> None:
     meta = {"prompt_tokens": prompt, "cached_tokens": cached, "finish_reason": {"type": "stop"}}
     end_answer(callbacks, 0, {"meta_info": meta})
 
