@@ -21,7 +21,7 @@ def main(model: str, args: str) -> None:
     options = EngineOptions(Path(model), "cpu", args=json.loads(args))
     engine = entry.Engine(**arguments.arguments_of(server_args, options, "cpu"))
     sampling = {"temperature": 0, "max_new_tokens": 1}
-    answer = engine.answers.generate(prompt="Who serves?", sampling_params=sampling)
+    answer = engine.generate(prompt="Who serves?", sampling_params=sampling)
     print(json.dumps(answer["output_ids"]), flush=True)
     sys.stdin.read()
 
