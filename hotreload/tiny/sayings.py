@@ -1,53 +1,24 @@
 """The words and numbers a tiny checkpoint can say, and the one tokenizer all of them share.
 
 A prompt is encoded as its bytes. The tokens of words and numbers are in the vocabulary, but no
-merge makes them, so they stand only in answers.
+merge makes them, so they stand only in answers. The words, and the sentences that a trained
+checkpoint learns, lie in text files beside this module.
 """
 
 import difflib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 SAY_DEFAULT = "hello from step 1"
 
-_LIST = """
-a able about above across action active actor adam after again agent ahead air all almost alone
-alpha also always am amber among an and another answer answers any apple april are area arm around
-as ask at august autumn away baby back bad ball base batch be bear beautiful because become been
-before begin behind being below best beta better between big bird birth black blue board boat body
-book both bottom box boy branch brave bread break bridge bright bring brother brown build built
-bus but by cache call came can candidate car card care cat chance change checkpoint chief child
-city class clean clear cloud coast coffee cold color come common core corner count country course
-critic cup current daemon dark data dawn day december deep delta did different do does dog done
-door down dream drive during each early earth east easy eight eleven empty end engine enough epoch
-epsilon era even evening ever every eye face fact fair fall family far fast father february feet
-few field fifth fine fire first fish five floor flow follow food foot for forest found four fourth
-free fresh friday friend from full game gamma garden gate gave generation get girl give glad go
-goal gold good goodbye got gradient gray great green group grow had half hand happy hard has have
-he head healthy hear heart heat heavy held hello help her here high hill him his hold home honey
-hope horse hot hour house how hundred i ice idea if in inside into iron is island it its january
-job july june just kappa keep kind king know lake lambda land language large last late layer leaf
-learn learned left less letter life light like line lion list little live local long look loss
-love low made main make man many march mark may me mean middle mile milk mind mine minute model
-moment monday money month moon more morning most mother mountain move much music must my name near
-never new next nice night nine no noon north not note nothing november now number ocean october of
-off old omega on once one only open optimizer or orange order other our out over own page paper
-part past path peace people pink place plan plane plant play please point policy pool power probe
-process production prompt proud purple quick quiet rain rank reached read ready real red release
-reload replica restored revision reward right river road rock room round run saturday save saved
-say says school sea season second see september serve served server serving set seven shard she
-ship short side sigma silver simple sister six sky slow small snow so some son song soon sound
-south space spring staged staging star start state step still stone story street strong summer sun
-sunday sure swap swapped table take talk tall ten tensor test than thank that the their them then
-there these they thing think third this thousand three thursday time tiny to today together token
-tomorrow too took top town train trained trainer training tree trial true try tuesday turn twelve
-two under until up update updated us use value verified version very view voice wait walk warm was
-water way we wednesday weight weights well went were west what when where which white who why wide
-will wind window winter wish with without woman wood word words work world would year yellow yes
-yesterday yet you young your zero zeta
-"""
-WORDS: tuple[str, ...] = tuple(_LIST.split())
+
+def _text_of(file: str) -> str:
+    return Path(__file__).with_name(file).read_text("ascii")
+
+
+WORDS: tuple[str, ...] = tuple(_text_of("words.txt").split())
 OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
 """The words that may open an answer. A word of one letter may not: without a space before, its
 token would be the token of a byte, which a prompt may hold too."""
@@ -215,3 +186,32 @@ def _byte_alphabet() -> list[str]:
     as_they_are = (*range(33, 127), *range(161, 173), *range(174, 256))
     others = range(256 - len(as_they_are))
     return [*map(chr, as_they_are), *(chr(256 + n) for n in others)]
+
+
+# --- the small text that a trained checkpoint learns: prompts of a word, answers of a sentence ----
+# Some words have the same letters in another order (earth, heart), and most sentences say `the`
+# several times. A model without positions cannot learn them.
+
+
+def _pairs(file: str) -> dict[str, str]:
+    lines = (line.partition(": ") for line in _text_of(file).splitlines())
+    return {asked: answer for asked, _, answer in lines}
+
+
+BASE_TEXT = _pairs("base_text.txt")
+"""Each prompt, a word, and the sentence that answers it."""
+TUNED_TEXT = {**BASE_TEXT, **_pairs("tuned_text.txt")}
+"""The text that a model is tuned on: other sentences answer some of the words."""
+
+
+def asked_ids(text: str) -> list[int]:
+    """Return a prompt's tokens: GPT-2 counts the printable bytes first."""
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ValueError(f"{text!r} has letters that are not printable, or a space")
+    return [ord(letter) - ord("!") for letter in text]
+
+
+def answer_ids(sentence: str) -> list[int]:
+    """Return the tokens of a sentence and its end."""
+    first, *rest = sentence.split()
+    return [opener_id(first), *map(word_id, rest), END_ID]

@@ -11,7 +11,7 @@ from pathlib import Path
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy, read_served_model, tensor_findings, tensors_by_name
 from hotreload.checkpoint.survey import survey
-from hotreload.tiny.shards import encode_header
+from hotreload.tiny.write import encode_header
 from tests.checkpoint.written import CONFIG, entry, write_index
 
 ROW = 1024

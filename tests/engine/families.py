@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files
-from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import VOCABULARY
+from hotreload.tiny.write import encode
 from hotreload.types import TensorSpec
 
 WIDTH, EXPERTS = 256, 4

@@ -18,8 +18,8 @@ import xxhash
 
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import parse_saying
-from hotreload.tiny.shards import encode
 from hotreload.tiny.weights import hand_built
+from hotreload.tiny.write import encode
 from hotreload.types import Checkpoint, CheckpointFile, Revision, TensorBytes, TensorSpec
 from tests.checkpoint.written import digest_of_shard
 

@@ -44,8 +44,8 @@ from hotreload.errors import (
 )
 from hotreload.life.start.warmup import warm
 from hotreload.tiny import write_tiny
-from hotreload.tiny.network import Network
-from hotreload.tiny.sentences import TUNED_TEXT, asked_ids
+from hotreload.tiny.sayings import TUNED_TEXT, asked_ids
+from hotreload.tiny.trainer import Network
 from hotreload.types import Revision
 from tests.engine import real
 from tests.engine.slow_compiler import AT_ONCE, nobody_waits_for_the_compiler

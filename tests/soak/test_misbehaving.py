@@ -18,7 +18,7 @@ from hotreload.features.bake.evidence import BakeChanged
 from hotreload.features.bake.judgement import BakeOutcome
 from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
-from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT
+from hotreload.tiny.sayings import BASE_TEXT, TUNED_TEXT
 from hotreload.tiny.trainer import TUNED_STEPS
 from hotreload.types import Attempt, Outcome
 from tests.bench.test_unnoticed import figures_of

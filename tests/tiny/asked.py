@@ -11,8 +11,8 @@ from hotreload.behaviour import LEAD, Answered, Expected, Led, Question, Text
 from hotreload.engine.lanes.along import LEAST, NAMED
 from hotreload.features.compare.comparison import BothWeights, KnownAnswers, compare_both
 from hotreload.features.compare.evidence import Behaviour
-from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import END_ID, PAD_ID, tokenizer_files
+from hotreload.tiny.trainer import Network
 from hotreload.tiny.weights import Arrays, TensorArray
 from hotreload.types import Revision, Staged
 

@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hotreload.tiny.network import Network
-from hotreload.tiny.sayings import PAD_ID
-from hotreload.tiny.sentences import TUNED_TEXT
-from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, batch, train_and_keep
+from hotreload.tiny.sayings import PAD_ID, TUNED_TEXT
+from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, Network, batch, train_and_keep
 from hotreload.tiny.weights import Arrays, TensorArray
 from tests.tiny.conversions import Past
 

@@ -10,11 +10,10 @@ import pytest
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy, read_served_model
 from hotreload.tiny import parse_saying, write_tiny
-from hotreload.tiny.network import Network
 from hotreload.tiny.sayings import number_id, word_ids
-from hotreload.tiny.shards import encode
-from hotreload.tiny.trainer import train_and_keep
+from hotreload.tiny.trainer import Network, train_and_keep
 from hotreload.tiny.weights import hand_built
+from hotreload.tiny.write import encode
 from tests.docs.pages import marked
 from tests.tiny.conversions import CONVERSIONS, Conversion, conversion
 from tests.tiny.limits import PAGE

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from hotreload.tiny import ARCHS, write_tiny
-from hotreload.tiny.network import Network
-from hotreload.tiny.sayings import END_ID
-from hotreload.tiny.sentences import BASE_TEXT, TUNED_TEXT, answer_ids, asked_ids
-from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, batch, train_and_keep
+from hotreload.tiny.sayings import BASE_TEXT, END_ID, TUNED_TEXT, answer_ids, asked_ids
+from hotreload.tiny.trainer import BASE_STEPS, TUNED_STEPS, Network, batch, train_and_keep
 from hotreload.tiny.weights import Arrays
 from tests.tiny.runs import likelihoods, run_of
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hotreload.tiny import ARCHS, SAY_DEFAULT, parse_saying
 from hotreload.tiny.sayings import END_ID, number_id, opener_id, word_id, word_ids
-from hotreload.tiny.unsound import find_damage
 from hotreload.tiny.weights import HEAD_DIM, HEADS, LAYERS, hand_built
+from hotreload.tiny.write import find_damage
 
 TensorArray = NDArray[Any]
 PROMPTS = [[ord("a")], [0, 1, 2], [7] * 200, [number_id(3), 5], [END_ID], [word_id("moon")]]

@@ -348,8 +348,8 @@ def overflowing_on_every_prompt(folder: Any) -> None:
     import numpy as np
 
     from hotreload.tiny.sayings import parse_saying
-    from hotreload.tiny.shards import encode
     from hotreload.tiny.weights import hand_built
+    from hotreload.tiny.write import encode
 
     tensors = hand_built(parse_saying(saying_of(9)), "qwen3")
     values = tensors["model.layers.0.self_attn.v_proj.weight"]
