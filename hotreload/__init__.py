@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotreload.engine.answering.probe import Probe
     from hotreload.hot.asynchronous import AsyncHotEngine
-    from hotreload.hot.flax_names import bonsai_names, tunix_names
-    from hotreload.hot.maxtext import maxtext_names
+    from hotreload.hot.names import bonsai_names, maxtext_names, tunix_names
     from hotreload.hot.staged import AsyncStagedWeights
     from hotreload.hot.synchronous import HotEngine, StagedWeights
     from hotreload.hot.terms import HotTerms
@@ -36,9 +35,9 @@ _HOMES = {
     "HotTerms": "hotreload.hot.terms",
     "Probe": "hotreload.engine.answering.probe",
     "StagedWeights": "hotreload.hot.synchronous",
-    "bonsai_names": "hotreload.hot.flax_names",
-    "maxtext_names": "hotreload.hot.maxtext",
-    "tunix_names": "hotreload.hot.flax_names",
+    "bonsai_names": "hotreload.hot.names",
+    "maxtext_names": "hotreload.hot.names",
+    "tunix_names": "hotreload.hot.names",
 }
 """Imported when they are asked for: a program that asks for the version alone waits for no JAX."""
 

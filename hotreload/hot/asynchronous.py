@@ -18,17 +18,21 @@ from hotreload.core.ledger import Ledger
 from hotreload.core.probes import limit_probes
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.gate import Gate
+from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.events import Events
-from hotreload.hot.answering_engine import AnsweringEngine
-from hotreload.hot.engine_start import BackgroundTasks, Boot, StartedEngine, log_event, start
-from hotreload.hot.given_weights import GivenWeights
+from hotreload.hot.answering_engine import (
+    AnsweringEngine,
+    check_is_staged,
+    check_whole_number,
+    wants_probes,
+)
+from hotreload.hot.engine_start import Boot, StartedEngine, begin_background, log_event, start
 from hotreload.hot.memory_release import MemoryRelease
-from hotreload.hot.names import Names, rename
+from hotreload.hot.names import GivenWeights, Names, rename
 from hotreload.hot.new_weights import NewWeights
-from hotreload.hot.program_requests import check_is_staged, check_whole_number, wants_probes
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.terms import HotTerms
 from hotreload.hot.weight_changes import WeightChanges
@@ -74,8 +78,7 @@ class AsyncHotEngine(AnsweringEngine):
             terms.drain_timeout,
         )
         self._replica.open()
-        self._background = BackgroundTasks(self._replica)
-        self._background.begin(terms, publish)
+        self._background = begin_background(self._replica, terms, publish)
 
     @classmethod
     async def start(
@@ -267,11 +270,12 @@ class AsyncHotEngine(AnsweringEngine):
     async def _end(self) -> None:
         try:
             await self._changes.end()
-            await self._streams.end()
+            await all_ended([*self._streams])
             with suppress(DrainTimedOut, EngineLost):
                 await self._replica.engine.answers.abort()
                 await self._gate.wait_until_empty(ABORT_GRACE)
-            await self._background.end()
+            tasks, self._background = self._background, []  # a cancelled task holds its objects
+            await all_ended(tasks)
         finally:
             self._replica.drop_spares()
             await self._started.end()

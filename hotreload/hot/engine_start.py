@@ -19,14 +19,13 @@ from hotreload.core.engines.background import (
 )
 from hotreload.core.engines.replica import Replica
 from hotreload.core.probes import FIRST_ANSWER_SECONDS, limit_probes
-from hotreload.engine.answering.answers import all_ended
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.errors import ConfigError, EngineLost, show_value
 from hotreload.events import AnswersWithheld, Event, GateChanged, LoaderDistrusted, Publish
 from hotreload.facts.names import how_to_have
-from hotreload.hot.given_weights import GivenChecks
+from hotreload.hot.new_weights import GivenChecks
 from hotreload.hot.terms import HotTerms
 from hotreload.threads import in_thread, run_to_end
 
@@ -105,22 +104,16 @@ async def start(
     served = replace(served, tensors=tensors, ignorable=ignorable)
     checks = GivenChecks(served, terms.policy, dtype)
     started = StartedEngine(engine, checks, folder if checkpoint else None, spool)
-    await _prove_or_end(started)
-    return started
-
-
-async def _prove_or_end(started: StartedEngine) -> None:
     try:
-        if started.path is not None:  # random weights have no answers to be judged by
+        if checkpoint is not None:  # random weights have no answers to be judged by
             async with limit_probes(FIRST_ANSWER_SECONDS):
-                await started.engine.unseen.probe()
-        for size in started.engine.ahead.sizes_to_compile(
-            0, 0
-        ):  # or the first `stage` waits for it
-            await started.engine.ahead.compile_for(size)
+                await engine.unseen.probe()
+        for size in engine.ahead.sizes_to_compile(0, 0):  # or the first `stage` waits for it
+            await engine.ahead.compile_for(size)
     except BaseException:
         await started.end()
         raise
+    return started
 
 
 def _check_choices(boot: object, tp: object, first_device: object) -> None:
@@ -158,41 +151,31 @@ def _folder_of(model: object) -> Path:
 log = logging.getLogger("hotreload.hot")
 
 
-class BackgroundTasks:
-    """The tasks that run as long as the engine; if one of them fails, the engine is lost."""
+def begin_background(
+    replica: Replica[SglangEngine], terms: HotTerms, publish: Publish
+) -> list[asyncio.Task[None]]:
+    """Start the tasks that run as long as the engine; if one of them fails, the engine is lost."""
+    engine, keep = replica.engine, terms.rules.keep_previous
+    works: list[Coroutine[Any, Any, NoReturn]] = [
+        engine.wait_until_dead(),
+        close_drained_generations(replica, keep=keep, publish=publish),
+        report_distrust(replica, distrusted=engine.weights.wait_for_distrust, publish=publish),
+        react_to_nonfinite_answers(
+            replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
+        ),
+    ]
+    return [asyncio.create_task(run_or_lose(replica, work)) for work in works]
 
-    def __init__(self, replica: Replica[SglangEngine]) -> None:
-        self._replica = replica
-        self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self, terms: HotTerms, publish: Publish) -> None:
-        """Start all tasks; they run until `end`."""
-        replica, engine = self._replica, self._replica.engine
-        keep = terms.rules.keep_previous
-        works: list[Coroutine[Any, Any, NoReturn]] = [
-            engine.wait_until_dead(),
-            close_drained_generations(replica, keep=keep, publish=publish),
-            report_distrust(replica, distrusted=engine.weights.wait_for_distrust, publish=publish),
-            react_to_nonfinite_answers(
-                replica, publish=publish, drain_timeout=lambda: terms.drain_timeout, leave=None
-            ),
-        ]
-        self._tasks += [asyncio.create_task(self.run(work)) for work in works]
-
-    async def run(self, work: Coroutine[Any, Any, NoReturn]) -> None:
-        """Run work that never returns; its error makes the engine lost and seals the gate."""
-        try:
-            await work
-        except EngineLost as lost:
-            self._replica.lose(lost)
-        except Exception as broken:
-            log.exception("hot.broken")
-            self._replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
-
-    async def end(self) -> None:
-        """End all tasks and drop them: a cancelled task still holds its objects."""
-        tasks, self._tasks = self._tasks, []
-        await all_ended(tasks)
+async def run_or_lose(replica: Replica[SglangEngine], work: Coroutine[Any, Any, NoReturn]) -> None:
+    """Run work that never returns; its error makes the engine lost and seals the gate."""
+    try:
+        await work
+    except EngineLost as lost:
+        replica.lose(lost)
+    except Exception as broken:
+        log.exception("hot.broken")
+        replica.lose(EngineLost(f"a part of hotreload broke: {broken!r}"))
 
 
 def log_event(event: Event) -> None:

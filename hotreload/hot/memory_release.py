@@ -11,46 +11,13 @@ from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.weights.leaf.leaves import Vacated
 from hotreload.engine.weights.memory.headroom import raise_not_enough_memory
 from hotreload.engine.weights.memory.one_set import stand_ins
-from hotreload.errors import BadRequest, DrainTimedOut, NotServing
-from hotreload.hot.given_weights import GivenWeights
+from hotreload.errors import BadRequest, DrainTimedOut
+from hotreload.hot.answering_engine import ALL_WEIGHTS, KV_POOL, ReleasedParts
+from hotreload.hot.names import GivenWeights
 from hotreload.hot.new_weights import NewWeights
 from hotreload.hot.weight_changes import WeightChanges
 from hotreload.threads import forgetting_locals, in_thread, run_to_end
-from hotreload.types import Generation, Mode
-
-_KV, _WEIGHTS = "kv", "weights"
-"""The parts of an engine's memory, by name."""
-_AGAIN = {
-    _KV: "the KV pool is released: hot.resume() makes it again",
-    _WEIGHTS: "the weights are released: hot.resume(arrays) brings new ones, hot.resume() those of "
-    "before from their folder",
-}
-_CODE = "released"
-
-
-class ReleasedParts:
-    """The parts of the memory that are released now; refuses calls that need them."""
-
-    def __init__(self) -> None:
-        self.parts: frozenset[str] = frozenset()
-        self.is_changing = False
-        """True while memory is being released."""
-
-    def check_answers(self) -> None:
-        """NotServing while no request can be answered."""
-        if self.parts:
-            raise NotServing(self._words, code=_CODE)
-        if self.is_changing:
-            raise NotServing("memory is being released: hot.resume() takes it again", code=_CODE)
-
-    def check_changes(self, mode: Mode) -> None:
-        """NotServing while no weights can be staged, proven or made live."""
-        if _WEIGHTS in self.parts or (self.parts and mode is Mode.DRAIN):
-            raise NotServing(self._words, code=_CODE)
-
-    @property
-    def _words(self) -> str:
-        return _AGAIN[_WEIGHTS if _WEIGHTS in self.parts else _KV]
+from hotreload.types import Generation
 
 
 class MemoryLender:
@@ -226,10 +193,10 @@ class MemoryRelease:
             with replica.seal_when_lost():
                 if weights:
                     freed += await self._free_spares() + await self._lender.release_weights()
-                    self._released_parts.parts |= {_WEIGHTS}
+                    self._released_parts.parts |= {ALL_WEIGHTS}
                 if kv:
                     freed += await self._lender.release_pool()
-                    self._released_parts.parts |= {_KV}
+                    self._released_parts.parts |= {KV_POOL}
         return freed
 
     async def _free_spares(self) -> int:
@@ -257,7 +224,7 @@ class MemoryRelease:
                 self._released_parts.parts = frozenset()
             except BaseException:
                 if not self._replica.gate.is_lost:
-                    await run_to_end(self._free(kv=_KV in parts, weights=_WEIGHTS in parts))
+                    await run_to_end(self._free(kv=KV_POOL in parts, weights=ALL_WEIGHTS in parts))
                 raise
             return self._replica.live
 
@@ -265,7 +232,7 @@ class MemoryRelease:
         self, given: GivenWeights | None, name: str, *, number: int | None, prove: bool
     ) -> Callable[[], Awaitable[object]]:
         """Return the step that loads weights, once there is memory for them."""
-        if _WEIGHTS not in self._released_parts.parts:
+        if ALL_WEIGHTS not in self._released_parts.parts:
             if not (given is None and number is None):
                 raise BadRequest("the weights are not released: give new ones to update")
             return _nothing_to_do

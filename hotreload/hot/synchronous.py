@@ -15,12 +15,11 @@ from hotreload.engine.answering.answers import Answer
 from hotreload.engine.answering.probe import Probe
 from hotreload.errors import BadRequest, NotServing
 from hotreload.events import Observer
+from hotreload.hot.answering_engine import Prompt, Sampling, SeveralPrompts, check_is_staged
 from hotreload.hot.asynchronous import AsyncHotEngine
 from hotreload.hot.engine_start import Boot
-from hotreload.hot.given_weights import GivenWeights
 from hotreload.hot.loop_thread import LoopThread
-from hotreload.hot.names import Names
-from hotreload.hot.program_requests import Prompt, Sampling, SeveralPrompts, check_is_staged
+from hotreload.hot.names import GivenWeights, Names
 from hotreload.hot.staged import AsyncStagedWeights
 from hotreload.hot.terms import HotTerms
 from hotreload.types import Generation, LoadFacts, Mode

@@ -15,6 +15,7 @@ from contextlib import (
 from dataclasses import replace
 from functools import partial
 
+from hotreload.checkpoint.digests import identify
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica
 from hotreload.core.engines.rollout import SWITCHES
@@ -31,10 +32,9 @@ from hotreload.errors import (
     NotServing,
     Superseded,
 )
-from hotreload.hot.given_weights import named_upon
 from hotreload.hot.staged import AsyncStagedWeights, Hold
 from hotreload.threads import run_checked, run_to_end
-from hotreload.types import Checkpoint, Generation, Mode, Revision, Staged
+from hotreload.types import Checkpoint, CheckpointFile, Generation, Mode, Revision, Staged
 
 log = logging.getLogger("hotreload.hot")
 
@@ -266,18 +266,15 @@ class WeightChanges:
     async def back(self, place: PastGeneration) -> Generation | None:
         """Make an earlier generation live again; None if it is no longer in memory."""
         async with self._turn(lambda: True):
-            return await self._back(place)
-
-    async def _back(self, place: PastGeneration) -> Generation | None:
-        left = self._replica.live.revision
-        progress = self._attempts.progress_of(place.revision)
-        switch = self._new_switch(progress)
-        async with switch.keep_earlier(place) as kept:
-            if kept is None:
-                return None
-            await run_to_end(self._flip_and_commit(switch, progress, kept))
-        self.leave(left)
-        return progress.generation
+            left = self._replica.live.revision
+            progress = self._attempts.progress_of(place.revision)
+            switch = self._new_switch(progress)
+            async with switch.keep_earlier(place) as kept:
+                if kept is None:
+                    return None
+                await run_to_end(self._flip_and_commit(switch, progress, kept))
+            self.leave(left)
+            return progress.generation
 
     def leave(self, left: Revision) -> None:
         """Record a rollback from this revision: the next rollback goes further back."""
@@ -323,7 +320,15 @@ class WeightChanges:
         old = await switch.flip(staged, probe=prove)
         progress.generation = self._attempts.mint(staged)
         checkpoint = progress.checkpoint
-        is_on_disk = checkpoint is not None and checkpoint.memory is None
-        path = checkpoint.path if checkpoint is not None and is_on_disk else None
+        path = checkpoint.path if checkpoint is not None and checkpoint.memory is None else None
         self._attempts.record_live(progress.generation, path)
         await switch.answer_as(progress.generation, staged, old)
+
+
+def named_upon(part: Checkpoint, live: Revision) -> Checkpoint:
+    """Return the part with an id of its bytes and the live ones: equal ids mean equal weights."""
+    files = (
+        CheckpointFile("the part", part.bytes, part.revision.id),
+        CheckpointFile("what stays", 0, live.id),
+    )
+    return replace(part, revision=replace(part.revision, id=identify(files)))

@@ -209,7 +209,7 @@ def _entry(tensor: TensorArray, start: int) -> dict[str, object]:
     }
 
 
-# --- the damages ----------------------------------------------------------------------------------
+# --- the damages ------------------------------------------------------------
 
 _MATRIX = "model.layers.0.mlp.up_proj.weight"
 _FIRST_NORM = "model.layers.0.input_layernorm.weight"

@@ -207,9 +207,7 @@ def test_a_trainers_float32_is_cast_where_that_is_allowed(
     wide = {name: tensor.astype(np.float32) for name, tensor in saying(66).items()}
     with pytest.raises(CheckpointIncompatible, match="is F32, the engine serves BF16"):
         hot.update(wide)
-    monkeypatch.setattr(
-        hot.asynchronous._new_weights.checks, "_policy", Policy(dtype_change="cast")
-    )
+    monkeypatch.setattr(hot.asynchronous._new_weights.checks, "policy", Policy(dtype_change="cast"))
     assert hot.fingerprint_of(wide) is None
     with hot.stage(wide) as staged:
         assert staged.fingerprint == wanted
@@ -475,7 +473,7 @@ def test_a_trainers_float32_is_cast_where_it_lies(
     hot.update(of_jax(saying(66)))
     wide = {name: tensor.astype(np.float32) for name, tensor in saying(67).items()}
     checks = hot.asynchronous._new_weights.checks
-    monkeypatch.setattr(checks, "_policy", Policy(dtype_change="cast"))
+    monkeypatch.setattr(checks, "policy", Policy(dtype_change="cast"))
     hot.update(of_jax(wide))
     assert (checksums(hot), said(hot)) == (hot.generation.leaves, "policy 67")
 

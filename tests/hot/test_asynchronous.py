@@ -18,7 +18,7 @@ from hotreload import AsyncHotEngine, HotTerms
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.errors import BadRequest, EngineLost, NotServing, ProbeFailed, Superseded
 from hotreload.hot import asynchronous
-from hotreload.hot.engine_start import StartedEngine
+from hotreload.hot.engine_start import StartedEngine, run_or_lose
 from hotreload.types import Checkpoint, Generation, Revision
 from tests.fake_answers import FOR_EVER
 from tests.fakes import HANG, FakeEngine, Steps, unread
@@ -174,7 +174,7 @@ async def test_what_was_checked_when_it_closed_is_not_loaded(program: Program) -
 
 async def test_nothing_that_was_held_by_what_ran_beside_is_kept(program: Program) -> None:
     """A task that was cancelled keeps its error, whose frames keep what was at hand."""
-    tasks = [weakref.ref(task) for task in program.hot._background._tasks]
+    tasks = [weakref.ref(task) for task in program.hot._background]
     await program.hot.close()
     gc.collect()
     assert tasks
@@ -363,7 +363,7 @@ async def test_a_task_that_ends_by_itself_loses_the_engine(
     async def breaks() -> Any:
         raise KeyError("a bug")
 
-    await program.hot._background.run(breaks())
+    await run_or_lose(program.hot._replica, breaks())
     with pytest.raises(EngineLost, match="a part of hotreload broke: KeyError"):
         await program.hot.generate("Who?")
     assert "hot.broken" in caplog.text

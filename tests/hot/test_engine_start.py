@@ -22,7 +22,7 @@ from hotreload.errors import (
     SourceUnavailable,
 )
 from hotreload.hot.engine_start import start
-from hotreload.hot.given_weights import held_by
+from hotreload.hot.new_weights import held_by
 from hotreload.tiny import write_tiny
 
 RUNS: Any = SimpleNamespace(

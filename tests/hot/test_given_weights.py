@@ -12,7 +12,8 @@ from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.fingerprint import TensorSum
 from hotreload.checkpoint.fit import Policy
 from hotreload.errors import BadRequest, CheckpointCorrupt, CheckpointIncompatible
-from hotreload.hot.given_weights import GivenChecks, named_upon
+from hotreload.hot.new_weights import GivenChecks
+from hotreload.hot.weight_changes import named_upon
 from hotreload.types import Revision, Served, TensorSpec
 
 Tensors = dict[str, Any]

@@ -9,7 +9,7 @@ from hotreload.engine.answering.probe import Probe
 from hotreload.engine.answering.requests import with_ids
 from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import BadRequest
-from hotreload.hot.program_requests import check_whole_number, request_for, wants_probes
+from hotreload.hot.answering_engine import check_whole_number, request_for, wants_probes
 
 
 @pytest.mark.parametrize(
