@@ -34,7 +34,7 @@ from hotreload.hot.engine_start import StartedEngine, start
 from hotreload.hot.terms import HotTerms
 from hotreload.json_fields import Fields
 from hotreload.sources.hub.client import usual_token
-from hotreload.sources.hub.once import download
+from hotreload.sources.huggingface import download
 
 USUAL_QUESTION = "你是谁"
 ANY_LOADING_SECONDS = 7 * 86400.0

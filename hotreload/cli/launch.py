@@ -177,7 +177,7 @@ def _download(repo: str, launched: "Launched") -> Path:
 
     from hotreload.checkpoint.digests import Digests
     from hotreload.cli.bar import Bar, make_observer
-    from hotreload.sources.hub.once import download
+    from hotreload.sources.huggingface import download
 
     cache = cache_of(argparse.Namespace(cache=launched.downloads))
     with closing(Bar()) as bar:

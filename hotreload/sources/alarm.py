@@ -46,7 +46,6 @@ class Alarm:
         self._armed_for: object = _UNARMED
         self._not_before, self._pause = 0.0, _RETRY
         self._said = ""
-        self._overflows = _Overflows(self._note_overflow)
 
     def ensure(self) -> None:
         """Arm; arm again when the root is another folder than before or a thread has died."""
@@ -75,10 +74,10 @@ class Alarm:
                 if observer.is_alive():
                     observer.join()
         finally:
-            _READER_LOG.removeHandler(self._overflows)
+            _READER_LOG.removeFilter(self._look_for_overflow)
 
     def _arm(self, root: "tuple[str, int, int] | None") -> None:
-        _READER_LOG.addHandler(self._overflows)
+        _READER_LOG.addFilter(self._look_for_overflow)
         _quieten_watchdog()
         # Full events distinguish a folder that was renamed into the root from one made there.
         self._observer = InotifyObserver(generate_full_events=True)
@@ -108,11 +107,14 @@ class Alarm:
             claim = os.path.realpath(self._root) if _came_whole(event) else None
             self._ring("event", claim)
 
-    def _note_overflow(self) -> None:
-        # watchdog now replaces its watches and misses events meanwhile. The next look arms the
-        # alarm again before it looks, so it finds what was missed.
-        self._armed_for = _UNARMED
-        self._ring("overflow", None)
+    def _look_for_overflow(self, record: logging.LogRecord) -> bool:
+        """Notice that the kernel dropped events: only the log of watchdog says it."""
+        if "overflow" in record.getMessage().lower():
+            # watchdog now replaces its watches and misses events meanwhile. The next look arms the
+            # alarm again before it looks, so it finds what was missed.
+            self._armed_for = _UNARMED
+            self._ring("overflow", None)
+        return True
 
     def _say(self, words: str) -> None:
         if words and words != self._said:
@@ -128,18 +130,6 @@ class _Handler(fs.FileSystemEventHandler):
 
     def dispatch(self, event: fs.FileSystemEvent) -> None:
         self._note(event)
-
-
-class _Overflows(logging.Handler):
-    """Notes that the kernel dropped events: watchdog reports it in its log and nowhere else."""
-
-    def __init__(self, note: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._note = note
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "overflow" in record.getMessage().lower():
-            self._note()
 
 
 def _quieten_watchdog() -> None:

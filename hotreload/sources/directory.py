@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests
@@ -92,11 +93,10 @@ class DirectorySource:
         if self._seen.find(revision.id) is None:
             with suppress(BadRequest):  # no such folder any more
                 await self.resolve(revision.label or None)
-        sighting = self._seen.find(revision.id)
-        if sighting is None:
+        folder = self._seen.find(revision.id)
+        if folder is None:
             raise SourceUnavailable(f"{revision}: no folder below {self._path} holds it now")
-        folder = sighting.folder
-        if not await _in_thread(lambda cancel: self._still_holds(folder, revision, cancel)):
+        if not await _in_thread(partial(self._still_holds, folder, revision)):
             self._tree.doubt(folder)
             self.wake()
             raise SourceUnavailable(f"{folder}: changed since {revision} was found in it")
@@ -105,10 +105,10 @@ class DirectorySource:
     def _still_holds(self, folder: Path, revision: Revision, cancel: threading.Event) -> bool:
         """Say whether the folder's bytes are the revision's; reads those that anybody touched."""
         looked = survey(folder, self._roots)
-        id = self._seen.id_of(folder, looked, cancel, is_finished=revision.is_unread)
+        id = self._seen.id_of(looked, cancel, is_finished=revision.is_unread)
         if id not in (revision.id, self._seen.by_content(revision.id)):
             return False
-        self._seen.note(revision.id, folder, looked)
+        self._seen.note(revision.id, folder)
         return True
 
     async def resolve(self, name: str | None) -> Revision:
@@ -119,9 +119,9 @@ class DirectorySource:
         """
         if name is None:
             return await self._resolve_newest()
-        sighting = self._seen.find(name)
-        if sighting is not None and await _in_thread(lambda cancel: os.path.isdir(sighting.folder)):
-            return Revision(name, sighting.folder.name)
+        seen = self._seen.find(name)
+        if seen is not None and await _in_thread(lambda cancel: os.path.isdir(seen)):
+            return Revision(name, seen.name)
         folder = await _in_thread(lambda cancel: self._allowed_folder(name))
         if (stand_in := self._tree.stand_in(folder)) is not None:
             return stand_in
@@ -132,9 +132,7 @@ class DirectorySource:
             still = looked.waiting_for is not None and looked.files == before.files
             if looked.waiting_for is not None and not (still and looked.files):
                 raise SourceUnavailable(f"{folder.name}: {looked.waiting_for}")
-        return await _in_thread(
-            lambda cancel: self._seen.name(folder, looked, cancel, is_finished=True)
-        )
+        return await _in_thread(partial(self._seen.name, looked, is_finished=True))
 
     def content_of(self, revision: Revision) -> str:
         """Return the revision's own id: it is made of the content, or of what a stat reports."""

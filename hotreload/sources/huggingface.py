@@ -4,28 +4,28 @@ Asks the hub seldom and cheaply, and hands over only files that lie on this disk
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import BadRequest, SourceUnavailable
-from hotreload.events import Progress, Publish, SourceScanned, Wait
+from hotreload.events import Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
-from hotreload.sources.hub.client import SHA, Head, HubClient, HubOptions
-from hotreload.sources.hub.download import Download, DownloadedBytes
-from hotreload.sources.hub.faults import FaultKind, HubCall, HubFault, Patience
+from hotreload.facts.names import DEFAULT_BRANCH
+from hotreload.sources.hub.client import SHA, Head, HubClient, HubOptions, usual_token
+from hotreload.sources.hub.download import Download, DownloadedBytes, report_progress
+from hotreload.sources.hub.faults import BY_OPTIONS, FaultKind, HubCall, HubFault, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
 from hotreload.sources.place import folder_below
 from hotreload.threads import in_thread
-from hotreload.types import Phase, Revision
+from hotreload.types import Revision
 
-REPORT_SECONDS = 0.25
-"""Seconds between two reports of how far a download is."""
 LOOKS_APART = 0.5
 """The fewest seconds between two looks, however often the source is woken."""
 ANSWER_WITHIN = 20.0
@@ -269,17 +269,12 @@ class HuggingFaceSource:
         count = DownloadedBytes()
 
         def run(cancel: threading.Event) -> Snapshot:
-            return Download(
-                self._client,
-                self._snapshots,
-                revision.id,
-                allow=self._allow,
-                kept=kept,
-                bytes=count,
-                cancel=cancel,
-            ).run()
+            download = Download(
+                self._client, self._snapshots, revision.id, self._allow, kept, count, cancel
+            )
+            return download.run()
 
-        async with self._report_progress(revision, count):
+        async with report_progress(self._publish, revision, count):
             try:
                 snapshot = await self._talk(run)
             except HubFault as fault:
@@ -289,35 +284,6 @@ class HuggingFaceSource:
                 raise
         self._patience.after_download()
         return snapshot
-
-    @asynccontextmanager
-    async def _report_progress(
-        self, revision: Revision, count: DownloadedBytes
-    ) -> AsyncIterator[None]:
-        """Report how far the download is until the end of the block."""
-        reported: tuple[int, int] | None = None
-
-        def report() -> None:
-            nonlocal reported
-            if reported is None and count.total:  # the base from which bytes are counted
-                reported = (count.there, count.total)
-                self._publish(Progress(revision, Phase.FETCHING, *reported))
-            now = (count.done, count.total)
-            if now != reported and count.total:
-                reported = now
-                self._publish(Progress(revision, Phase.FETCHING, *now))
-
-        async def go_on() -> None:
-            while True:
-                report()
-                await asyncio.sleep(REPORT_SECONDS)
-
-        reports = asyncio.create_task(go_on(), name="tell the progress")
-        try:
-            yield
-        finally:
-            reports.cancel()
-            report()
 
 
 def _next_time(fault: SourceUnavailable, pause: float) -> str:
@@ -334,3 +300,23 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
 
 async def _in_thread[T](work: Callable[[threading.Event], T]) -> T:
     return await in_thread(work, leave_as="a look at the hub's cache")
+
+
+async def download(
+    name: str,
+    *,
+    cache: Path,
+    digests: Digests,
+    publish: Publish,
+    token: Callable[[], str | None] = usual_token,
+) -> Path:
+    """Download what `org/name@revision` means now; returns its folder, every file verified.
+
+    It is for commands that run without a daemon: `hotreload check`, `diff` and `swap`.
+    """
+    repo, _, revision = name.partition("@")
+    options = HubOptions(
+        revision=revision or DEFAULT_BRANCH, poll=math.inf, token=token, remedies=BY_OPTIONS
+    )
+    source = HuggingFaceSource(repo, options, cache=cache, digests=digests, publish=publish)
+    return await source.fetch(await source.resolve(None))

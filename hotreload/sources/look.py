@@ -6,6 +6,7 @@ A list is made of the last look's result and reads no disk.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,29 +60,20 @@ class Look:
             self.due = at if self.due is None else min(self.due, at)
 
 
-class LastLook:
+class LastLook(NamedTuple):
     """The last look and what it went by; a look that would find the same is spared."""
 
-    def __init__(self) -> None:
-        self._look: Look | None = None
-        self._walked: list[Place] = []
-        self._refused: frozenset[str] = frozenset()
-
-    def remember(self, walked: list[Place], refused: frozenset[str], look: Look) -> None:
-        """Note what it found, of these places and while these revisions were refused."""
-        self._walked, self._refused, self._look = walked, refused, look
-
-    def forget(self) -> None:
-        """Have the next look judge everything."""
-        self._look = None
+    walked: list[Place]
+    refused: frozenset[str]
+    """The named revisions that were refused then."""
+    found: Look
 
     def again(self, walked: list[Place], refused: frozenset[str], now: float) -> Look | None:
-        """Return the last result if a look now would find the same; else None."""
-        look = self._look
-        if look is None or (look.due is not None and now >= look.due):
+        """Return what it found if a look now would find the same; else None."""
+        is_due = self.found.due is not None and now >= self.found.due
+        if is_due or (self.walked, self.refused) != (walked, refused):
             return None
-        is_same = self._refused == refused and self._walked == walked
-        return replace(look, now=now) if is_same else None
+        return replace(self.found, now=now)
 
 
 class EmptiedFolder:
@@ -140,80 +132,67 @@ class EmptiedFolder:
         return f"; it lay on {before}, and lies on {now} now"
 
 
-class Sight(NamedTuple):
-    """The verdict of a look on one place; `why` in words, and as a code if the place is odd."""
-
-    followed: FollowedPlace
-    standing: ListedState
-    why: str
-    code: str = ""
-
-
 def judge(
     ranked: Sequence[FollowedPlace],
     look: Look,
     best: FollowedPlace | None,
     was_left: Callable[[FollowedPlace], bool],
-) -> tuple[Sight, ...]:
-    """Give the look's verdict on each place; the places are sorted newest first."""
-    sights, older_than = list[Sight](), ""
+) -> list[Listed]:
+    """List the look's verdict on each place; the places are sorted newest first."""
+    rows, older_than = list[Listed](), ""
     for each in ranked:
         if each is best:
-            sights.append(Sight(each, ListedState.NEWEST, ""))
+            rows.append(make_row(each.place, ListedState.NEWEST, revision=each.revision))
             older_than = f"older than {each.place.name}"
         else:
-            sights.append(_sight(each, look, older_than or _left_words(was_left(each))))
-    return tuple(sights)
+            rows.append(_judge_one(each, look, older_than or _left_words(was_left(each))))
+    return rows
 
 
 def _left_words(was_left: bool) -> str:
     return "older than what was wished last, and nobody has touched it since" if was_left else ""
 
 
-def _sight(each: FollowedPlace, look: Look, older: str) -> Sight:
+def _judge_one(each: FollowedPlace, look: Look, older: str) -> Listed:
+    row = partial(make_row, each.place, revision=each.revision)
     is_reported = each.place.folder in look.reported
     lacks = look.lacking.get(each.place.folder)
     if lacks is not None and not is_reported:
-        return Sight(each, ListedState.WAITING, lacks)
+        return row(ListedState.WAITING, lacks)
     if each.oddity is not None and each.oddity.code == "unfinished" and not is_reported:
-        return Sight(each, ListedState.WAITING, "is named as unfinished: its writer renames it")
+        return row(ListedState.WAITING, "is named as unfinished: its writer renames it")
     if each.oddity is not None:
-        return Sight(each, ListedState.ODD, each.oddity.words, each.oddity.code)
-    return Sight(each, ListedState.OLDER if older else ListedState.WAITING, older or _lacks(each))
-
-
-def _lacks(each: FollowedPlace) -> str:
+        return row(ListedState.ODD, each.oddity.words, each.oddity.code)
+    if older:
+        return row(ListedState.OLDER, older)
     waits = each.survey.waiting_for if each.survey is not None else None
-    return waits or "the next look judges it"
+    return row(ListedState.WAITING, waits or "the next look judges it")
 
 
-def list_places(sights: Iterable[Sight], followed: Mapping[Path, FollowedPlace]) -> list[Listed]:
+def list_places(rows: Sequence[Listed], followed: Mapping[Path, FollowedPlace]) -> list[Listed]:
     """List the places that are still there; those that came since the last whole look go first.
 
     A look takes long while it reads new bytes, and an operator may wait for just those.
     """
-    known = [sight for sight in sights if sight.followed.place.folder in followed]
-    folders = {sight.followed.place.folder for sight in known}
-    new = (each for folder, each in followed.items() if folder not in folders)
+    there = {str(folder) for folder in followed}
+    judged = {row.path for row in rows}
     words = "the look under way judges it: new bytes are read for their name"
-    come = (Sight(each, ListedState.WAITING, words) for each in new)
-    return [_row_of(sight) for sight in (*come, *known)]
+    new = (
+        make_row(each.place, ListedState.WAITING, words, revision=each.revision)
+        for folder, each in followed.items()
+        if str(folder) not in judged
+    )
+    return [*new, *(row for row in rows if row.path in there)]
 
 
-def describe_unmatched(place: Place, pattern: str) -> Listed:
-    """Describe a place that the pattern leaves out."""
-    words = f"the pattern {pattern!r} ([source] pattern) leaves it out"
-    return _make_row(place, ListedState.ODD, words, "pattern", None)
-
-
-def _row_of(sight: Sight) -> Listed:
-    each = sight.followed
-    return _make_row(each.place, sight.standing, sight.why, sight.code, each.revision)
-
-
-def _make_row(
-    place: Place, standing: ListedState, why: str, code: str, revision: Revision | None
+def make_row(
+    place: Place,
+    standing: ListedState,
+    why: str = "",
+    code: str = "",
+    revision: Revision | None = None,
 ) -> Listed:
+    """Make a place's row in the list."""
     return Listed(
         name=place.name,
         standing=standing,

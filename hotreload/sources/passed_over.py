@@ -70,15 +70,16 @@ class PassedOverFolders:
 
     def report_after(self, odd: FollowedPlace) -> float:
         """Return how many seconds the folder must be quiet before it is reported."""
-        return self._spans[_after(odd).report]
+        return self._spans[AFTER[odd.reason.code].report]
 
     def refuse_after(self, odd: FollowedPlace) -> float | None:
         """Return how many seconds it must be quiet before it is refused; None for never.
 
         A folder that came by a rename is finished: waiting longer would change nothing.
         """
-        report, refuse = _after(odd)
-        if refuse is None or (_code(odd) == "unsafe_path" and not odd.place.weights):
+        code = odd.reason.code
+        report, refuse = AFTER[code]
+        if refuse is None or (code == "unsafe_path" and not odd.place.weights):
             return None
         return self._spans["settle" if odd.claimed and report == "settle" else refuse]
 
@@ -88,7 +89,7 @@ class PassedOverFolders:
         It stays the same until the files that make the folder odd change. A content id would not
         do: the same bytes may be good under another name, or with a marker.
         """
-        place, reason = odd.place, reason_of(odd)
+        place, reason = odd.place, odd.reason
         known_by = repr((place.name, reason.code, _odd_files(odd)))
         id = blake2b(known_by.encode(errors="backslashreplace"), digest_size=16).hexdigest()
         self._reasons[id] = reason
@@ -99,8 +100,8 @@ class PassedOverFolders:
 
 def report(odd: Sequence[FollowedPlace]) -> PassedOverReport:
     """Report these odd folders, which are sorted newest first."""
-    named = tuple(PassedOver(each.place.name, reason_of(each)) for each in odd[:MOST_PASSED_OVER])
-    return PassedOverReport(named, Counter(_code(each) for each in odd))
+    named = tuple(PassedOver(each.place.name, each.reason) for each in odd[:MOST_PASSED_OVER])
+    return PassedOverReport(named, Counter(each.oddity.code for each in odd if each.oddity))
 
 
 def describe_outside(place: Place, roots: Iterable[Path]) -> Oddity | None:
@@ -172,21 +173,6 @@ def is_sound(oddity: Oddity | None) -> bool:
 def is_begun(each: FollowedPlace) -> bool:
     """Return whether this is more than a folder that is named as unfinished."""
     return each.oddity is None or each.oddity.code != "unfinished"
-
-
-def _after(odd: FollowedPlace) -> _After:
-    return AFTER[_code(odd)]
-
-
-def _code(odd: FollowedPlace) -> str:
-    assert odd.oddity is not None
-    return odd.oddity.code
-
-
-def reason_of(odd: FollowedPlace) -> Reason:
-    """Return why the folder is passed over, in a sentence that names the folder."""
-    assert odd.oddity is not None
-    return Reason(odd.oddity.code, f"{odd.place.name} {odd.oddity.words}")
 
 
 def _odd_files(odd: FollowedPlace) -> list[tuple[str, int, int]]:

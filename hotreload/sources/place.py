@@ -1,12 +1,15 @@
 """A place: a folder that may hold a checkpoint, as a look at a tree shows it; and rules for places.
 
-A place is followed from look to look, and places have an order: by step, by time or by name.
+A place is followed from look to look, and places have an order: by step, by time or by name. Its
+name says the step it holds, and whether its writer calls it unfinished.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +17,14 @@ from hotreload.checkpoint.formats import as_one_line
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable
-from hotreload.sources.names import StepNumber, is_unfinished, step_of
 from hotreload.sources.settings import FolderSettings, Ordering
-from hotreload.types import Revision
+from hotreload.types import Reason, Revision
 
 _LONG_AGO = 60.0  # no network file system's clock is expected to be off by more
 _WEIGHTS = (".safetensors", ".safetensors.index.json")
+
+StepNumber = tuple[int, int]
+"""The epoch (0 where no name gives one beside the step) and the step; later ones are greater."""
 
 
 class Entry(NamedTuple):
@@ -64,13 +69,9 @@ class Place:
 
     @property
     def weights(self) -> tuple[Entry, ...]:
-        """Its weight files, as only a writer changes them."""
-        return self.files(is_weights(entry.name) for entry in self.entries)
-
-    @property
-    def has_foreign_weights(self) -> bool:
-        """True if it holds weights in a format that hotreload does not read."""
-        return self.oddity is not None and self.oddity.code == "format"
+        """Its weight files, without fields that a remount, chmod or backup may change."""
+        held = (entry for entry in self.entries if is_weights(entry.name))
+        return tuple(entry._replace(device=0, ctime=0) for entry in held)
 
     @property
     def is_outside(self) -> bool:
@@ -92,11 +93,6 @@ class Place:
         """When it was last written to, by the times of its files."""
         # A copy may carry any mtime along, one in the future too; ctime is this machine's own.
         return max((min(entry.mtime, entry.ctime) for entry in self.entries), default=0)
-
-    def files(self, chosen: Iterable[bool]) -> tuple[Entry, ...]:
-        """Return the chosen entries, without fields that a remount, chmod or backup may change."""
-        pairs = zip(self.entries, chosen, strict=True)
-        return tuple(entry._replace(device=0, ctime=0) for entry, is_chosen in pairs if is_chosen)
 
     def holds(self, name: str) -> bool:
         """Return whether there is an entry of this name."""
@@ -147,6 +143,12 @@ class FollowedPlace:
     revision: Revision | None = None
     oddity: Oddity | None = None
     """The reason why the source cannot wish for it, as far as that is known."""
+
+    @property
+    def reason(self) -> Reason:
+        """The reason why it is passed over, in a sentence that names the folder; only if odd."""
+        assert self.oddity is not None
+        return Reason(self.oddity.code, f"{self.place.name} {self.oddity.words}")
 
     @property
     def is_incomplete(self) -> bool:
@@ -256,3 +258,90 @@ def explain_exchange(folder: str) -> Iterator[None]:
         yield
     except OSError as fault:
         raise SourceUnavailable(f"{folder}: cannot be looked at: {fault.strerror}") from fault
+
+
+# --- what a folder's name says ----------------------------------------------------------------
+
+_EDGE = r"(?<![a-z])"  # a digit may stand before the word: step900bf16
+_END = r"(?![a-z0-9])"
+_DTYPE = re.compile(
+    rf"{_EDGE}(?:"
+    r"(?:bf|fp|mxfp|nvfp|nf|tf|bfloat|float|u?int)[-_]?\d+|[fiu](?:4|8|16|32|64)"
+    r"|e[2-5]m[0-3](?:fn|fnuz)?|w\d+a\d+|i?q\d(?:_[\dk](?:_[sml])?)?"
+    rf"){_END}|(?<![a-z0-9])\d+[-_]?bits?{_END}"
+)
+"""bf16, float32, int4, f8, e4m3fn, w4a16, q4_k_m, 8bit."""
+_SIZE = re.compile(
+    rf"(?<![a-z0-9.])(?:\d+x|[ae])?\d+(?:[.p]\d+)?[bmtkg]{_END}|(?<![a-z0-9])g\d+{_END}"
+)
+"""7b, 0.6B, 8x7b, a3b, 350m, 32k, 128g."""
+_DATE = re.compile(
+    r"(?<!\d)(?:19|20)\d\d([-_.]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])"
+    r"(?:[-_.t ]?[0-2]\d([-_.:h]?)[0-5]\d(?:\2[0-5]\d)?)?(?!\d)"
+)
+_STEP = re.compile(rf"(?:step|{_EDGE}(?:iteration|iter|update))s?[-_.= ]*(\d+)([km]?){_END}")
+_CHECKPOINT = re.compile(rf"(?:checkpoint|ckpt)s?[-_.= ]*(\d+)(){_END}")
+_EPOCH = re.compile(rf"{_EDGE}epochs?[-_.= ]*(\d+)(){_END}")
+_TIMES = {"": 1, "k": 1000, "m": 1_000_000}
+_UNFINISHED = re.compile(
+    r"^\.|^tmp-|[-_.](?:orbax-checkpoint-)?tmp(?:[-_.][\w.-]*)?\Z|\.(?:part|partial|incomplete)\Z"
+)
+
+
+def step_of(parts: Iterable[str]) -> StepNumber | None:
+    """Return the step that a path names, its parts given from the root down; else None.
+
+    A number in the folder's own name counts first. Without one, the nearest folder above counts
+    that names a step or is nothing but a number: `global_step_100/actor/huggingface`. An epoch
+    counts wherever it stands.
+    """
+    own, *above = (_read(part) for part in reversed([*parts]))
+    read = own if own.number is not None else next((each for each in above if each.says_step), own)
+    if read.number is None:
+        return None
+    if read.is_epoch:
+        return 0, read.number
+    epochs = (each.epoch for each in (own, *above))
+    return next((epoch for epoch in epochs if epoch is not None), 0), read.number
+
+
+def says_step(name: str) -> bool:
+    """Return whether the name is meant to name a step: `step_900`, `checkpoint-5`, `1000`."""
+    return _read(name).says_step
+
+
+def is_unfinished(name: str) -> bool:
+    """Return whether the name marks unfinished files: it is hidden, temporary or partial."""
+    return _UNFINISHED.search(name) is not None
+
+
+class _Read:
+    """The numbers in one name, without those that say a dtype, a size or a date."""
+
+    def __init__(self, name: str) -> None:
+        finished = _UNFINISHED.sub("", name.lower())
+        plain = _DTYPE.sub(" ", finished)
+        self.epoch = _last(_EPOCH, plain)
+        said = [_last(words, plain) for words in (_STEP, _CHECKPOINT)]
+        number = next((each for each in said if each is not None), None)
+        self.is_epoch = number is None and self.epoch is not None
+        self.says_step = number is not None or self.is_epoch or finished.isdecimal()
+        self.number = self.epoch if self.is_epoch else number
+        if self.number is None:
+            self.number = _any_number(_SIZE.sub(" ", plain))
+
+
+_read = lru_cache(maxsize=65536)(_Read)  # every look reads the same names again
+
+
+def _last(words: re.Pattern[str], name: str) -> int | None:
+    found = words.findall(name)
+    return int(found[-1][0]) * _TIMES[found[-1][1]] if found else None
+
+
+def _any_number(name: str) -> int | None:
+    """Return the last number that is not part of a date; a date only if there is no other."""
+    for text in (_DATE.sub(" ", name), re.sub(r"[^0-9 ]", "", name)):
+        if numbers := re.findall(r"[0-9]+", text):
+            return int(numbers[-1])
+    return None

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
 from hotreload.checkpoint.known_names import CONFIG
-from hotreload.sources.names import is_unfinished, says_step
-from hotreload.sources.place import Entry, Oddity, Place
+from hotreload.sources.place import Entry, Oddity, Place, is_unfinished, says_step
 
 _ITSELF = "."
 _NO_FURTHER = -1

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
 from hotreload.checkpoint.digests import Digests, content_id, unread_id
-from hotreload.checkpoint.survey import ServingFile, Survey
+from hotreload.checkpoint.survey import Survey
 from hotreload.errors import HotReloadError, SourceUnavailable
 from hotreload.facts.listed import Listed
 from hotreload.sources.alarm import remote_file_system
@@ -22,70 +21,51 @@ from hotreload.types import Revision
 _REMEMBERED = 256
 
 
-class SeenFolder(NamedTuple):
-    """A folder in which a revision was seen, and its files as they were then."""
-
-    folder: Path
-    files: tuple[ServingFile, ...]
-
-
 class SeenRevisions:
     """The revisions seen lately."""
 
     def __init__(self, digests: Digests, reads_once: Callable[[], bool]) -> None:
         """`reads_once()` is true if staging may be the first to read a finished folder."""
         self._digests, self._reads_once = digests, reads_once
-        self._sightings: dict[str, SeenFolder] = {}
+        self._folders: dict[str, Path] = {}
         self._lock = threading.Lock()  # an operator's wish may be hashed while a look runs
 
-    def find(self, id: str) -> SeenFolder | None:
-        """Find where the revision was last seen; None if nowhere."""
+    def find(self, id: str) -> Path | None:
+        """Find the folder where the revision was last seen; None if nowhere."""
         with self._lock:
-            return self._sightings.get(id)
+            return self._folders.get(id)
 
     def name(
-        self,
-        folder: Path,
-        survey: Survey,
-        cancel: threading.Event | None = None,
-        *,
-        is_finished: bool = False,
+        self, survey: Survey, cancel: threading.Event | None = None, *, is_finished: bool = False
     ) -> Revision:
         """Name and note the surveyed folder; SourceUnavailable if it changes meanwhile."""
-        id = self.id_of(folder, survey, cancel, is_finished=is_finished)
-        self.note(id, folder, survey)
-        return Revision(id, folder.name)
+        id = self.id_of(survey, cancel, is_finished=is_finished)
+        self.note(id, survey.folder)
+        return Revision(id, survey.folder.name)
 
     def id_of(
-        self,
-        folder: Path,
-        survey: Survey,
-        cancel: threading.Event | None = None,
-        *,
-        is_finished: bool = False,
+        self, survey: Survey, cancel: threading.Event | None = None, *, is_finished: bool = False
     ) -> str:
         """Return the id of the surveyed files and note no folder; Cancelled at `cancel`.
 
         It is made of their bytes; if the folder `is_finished`, of what a stat reports.
         """
-        stand_in = blake2b(repr((folder, survey.files)).encode(), digest_size=16).hexdigest()
+        known_by = repr((survey.folder, survey.files))
+        stand_in = blake2b(known_by.encode(), digest_size=16).hexdigest()
+        if not survey.files:
+            return stand_in
         try:
-            return self._id_of(folder, survey, cancel, is_finished) if survey.files else stand_in
+            by_stat = None
+            if any(self._digests.find(file) is None for file in survey.files):
+                by_stat = unread_id(survey, self._digests, cancel)
+            if by_stat is not None and (id := self._digests.read_before(by_stat)) is not None:
+                return id
+            may_wait = is_finished and self._reads_once()
+            return id_of_files(survey, by_stat, self._digests, cancel, may_wait=may_wait)
         except HotReloadError as error:
             if error.code != "io":
                 raise SourceUnavailable(str(error)) from error
             return stand_in  # unreadable bytes have no hash, and a refusal still needs an id
-
-    def _id_of(
-        self, folder: Path, survey: Survey, cancel: threading.Event | None, is_finished: bool
-    ) -> str:
-        by_stat = None
-        if any(self._digests.find(file) is None for file in survey.files):
-            by_stat = unread_id(survey, self._digests, cancel)
-        if by_stat is not None and (id := self._digests.read_before(by_stat)) is not None:
-            return id
-        may_wait = is_finished and self._reads_once()
-        return id_of_files(folder, survey, by_stat, self._digests, cancel, may_wait=may_wait)
 
     def by_content(self, id: str) -> str:
         """Return the content id of the files with this id if they were read since, else the id."""
@@ -105,19 +85,18 @@ class SeenRevisions:
                 continue
             if (id := self.by_content(each.revision.id)) != each.revision.id:
                 each.revision, learned = replace(each.revision, id=id), True
-                self.note(id, each.place.folder, each.survey)
+                self.note(id, each.place.folder)
         return learned
 
-    def note(self, id: str, folder: Path, survey: Survey) -> None:
+    def note(self, id: str, folder: Path) -> None:
         """Remember that the revision lies in this folder now."""
         with self._lock:
-            self._sightings[id] = SeenFolder(folder, survey.files)
-            while len(self._sightings) > _REMEMBERED:
-                self._sightings.pop(next(iter(self._sightings)))
+            self._folders[id] = folder
+            while len(self._folders) > _REMEMBERED:
+                self._folders.pop(next(iter(self._folders)))
 
 
 def id_of_files(
-    folder: Path,
     survey: Survey,
     by_stat: str | None,
     digests: Digests,
@@ -133,7 +112,8 @@ def id_of_files(
         return content_id(survey, digests, cancel)
     # On a network other hosts may write, and no stat here would show it. Files that were read
     # before and touched since may be the same: then there is nothing to try.
-    if may_wait and by_stat not in digests.contents and remote_file_system(folder) is None:
+    is_new = may_wait and by_stat not in digests.contents
+    if is_new and remote_file_system(survey.folder) is None:
         return by_stat
     id = content_id(survey, digests, cancel)
     digests.note_content(by_stat, id)

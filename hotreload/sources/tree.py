@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hotreload.checkpoint.survey import survey
 from hotreload.errors import SourceUnavailable
-from hotreload.facts.listed import Listed
+from hotreload.facts.listed import Listed, ListedState
 from hotreload.sources import passed_over
-from hotreload.sources.look import LastLook, Look, Sight, describe_unmatched, judge, list_places
+from hotreload.sources.look import LastLook, Look, judge, list_places, make_row
 from hotreload.sources.passed_over import PassedOverFolders
 from hotreload.sources.place import (
     Entry,
@@ -56,13 +56,13 @@ class Tree:
         self._followed: dict[Path, FollowedPlace] = {}
         self._best: FollowedPlace | None = None
         self._was_best: str | None = None
-        self._sights: tuple[Sight, ...] = ()
+        self._rows: list[Listed] = []
         self._unmatched: list[Place] = []
         self._left: dict[Path, tuple[Entry, ...]] = {}
         self._left_below: SortKey | None = None
         self._doubted: set[Path] = set()
         self._unchanged = UnchangedPlaces()
-        self._last = LastLook()
+        self._last: LastLook | None = None
         self._has_looked = False
         self.named: tuple[str, ...] = ()
         """The ids of revisions that the last look named, the newest first."""
@@ -86,14 +86,13 @@ class Tree:
         walked = walk(Path(os.path.realpath(self._path)), self._options.depth, self._unchanged)
         may_hold = quick and not came and not self._doubted
         may_hold = not self._seen.learn(self._followed.values()) and may_hold
-        if may_hold and (same := self._last.again(walked, self._refused_now, now)) is not None:
+        last = self._last if may_hold else None
+        if last is not None and (same := last.again(walked, self._refused_now, now)) is not None:
             return same
         look = self._look_anew(walked, came, now, at_all=at_all)
         self._has_looked = True
-        if not at_all and not look.is_to_be_named:
-            self._last.remember(walked, self._refused_now, look)
-        else:
-            self._last.forget()
+        may_be_spared = not at_all and not look.is_to_be_named
+        self._last = LastLook(walked, self._refused_now, look) if may_be_spared else None
         return look
 
     @property
@@ -111,7 +110,7 @@ class Tree:
         self._report_passed_over([*unfit, *self._hidden_by_a_refused_one(ranked)], look)
         if look.settled_at is None:  # else a whole one only has to be quiet, and goes first
             look.overdue = self._to_refuse(unfit, look)
-        self._sights = judge(ranked, look, self._best, self._was_left)
+        self._rows = judge(ranked, look, self._best, self._was_left)
         sound = [each for each in ranked if each.oddity is None]
         look.checkpoints = len(sound) + len(self._unmatched)
         look.newest = sound[0].place.name if sound else ""
@@ -121,10 +120,9 @@ class Tree:
 
     def list_places(self) -> list[Listed]:
         """List every place as the last whole look left it, the newest first; for any thread."""
-        return [
-            *list_places(self._sights, self._followed),
-            *(describe_unmatched(place, self._options.pattern) for place in self._unmatched),
-        ]
+        words = f"the pattern {self._options.pattern!r} ([source] pattern) leaves it out"
+        unmatched = (make_row(each, ListedState.ODD, words, "pattern") for each in self._unmatched)
+        return [*list_places(self._rows, self._followed), *unmatched]
 
     def why_passed_over(self, revision: Revision) -> Reason | None:
         """Say why this revision cannot be loaded, if it stands for a passed-over folder."""
@@ -133,8 +131,9 @@ class Tree:
     def stand_in(self, folder: Path) -> Revision | None:
         """Return the revision that stands for a folder of foreign weights; else None."""
         each = self._followed.get(folder)
-        is_foreign = each is not None and each.place.has_foreign_weights
-        return self._passed_over.revision(each) if each is not None and is_foreign else None
+        if each is None or each.place.oddity is None or each.place.oddity.code != "format":
+            return None
+        return self._passed_over.revision(each)
 
     def doubt(self, folder: Path) -> None:
         """Name it again at the next look, once it is quiet: its bytes have changed."""
@@ -250,17 +249,16 @@ class Tree:
     def _revision(self, candidate: FollowedPlace) -> Revision | None:
         """Return the candidate's revision; None if it changes while it is being hashed."""
         assert candidate.survey is not None
-        folder = candidate.place.folder
         if candidate.revision is None:
             # A folder of before may have been judged in an earlier life, by its content.
             is_new = self._has_looked and candidate.is_vouched_for(self._options.marker)
-            name = partial(self._seen.name, is_finished=is_new)
+            name = partial(self._seen.name, candidate.survey, is_finished=is_new)
             with suppress(SourceUnavailable):
-                candidate.revision = name(folder, candidate.survey, self._cancel)
+                candidate.revision = name(self._cancel)
         if candidate.revision is None:
             candidate.begin_anew(self._clock())
         else:
-            self._seen.note(candidate.revision.id, folder, candidate.survey)
+            self._seen.note(candidate.revision.id, candidate.place.folder)
         return candidate.revision
 
     # --- what is passed over -----------------------------------------------------------
@@ -318,7 +316,7 @@ class Tree:
             look.due = look.now  # hashing takes long, so the best is wished first
             return None
         with suppress(SourceUnavailable):
-            id = self._seen.id_of(each.place.folder, each.survey, self._cancel)
+            id = self._seen.id_of(each.survey, self._cancel)
             return None if self._seen.find(id) else oddity
         return None
 
@@ -329,7 +327,7 @@ class Tree:
         look.passed_over = passed_over.report(ready)
         look.reported = {each.place.folder for each in ready}
         if look.best is None and not ready and odd:
-            look.waiting = look.waiting or passed_over.reason_of(odd[0]).message
+            look.waiting = look.waiting or odd[0].reason.message
 
     def _to_refuse(self, unfit: Sequence[FollowedPlace], look: Look) -> Revision | None:
         """Return the newest unfit folder to refuse, once it has been quiet for long enough."""

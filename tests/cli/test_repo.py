@@ -21,8 +21,8 @@ from hotreload.errors import HotReloadError
 from hotreload.events import Progress, SourceScanned
 from hotreload.picture.picture import Setup
 from hotreload.picture.rows import rows_of
-from hotreload.sources.hub.once import download
 from hotreload.sources.hub.snapshots import Snapshots
+from hotreload.sources.huggingface import download
 from hotreload.tiny import write_tiny
 from hotreload.types import Phase
 from tests.cli.conftest import Command

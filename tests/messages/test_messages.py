@@ -138,7 +138,7 @@ async def start_of_a_file_named_from_here(folder: Path) -> str:
 
 
 async def step_900_bf16(folder: Path) -> str:
-    from hotreload.sources.names import step_of
+    from hotreload.sources.place import step_of
 
     return str(step_of(["step_900_bf16"]))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotreload.sources.names import is_unfinished, says_step, step_of
+from hotreload.sources.place import is_unfinished, says_step, step_of
 from tests.sources.watching import watching, write
 
 DTYPES = [

@@ -170,7 +170,7 @@ def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
 
     from hotreload.cli.bar import Bar, make_observer
     from hotreload.facts.names import names_a_repo
-    from hotreload.sources.hub.once import download
+    from hotreload.sources.huggingface import download
 
     path: Path = args.path
     if not names_a_repo(str(path)):

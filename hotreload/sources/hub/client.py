@@ -88,7 +88,8 @@ class HubClient:
             with self._send("HEAD", url, revision) as answer:
                 sha, moved_to = answer.headers.get(_COMMIT), answer.headers.get("Location", "")
                 # A repo without that file has commits all the same, and says which.
-                if answer.status_code >= 400 and not (sha and _has_error(answer, "EntryNotFound")):
+                lacks_file = sha and answer.headers.get(_ERROR) == "EntryNotFound"
+                if answer.status_code >= 400 and not lacks_file:
                     raise fault_of_answer(answer, self._name(revision), self.repo, self.remedies)
                 if sha and SHA.fullmatch(sha):  # it becomes a folder's name
                     return Head(sha, wait_asked_for(answer.headers))
@@ -162,7 +163,10 @@ class HubClient:
 
         A GET follows redirects; to another host it goes without the token.
         """
-        headers = {**self._headers(), "Accept-Encoding": "identity", **(more or {})}
+        headers: dict[str, str] = _hub().build_hf_headers(
+            token=self._token() or False, library_name="hotreload", library_version=__version__
+        )
+        headers |= {"Accept-Encoding": "identity", **(more or {})}
         for _ in range(MOST_MOVES):
             with closing(self._request(method, url, revision, headers)) as answer:
                 moved_to = answer.headers.get("Location") if method == "GET" else None
@@ -192,12 +196,6 @@ class HubClient:
         if answer.status_code < 400 and (wait := wait_asked_for(answer.headers)) is not None:
             self._limited(wait)
         return answer
-
-    def _headers(self) -> dict[str, str]:
-        headers: dict[str, str] = _hub().build_hf_headers(
-            token=self._token() or False, library_name="hotreload", library_version=__version__
-        )
-        return headers
 
     def _url(self, revision: str, file: str) -> str:
         quoted = quote(revision, safe="")
@@ -230,10 +228,6 @@ def _place(url: str) -> tuple[str, str]:
     """Return the scheme and host that a token for this address may be sent to."""
     parts = urlsplit(url)
     return parts.scheme, parts.netloc
-
-
-def _has_error(answer: Any, code: str) -> bool:
-    return bool(answer.headers.get(_ERROR) == code)
 
 
 def _file(entry: Mapping[str, Any]) -> HubFile:

@@ -3,14 +3,15 @@
 Runs in a thread, and looks at `cancel` between pieces.
 """
 
+import asyncio
 import errno
 import json
 import os
 import random
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,11 +20,15 @@ from hotreload.checkpoint.file_reader import Cancelled
 from hotreload.checkpoint.formats import as_one_line, foreign_weights
 from hotreload.checkpoint.known_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
+from hotreload.events import Progress, Publish
 from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.snapshots import HubDigest, Snapshot, Snapshots
+from hotreload.types import Phase, Revision
 
+REPORT_SECONDS = 0.25
+"""Seconds between two reports of how far a download is."""
 TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3
 FIRST_RETRY_PAUSE = 0.5
@@ -41,52 +46,80 @@ class DownloadedBytes:
     total: int = 0
 
 
+@asynccontextmanager
+async def report_progress(
+    publish: Publish, revision: Revision, count: DownloadedBytes
+) -> AsyncIterator[None]:
+    """Report how far the download is until the end of the block."""
+    reported: tuple[int, int] | None = None
+
+    def report() -> None:
+        nonlocal reported
+        if reported is None and count.total:  # the base from which bytes are counted
+            reported = (count.there, count.total)
+            publish(Progress(revision, Phase.FETCHING, *reported))
+        now = (count.done, count.total)
+        if now != reported and count.total:
+            reported = now
+            publish(Progress(revision, Phase.FETCHING, *now))
+
+    async def go_on() -> None:
+        while True:
+            report()
+            await asyncio.sleep(REPORT_SECONDS)
+
+    reports = asyncio.create_task(go_on(), name="tell the progress")
+    try:
+        yield
+    finally:
+        reports.cancel()
+        report()
+
+
+@dataclass
 class Download:
     """One commit on its way to this disk."""
 
-    def __init__(
-        self,
-        client: HubClient,
-        snapshots: Snapshots,
-        sha: str,
-        *,
-        allow: Sequence[str],
-        kept: Collection[str] | None,
-        bytes: DownloadedBytes,
-        cancel: threading.Event,
-    ) -> None:
-        self._client, self._snapshots, self._sha = client, snapshots, sha
-        self._allow, self._kept = allow, kept
-        self._bytes, self._cancel = bytes, cancel
-        self._remedies = client.remedies
-        self._verified: set[str] = set()
-        self._name = f"{client.repo}@{sha[:12]}"
+    client: HubClient
+    snapshots: Snapshots
+    sha: str
+    allow: Sequence[str]
+    """Patterns of the files to download."""
+    kept: Collection[str] | None
+    """The commits whose snapshots stay; None for all."""
+    count: DownloadedBytes
+    cancel: threading.Event
+
+    def __post_init__(self) -> None:
+        self._remedies = self.client.remedies
+        self._verified = set[str]()
+        self._name = f"{self.client.repo}@{self.sha[:12]}"
 
     def run(self) -> Snapshot:
         """Download the files that serving needs and verify each byte as it comes.
 
         The snapshot is whole or not there.
         """
-        with self._translate_faults(), self._snapshots.hold_lock():
-            self._folder = self._snapshots.partial(self._sha)
+        with self._translate_faults(), self.snapshots.hold_lock():
+            self._folder = self.snapshots.partial(self.sha)
             files = self._choose()
             self._reuse(files)
             self._leave_if_cancelled()  # a newer wish may need what prune would delete
-            if self._kept is not None:
-                self._snapshots.prune(self._kept)
+            if self.kept is not None:
+                self.snapshots.prune(self.kept)
             self._check_room(files)
             for file in files:
                 self._get(file)
             self._drop_strays(files)
             self._leave_if_cancelled()
-            return self._snapshots.finish(self._sha, files, self._cancel)
+            return self.snapshots.finish(self.sha, files, self.cancel)
 
     # --- which files, and what is there of them ------------------------------------------
 
     def _choose(self) -> list[HubFile]:
         """Choose the files to download; the index comes first, since it names the shards."""
-        there = self._client.files(self._sha)
-        files = listed_files(there, self._allow)
+        there = self.client.files(self.sha)
+        files = listed_files(there, self.allow)
         index = next((file for file in files if file.name == INDEX), None)
         text = None
         if index is not None:
@@ -111,7 +144,7 @@ class Download:
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Reuse the files that are here already: from an earlier try, or from a snapshot."""
         # Before the first link, which moves times. Untouched snapshots come first.
-        there = {each: self._snapshots.is_untouched(each) for each in self._snapshots.all()}
+        there = {each: self.snapshots.is_untouched(each) for each in self.snapshots.all()}
         snapshots = dict(sorted(there.items(), key=lambda each: not each[1]))
         for file in files:
             path = self._folder / file.name
@@ -119,9 +152,9 @@ class Download:
                 self._link(file, path, snapshots)
             if _size(path) >= file.size and path.exists():
                 self._keep_if_right(file, path)
-        self._bytes.there = sum(_size(self._folder / file.name) for file in files)
-        self._bytes.done = self._bytes.there
-        self._bytes.total = sum(file.size for file in files)
+        self.count.there = sum(_size(self._folder / file.name) for file in files)
+        self.count.done = self.count.there
+        self.count.total = sum(file.size for file in files)
 
     def _link(self, file: HubFile, path: Path, snapshots: Mapping[Snapshot, bool]) -> None:
         """Link the same file of a snapshot; it counts as verified if the snapshot is untouched."""
@@ -137,13 +170,13 @@ class Download:
     def _keep_if_right(self, file: HubFile, path: Path) -> None:
         if file.name in self._verified:
             return
-        if HubDigest(file, self._cancel).is_right(path):
+        if HubDigest(file, self.cancel).is_right(path):
             self._verified.add(file.name)
         else:
             path.unlink()  # never write to it: a snapshot may share its bytes
 
     def _check_room(self, files: Sequence[HubFile]) -> None:
-        need = self._bytes.total - self._bytes.done
+        need = self.count.total - self.count.done
         free = shutil.disk_usage(self._folder).free
         if need and need + ROOM_LEFT > free:
             raise self._no_room(f"{size_words(need)} more are needed, {size_words(free)} are free")
@@ -163,7 +196,7 @@ class Download:
             return
         path = self._folder / file.name
         for _ in range(TRIES_OF_BAD_BYTES):
-            digest = HubDigest(file, self._cancel)
+            digest = HubDigest(file, self.cancel)
             self._complete(file, path, digest)
             if digest.is_right(path):
                 self._verified.add(file.name)
@@ -190,12 +223,12 @@ class Download:
                 is_passing = fault.kind is FaultKind.PASSING and fault.retry_after is None
                 if not is_passing or in_vain >= TRIES_WITHOUT_A_BYTE:
                     raise
-                self._cancel.wait(FIRST_RETRY_PAUSE * 2**in_vain * (0.5 + random.random()))
+                self.cancel.wait(FIRST_RETRY_PAUSE * 2**in_vain * (0.5 + random.random()))
             self._leave_if_cancelled()
 
     def _pour(self, file: HubFile, path: Path, offset: int, digest: HubDigest) -> None:
         came, room = 0, file.size - offset
-        with self._client.open_at(self._sha, file, offset) as pieces, path.open("ab", 0) as held:
+        with self.client.open_at(self.sha, file, offset) as pieces, path.open("ab", 0) as held:
             for piece in pieces:
                 left = piece[: room - came]
                 while left:  # a disk that is nearly full takes a part of it
@@ -203,10 +236,10 @@ class Download:
                     digest.update(left[:written])
                     left = left[written:]
                 came += len(piece)
-                self._bytes.done += len(piece)
+                self.count.done += len(piece)
                 self._leave_if_cancelled()
                 if came > room:  # longer than the hub says it is; the digest will not match
-                    self._bytes.done -= came - room
+                    self.count.done -= came - room
                     return
         if offset and not came:  # the hub cannot start at an offset
             self._start_over(path)
@@ -214,12 +247,12 @@ class Download:
             raise HubFault(f"{self._name}: {file.name}: the hub ended it {room - came} bytes early")
 
     def _start_over(self, path: Path) -> None:
-        self._bytes.done -= _size(path)
+        self.count.done -= _size(path)
         path.unlink()
         path.touch()
 
     def _leave_if_cancelled(self) -> None:
-        if self._cancel.is_set():
+        if self.cancel.is_set():
             raise SourceUnavailable(f"{self._name}: the download was given up", code="cancelled")
 
     # --- the disk's own faults -----------------------------------------------------------
@@ -233,15 +266,15 @@ class Download:
             raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                self._snapshots.give_up(self._sha)  # a full disk hurts others, too
+                self.snapshots.give_up(self.sha)  # a full disk hurts others, too
                 raise self._no_room(str(error.strerror)) from None
-            words = f"{self._snapshots.folder}: cannot be written to: {error.strerror}"
+            words = f"{self.snapshots.folder}: cannot be written to: {error.strerror}"
             raise SourceUnavailable(f"{words}; check {self._remedies.cache}") from error
 
     def _no_room(self, why: str) -> NotEnoughMemory:
         words = f"free some space, or set {self._remedies.cache} to a larger disk"
         return NotEnoughMemory(
-            f"{self._name}: no room for it in {self._snapshots.folder}: {why}; {words}", code="disk"
+            f"{self._name}: no room for it in {self.snapshots.folder}: {why}; {words}", code="disk"
         )
 
 

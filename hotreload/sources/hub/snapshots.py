@@ -176,7 +176,7 @@ class Snapshots:
         looked = survey(folder)
         by_stat = unread_id(looked, self._digests, cancel)
         may_wait = self._reads_once()
-        id = id_of_files(folder, looked, by_stat, self._digests, cancel, may_wait=may_wait)
+        id = id_of_files(looked, by_stat, self._digests, cancel, may_wait=may_wait)
         return by_stat or id, _seen_of(looked), id
 
     def _note(self, snapshot: Snapshot) -> None:
