@@ -12,7 +12,6 @@ from tests.source import MODULES, PACKAGE, nodes_of, tree_of
 
 FACTS = {
     "checkpoint.known_names",
-    "checkpoint.formats",
     "facts",
 }
 VOCABULARY = {
@@ -66,10 +65,10 @@ SIBLINGS = {"sources", "checkpoint", "server", "tiny"}
 OF_HOSTS = {"hosts", "hosts.engine", "hosts.upstream"}
 """One engine on several hosts: how they agree, the engine's part, and what it needs of upstream."""
 READS = {
-    "checkpoint.arrays.arrangement",
+    "checkpoint.arrangement",
     "checkpoint.file_reader",
     "checkpoint.fingerprint",
-    "checkpoint.arrays.in_memory",
+    "checkpoint.in_memory",
 }
 """How bytes of a checkpoint are read, for all who read them; the checks say what is wrong."""
 
@@ -83,9 +82,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "facts": {"facts", "types"},
     "checkpoint.file_reader": set(),
     "checkpoint.fingerprint": set(),
-    "checkpoint.arrays.arrangement": {"errors"},
-    "checkpoint.arrays.in_memory": {
-        "checkpoint.arrays.arrangement",
+    "checkpoint.arrangement": {"errors"},
+    "checkpoint.in_memory": {
+        "checkpoint.arrangement",
+        "checkpoint.known_names",
         "checkpoint.file_reader",
         "errors",
         "types",
@@ -140,7 +140,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"settings", "quiet", *SETTING, *DEFAULTS, *RULES_OF_ANSWERS, *VOCABULARY},
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
-    "hot": {"hot", "checkpoint", "checkpoint.arrays.arrangement", "checkpoint.arrays.in_memory"}
+    "hot": {"hot", "checkpoint", "checkpoint.arrangement", "checkpoint.in_memory"}
     | {"engine", "engine.answering", *PROBE}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},

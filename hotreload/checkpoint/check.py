@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
 from hotreload.checkpoint.digests import Digests, identify, unread_id
@@ -28,12 +27,13 @@ from hotreload.checkpoint.fit import (
     config_findings,
     find_counted,
     index_findings,
-    read_config,
+    read_alone,
     side_file_findings,
     specs,
     tensor_findings,
     tensors_by_name,
 )
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.survey import NO_FILES, Roots, ServingFile, Survey, survey, survey_memory
 from hotreload.types import (
     UNREAD,
@@ -106,7 +106,7 @@ def findings(
     tensors = specs(found)
     notes = list(looked.notes)
     if served is None:
-        misfits = _config_alone(looked, tensors)
+        _, misfits = read_alone(looked, tensors)
     else:
         misfits = _compare_with_served(looked, found, served, policy, notes)
     wrong = (*wrong, *limit_findings(index_findings(looked, found)), *misfits)
@@ -134,14 +134,6 @@ def _in_given_names(findings: Iterable[Finding], memory: InMemory) -> tuple[Find
         else each
         for each in findings
     )
-
-
-def _config_alone(looked: Survey, tensors: Mapping[str, TensorSpec]) -> tuple[Finding, ...]:
-    try:
-        stated = read_config(looked)
-    except Unfit as unfit:
-        return (unfit.finding,)
-    return tuple(contradictions(stated or {}, tensors)) if looked.whole else ()
 
 
 def _compare_with_served(

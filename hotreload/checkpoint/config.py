@@ -15,6 +15,7 @@ from typing import Any
 
 from hotreload.checkpoint.findings import Finding, quote
 from hotreload.checkpoint.known_names import CONFIG
+from hotreload.errors import cut
 from hotreload.types import TensorSpec
 
 _ALWAYS_STATED = (
@@ -82,7 +83,7 @@ def differences(
             continue
         expected, got = theirs.get(name), mine.get(name)
         if expected != got:
-            yield name, _words(expected), _words(got)
+            yield name, cut(json.dumps(expected), 200), cut(json.dumps(got), 200)
 
 
 def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
@@ -134,11 +135,6 @@ def _rope(stated: Mapping[str, Any]) -> tuple[Any, Any]:
     rest = {key: value for key, value in scaling.items() if key not in ("rope_type", "type")}
     plain = kind == "default" and not any(isinstance(value, dict) for value in rest.values())
     return theta, None if plain else {"rope_type": kind, **rest}
-
-
-def _words(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 200 else text[:200] + "…"
 
 
 # --- the sizes in a config.json against the tensors beside it ------------------------------

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from hotreload.checkpoint.content import Content, examine, head_of, unread
 from hotreload.checkpoint.digests import Digests, head_digest
-from hotreload.checkpoint.file_findings import changed_finding
 from hotreload.checkpoint.file_reader import Readable
-from hotreload.checkpoint.findings import Finding, Findings, Unfit
+from hotreload.checkpoint.findings import Finding, Findings, Unfit, changed_finding
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import ServingFile, Survey

@@ -9,9 +9,8 @@ from itertools import chain
 from hotreload.checkpoint.content import Content, OneTensor
 from hotreload.checkpoint.digests import Digests, identify
 from hotreload.checkpoint.file_contents import read_all
-from hotreload.checkpoint.file_findings import changed_finding
 from hotreload.checkpoint.file_reader import HashedPieces, Readable, join_digests
-from hotreload.checkpoint.findings import Unfit, error_of, fault, limit_findings
+from hotreload.checkpoint.findings import Unfit, changed_finding, error_of, fault, limit_findings
 from hotreload.checkpoint.fit import Policy
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.quiet import Quiet, run_steps

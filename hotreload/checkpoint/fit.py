@@ -12,10 +12,16 @@ from typing import Any, Literal
 
 import xxhash
 
-from hotreload.checkpoint import config
-from hotreload.checkpoint.config import contradictions
-from hotreload.checkpoint.file_findings import read_whole
-from hotreload.checkpoint.findings import Finding, Findings, Unfit, most_telling, quote, shown_name
+from hotreload.checkpoint.config import contradictions, differences
+from hotreload.checkpoint.findings import (
+    Finding,
+    Findings,
+    Unfit,
+    most_telling,
+    quote,
+    read_whole,
+    shown_name,
+)
 from hotreload.checkpoint.known_names import CONFIG, SIDE_FILES, ignorable_names, largest, matches
 from hotreload.checkpoint.safetensors import StoredTensor
 from hotreload.checkpoint.settings import CheckSettings
@@ -114,8 +120,7 @@ def _spec_words(spec: TensorSpec) -> str:
 def config_findings(survey: Survey, served: Served) -> list[Finding]:
     """Fields of config.json that the running engine cannot take over. No config, no findings."""
     try:
-        stated = read_config(survey) or {}
-        differences = list(config.differences(stated, served.config))
+        differing = list(differences(read_config(survey) or {}, served.config))
     except Unfit as unfit:
         return [unfit.finding]
     except RecursionError:
@@ -129,7 +134,7 @@ def config_findings(survey: Survey, served: Served) -> list[Finding]:
             expected,
             got,
         )
-        for name, expected, got in differences
+        for name, expected, got in differing
     ]
 
 
@@ -207,6 +212,17 @@ def _read(survey: Survey, name: str) -> bytes | None:
     return read_whole(file.path, name, largest(name))
 
 
+def read_alone(
+    looked: Survey, tensors: Mapping[str, TensorSpec]
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Read the config.json, and find what contradicts it in the tensors beside it."""
+    try:
+        stated = read_config(looked) or {}
+    except Unfit as unfit:
+        return {}, (unfit.finding,)
+    return stated, tuple(contradictions(stated, tensors)) if looked.whole else ()
+
+
 def read_served_model(folder: Path) -> Served:
     """Return what an engine started from this folder serves; CheckpointCorrupt if it is damaged.
 
@@ -218,11 +234,8 @@ def read_served_model(folder: Path) -> Served:
     if not looked.shards and any(file.name == CONFIG for file in looked.files):
         wrong = [finding for finding in wrong if finding.code not in ("missing", "format")]
     tensors = specs(found)
-    try:
-        stated = read_config(looked) or {}
-        wrong += contradictions(stated, tensors) if looked.whole else ()
-    except Unfit as unfit:
-        wrong.append(unfit.finding)
+    stated, contradicted = read_alone(looked, tensors)
+    wrong += contradicted
     if wrong:
         finding = most_telling(wrong)
         raise CheckpointCorrupt(f"{folder.name}: {finding.message}", code=finding.code)

@@ -14,8 +14,7 @@ from typing import Any
 
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import Finding, Unfit, limit_findings, quote, shown_name
-from hotreload.checkpoint.formats import LONGEST_DISGUISE, find_disguise
-from hotreload.checkpoint.known_names import MAX_SHARDS
+from hotreload.checkpoint.known_names import DTYPES, LONGEST_DISGUISE, MAX_SHARDS, find_disguise
 from hotreload.figures import size as size_words
 
 MAX_HEADER = 16 * 2**20
@@ -25,24 +24,7 @@ _LENGTH = 8
 LONGEST_HEAD = _LENGTH + MAX_HEADER
 """The bytes at the beginning of a file that are read for its header, at most."""
 
-SIZES: Mapping[str, int] = {
-    "BOOL": 1,
-    "U8": 1,
-    "I8": 1,
-    "F8_E5M2": 1,
-    "F8_E4M3": 1,
-    "F8_E8M0": 1,
-    "I16": 2,
-    "U16": 2,
-    "F16": 2,
-    "BF16": 2,
-    "I32": 4,
-    "U32": 4,
-    "F32": 4,
-    "I64": 8,
-    "U64": 8,
-    "F64": 8,
-}
+SIZES: Mapping[str, int] = {name: size for name, (_, size) in DTYPES.items()}
 """Bytes an element of each dtype takes."""
 
 
@@ -159,41 +141,27 @@ def _parse_metadata(metadata: Any, name: str) -> dict[str, str]:
 
 
 def _parse_tensor(tensor: str, entry: Any, name: str) -> StoredTensor:
+    def bad(words: str, code: str = "bad_header") -> Unfit:
+        return _bad(name, f"tensor {quote(tensor)} {words}", code=code, tensor=tensor)
+
     if "\0" in tensor:
-        raise _bad(name, f"tensor {quote(tensor)} has a NUL in its name", tensor=tensor)
+        raise bad("has a NUL in its name")
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        words = f"tensor {quote(tensor)} must state dtype, shape and data_offsets"
-        raise _bad(name, words, tensor=tensor)
-    width = _parse_dtype(tensor, entry["dtype"], name)
-    shape = _parse_shape(tensor, entry["shape"], name)
-    begin, end = _parse_offsets(tensor, entry["data_offsets"], name)
-    due = math.prod(shape) * width
-    if end - begin != due:
-        words = f"tensor {quote(tensor)} is {list(shape)} of {entry['dtype']}, which takes {due}"
-        raise _bad(name, f"{words} bytes; its offsets span {end - begin}", tensor=tensor)
-    return StoredTensor(tensor, entry["dtype"], shape, begin, end)
-
-
-def _parse_dtype(tensor: str, dtype: Any, name: str) -> int:
+        raise bad("must state dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     width = SIZES.get(dtype) if isinstance(dtype, str) else None
     if width is None:
-        words = f"tensor {quote(tensor)} has the unknown dtype {quote(str(dtype))}"
-        raise _bad(name, words, code="dtype", tensor=tensor)
-    return width
-
-
-def _parse_shape(tensor: str, shape: Any, name: str) -> tuple[int, ...]:
+        raise bad(f"has the unknown dtype {quote(str(dtype))}", "dtype")
     if not isinstance(shape, list) or len(shape) > _MAX_RANK or not all(map(_is_count, shape)):
-        words = f"tensor {quote(tensor)} has no valid shape: up to {_MAX_RANK} sizes from 0 to"
-        raise _bad(name, f"{words} 2^63 - 1", tensor=tensor)
-    return tuple(shape)
-
-
-def _parse_offsets(tensor: str, offsets: Any, name: str) -> tuple[int, int]:
+        raise bad(f"has no valid shape: up to {_MAX_RANK} sizes from 0 to 2^63 - 1")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)):
-        words = f"tensor {quote(tensor)} has no valid data_offsets: [begin, end]"
-        raise _bad(name, words, tensor=tensor)
-    return offsets[0], offsets[1]
+        raise bad("has no valid data_offsets: [begin, end]")
+    begin, end = offsets
+    due = math.prod(shape) * width
+    if end - begin != due:
+        takes = f"is {shape} of {dtype}, which takes {due} bytes"
+        raise bad(f"{takes}; its offsets span {end - begin}")
+    return StoredTensor(tensor, dtype, tuple(shape), begin, end)
 
 
 def _is_count(value: Any) -> bool:

@@ -11,30 +11,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotreload.checkpoint.arrays.in_memory import InMemory
-from hotreload.checkpoint.file_findings import (
-    changed_finding,
-    not_regular,
-    read_whole,
-    too_large,
-    with_file,
-)
 from hotreload.checkpoint.file_reader import Changed, Identity, OpenFile, Readable, identity_of
 from hotreload.checkpoint.findings import (
     SHOWN_OF_A_KIND,
     Finding,
     Unfit,
+    changed_finding,
     limit_findings,
+    not_regular,
+    read_whole,
     shown_name,
+    too_large,
+    with_file,
 )
-from hotreload.checkpoint.formats import LARGEST_POINTER, find_disguise, foreign_weights
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.checkpoint.known_names import (
     CONFIG,
     INDEX,
     LARGEST_INDEX,
+    LARGEST_POINTER,
     MAX_SHARDS,
     SIDE_FILES,
     SINGLE,
+    find_disguise,
+    foreign_weights,
     largest,
 )
 from hotreload.checkpoint.safetensors import (
@@ -95,11 +95,6 @@ class Survey:
     weight_map: Mapping[str, str] | None = field(repr=False)
 
     @property
-    def complete(self) -> bool:
-        """True if nothing more is to come: it can be judged, and may still be unfit to load."""
-        return self.waiting_for is None
-
-    @property
     def whole(self) -> bool:
         """Every shard's header was read, so names and shapes can be compared."""
         return bool(self.shards) and all(name in self.headers for name in self.shards)
@@ -136,7 +131,8 @@ class _Surveyor:
 
     def __init__(self, folder: Path, root: Roots) -> None:
         self._folder = folder
-        self._roots = _resolve(root)
+        roots = [root] if isinstance(root, Path) else root
+        self._roots = None if roots is None else [*map(os.path.realpath, roots)]
         self._files: list[ServingFile] = []
         self._waiting: list[str] = []
         self._findings: list[Finding] = []
@@ -232,8 +228,7 @@ class _Surveyor:
                 self._look_at_header(self._files[-1])
         for name in (CONFIG, *SIDE_FILES):
             if name in names and self._take(name):
-                self._look_at_end(self._files[-1])
-                self._look_at_size(self._files[-1])
+                self._look_at_side_file(self._files[-1])
 
     def _take(self, name: str, absent: str = "missing") -> bool:
         """Add the file, unless it is a trap; `absent` is the code when it is not there."""
@@ -280,13 +275,11 @@ class _Surveyor:
             return f"{shown_name(file.name)}: {size} written, {missing} bytes are missing"
         return f"{shown_name(file.name)}: {size} of {size_words(header.file_size)} written"
 
-    def _look_at_end(self, file: ServingFile) -> None:
+    def _look_at_side_file(self, file: ServingFile) -> None:
         if pointer := _pointer(file):
             self._findings.append(Finding("io", f"{file.name}: {pointer}", file.name))
         elif file.name.endswith(".json") and not _ends_like_json(file):
             self._wait(None, file.name, f"{file.name}: not written to its end")
-
-    def _look_at_size(self, file: ServingFile) -> None:
         limit = largest(file.name)
         if file.identity.size > limit:
             self._findings.append(too_large(file.name, file.identity.size, limit))
@@ -307,14 +300,7 @@ class _Surveyor:
             self._findings.append(Finding(code, verdict or words, name))
 
 
-def _resolve(root: Roots) -> tuple[str, ...] | None:
-    if root is None:
-        return None
-    roots = [root] if isinstance(root, Path) else root
-    return tuple(os.path.realpath(folder) for folder in roots)
-
-
-def _inside(real: str, roots: tuple[str, ...] | None) -> bool:
+def _inside(real: str, roots: Sequence[str] | None) -> bool:
     return roots is None or any(Path(real).is_relative_to(root) for root in roots)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from hotreload.checkpoint.arrays.arrangement import OtherAxes, arrange
+from hotreload.checkpoint.arrangement import OtherAxes, arrange
 from hotreload.errors import BadRequest, show_value
 
 GivenWeights = str | Path | Mapping[str, Any]

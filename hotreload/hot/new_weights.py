@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hotreload.checkpoint.arrays.in_memory import InMemory, never_change
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.digests import Digests
 from hotreload.checkpoint.findings import fault
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.in_memory import InMemory, never_change
 from hotreload.checkpoint.known_names import matches
 from hotreload.core.engines.replica import Replica
 from hotreload.core.ledger import PastGeneration

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from hotreload.checkpoint.formats import as_one_line
-from hotreload.checkpoint.known_names import CONFIG
+from hotreload.checkpoint.known_names import CONFIG, as_one_line
 from hotreload.errors import PASSED_OVER
 from hotreload.sources.place import FollowedPlace, Oddity, Place
 from hotreload.types import PassedOver, Reason, Revision

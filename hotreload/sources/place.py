@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.checkpoint.formats import as_one_line
+from hotreload.checkpoint.known_names import as_one_line
 from hotreload.checkpoint.survey import Survey
 from hotreload.core.ledger import PastGeneration
 from hotreload.errors import BadRequest, NothingOfThatName, SourceUnavailable

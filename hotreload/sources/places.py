@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from hotreload.checkpoint.formats import as_one_line, foreign_weights
-from hotreload.checkpoint.known_names import CONFIG
+from hotreload.checkpoint.known_names import CONFIG, as_one_line, foreign_weights
 from hotreload.sources.place import Entry, Oddity, Place, is_unfinished, says_step
 
 _ITSELF = "."

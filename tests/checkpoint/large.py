@@ -53,7 +53,7 @@ def look_at_headers(folder: Path) -> None:
     """All that is known of a checkpoint before a byte of its weights is read."""
     served, looked = read_served_model(folder), survey(folder)
     found, duplicates = tensors_by_name(looked)
-    assert looked.complete
+    assert looked.waiting_for is None
     assert not duplicates
     assert not list(tensor_findings(found, served, Policy()))
 

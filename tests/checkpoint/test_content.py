@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from hotreload.checkpoint import content
 from hotreload.checkpoint.content import Content, examine
-from hotreload.checkpoint.file_findings import with_file
 from hotreload.checkpoint.file_reader import Cancelled, OpenFile
-from hotreload.checkpoint.findings import Unfit
+from hotreload.checkpoint.findings import Unfit, with_file
 from hotreload.checkpoint.safetensors import read_header
 from hotreload.quiet import LITTLE, LOUD, QUIET, Quiet
 from tests.checkpoint.written import digest_of_shard, safetensors

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from hotreload.checkpoint.arrays.in_memory import InMemory
 from hotreload.checkpoint.check import check_checkpoint, findings
 from hotreload.checkpoint.file_reader import Changed
 from hotreload.checkpoint.fingerprint import TensorSum, fingerprint
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.errors import BadRequest, CheckpointChanged
 from hotreload.types import IN_MEMORY, Served, TensorSpec
 

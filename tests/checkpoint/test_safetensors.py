@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from hotreload.checkpoint.file_findings import with_file
 from hotreload.checkpoint.file_reader import OpenFile
-from hotreload.checkpoint.findings import Unfit
+from hotreload.checkpoint.findings import Unfit, with_file
 from hotreload.checkpoint.safetensors import (
     MAX_HEADER,
     Header,

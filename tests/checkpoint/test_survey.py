@@ -37,7 +37,7 @@ def test_weights_alone_are_complete(tmp_path: Path) -> None:
     checkpoint(tmp_path)
     (tmp_path / "config.json").unlink()
     (tmp_path / "tokenizer.json").unlink()
-    assert survey(tmp_path).complete
+    assert survey(tmp_path).waiting_for is None
 
 
 def test_an_absent_shard_is_waited_for_by_name(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_an_absent_shard_is_waited_for_by_name(tmp_path: Path) -> None:
 def test_numbered_shards_without_an_index_wait_for_the_rest(tmp_path: Path) -> None:
     checkpoint(tmp_path, shards=3)
     (tmp_path / INDEX).unlink()
-    assert survey(tmp_path).complete
+    assert survey(tmp_path).waiting_for is None
     (tmp_path / SHARD_2).unlink()
     assert survey(tmp_path).waiting_for == f"waiting for {SHARD_2}"
 
@@ -65,7 +65,11 @@ def test_names_that_speak_of_shards_without_end_cost_one_finding_and_no_memory(
     looked = survey(tmp_path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (looked.complete, codes(looked.findings), looked.shards) == (True, ["index"], ())
+    assert (looked.waiting_for is None, codes(looked.findings), looked.shards) == (
+        True,
+        ["index"],
+        (),
+    )
     assert looked.findings[0].message == (
         f"its shards' names speak of more than {MAX_SHARDS} shards, which are not read"
     )
@@ -85,7 +89,7 @@ def test_an_index_of_too_many_shards_is_judged_at_once(tmp_path: Path) -> None:
     shards = {f"t{n}": f"m-{n}.safetensors" for n in range(MAX_SHARDS + 1)}
     write_index(checkpoint(tmp_path), shards)
     looked = survey(tmp_path)
-    assert (looked.complete, codes(looked.findings)) == (True, ["index"])
+    assert (looked.waiting_for is None, codes(looked.findings)) == (True, ["index"])
     assert "the index speaks of more than" in looked.findings[0].message
 
 
@@ -133,7 +137,7 @@ def test_a_file_the_index_does_not_name_is_ignored_with_a_note(tmp_path: Path) -
     checkpoint(tmp_path, shards=3)
     (tmp_path / "stray.safetensors").write_bytes(b"anything")
     looked = survey(tmp_path)
-    assert looked.complete
+    assert looked.waiting_for is None
     assert looked.notes == ("stray.safetensors: not part of the index, ignored",)
     assert "stray.safetensors" not in names(tmp_path)
 
@@ -158,7 +162,7 @@ def test_a_file_the_index_does_not_name_is_ignored_with_a_note(tmp_path: Path) -
 def test_an_index_that_names_no_plain_file_is_judged_at_once(tmp_path: Path, shard: object) -> None:
     write_index(checkpoint(tmp_path), {"up": shard, "norm": "model.safetensors"})
     looked = survey(tmp_path)
-    assert looked.complete
+    assert looked.waiting_for is None
     assert codes(looked.findings) == ["index"]
     assert looked.findings[0].message.isprintable()
 
@@ -167,7 +171,7 @@ def test_an_index_that_names_no_plain_file_is_judged_at_once(tmp_path: Path, sha
 def test_an_index_without_a_map_is_judged_at_once(tmp_path: Path, index: object) -> None:
     (checkpoint(tmp_path) / INDEX).write_text(json.dumps(index))
     looked = survey(tmp_path)
-    assert (looked.complete, codes(looked.findings)) == (True, ["index"])
+    assert (looked.waiting_for is None, codes(looked.findings)) == (True, ["index"])
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "device"])
@@ -186,7 +190,7 @@ def test_what_is_no_regular_file_is_named_and_never_opened(tmp_path: Path, kind:
             shard.symlink_to("/dev/zero")
     looked = survey(tmp_path)
     listener.close()
-    assert (looked.complete, codes(looked.findings)) == (True, ["unsafe_path"])
+    assert (looked.waiting_for is None, codes(looked.findings)) == (True, ["unsafe_path"])
 
 
 def test_a_link_out_of_the_root_is_unsafe_and_one_within_it_is_fine(tmp_path: Path) -> None:
@@ -206,12 +210,16 @@ def test_a_folder_outside_of_the_root_is_unsafe(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "latest").symlink_to(tmp_path / "elsewhere")
     looked = survey(tmp_path / "root" / "latest", tmp_path / "root")
-    assert (looked.complete, codes(looked.findings), looked.files) == (True, ["unsafe_path"], ())
+    assert (looked.waiting_for is None, codes(looked.findings), looked.files) == (
+        True,
+        ["unsafe_path"],
+        (),
+    )
 
 
 def test_a_loop_of_links_and_a_dangling_one_are_waited_for(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").symlink_to("model.safetensors")
-    assert not survey(tmp_path).complete
+    assert survey(tmp_path).waiting_for is not None
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors").symlink_to("nowhere")
     assert survey(tmp_path).waiting_for == "waiting for model.safetensors"

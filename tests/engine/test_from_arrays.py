@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.arrays.arrangement import arrange
-from hotreload.checkpoint.arrays.in_memory import InMemory
+from hotreload.checkpoint.arrangement import arrange
 from hotreload.checkpoint.check import check_checkpoint
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.engine.weights.leaf.differences import change_of, same_bits
 from hotreload.engine.weights.leaf.from_arrays import (
     Borrower,

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.arrays import in_memory
-from hotreload.checkpoint.arrays.arrangement import plain
+from hotreload.checkpoint import in_memory
+from hotreload.checkpoint.arrangement import plain
 from hotreload.engine.weights.leaf import from_arrays
 
 

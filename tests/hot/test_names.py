@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotreload.checkpoint.arrays.arrangement import as_in_a_file, of_stack
-from hotreload.checkpoint.arrays.in_memory import InMemory
+from hotreload.checkpoint.arrangement import as_in_a_file, of_stack
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.errors import BadRequest
 from hotreload.hot.names import rename
 

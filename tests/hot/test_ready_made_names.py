@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hotreload import bonsai_names, maxtext_names, tunix_names
-from hotreload.checkpoint.arrays.in_memory import InMemory
+from hotreload.checkpoint.in_memory import InMemory
 from hotreload.errors import BadRequest
 from hotreload.hot.names import rename
 from hotreload.tiny import parse_saying

@@ -141,7 +141,7 @@ def _report_refusal(refused: "CheckpointRejected") -> "Report":
 
 
 def _instead_of_a_folder(path: Path) -> str:
-    from hotreload.checkpoint.formats import foreign_weights
+    from hotreload.checkpoint.known_names import foreign_weights
 
     if not path.exists():
         return "is not there; name the folder of a checkpoint"

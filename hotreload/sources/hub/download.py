@@ -17,8 +17,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hotreload.checkpoint.file_reader import Cancelled
-from hotreload.checkpoint.formats import as_one_line, foreign_weights
-from hotreload.checkpoint.known_names import INDEX, LARGEST_INDEX, PICKLES, SINGLE, WEIGHTS
+from hotreload.checkpoint.known_names import (
+    INDEX,
+    LARGEST_INDEX,
+    PICKLES,
+    SINGLE,
+    WEIGHTS,
+    as_one_line,
+    foreign_weights,
+)
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
 from hotreload.events import Progress, Publish
 from hotreload.figures import size as size_words

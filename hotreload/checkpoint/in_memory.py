@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hotreload.checkpoint.arrays.arrangement import (
+from hotreload.checkpoint.arrangement import (
     ArrangedArray,
     Arrangement,
     as_in_a_file,
@@ -22,29 +22,13 @@ from hotreload.checkpoint.arrays.arrangement import (
     plain,
 )
 from hotreload.checkpoint.file_reader import Changed, Identity
+from hotreload.checkpoint.known_names import DTYPES
 from hotreload.errors import BadRequest, show_value
 from hotreload.types import IN_MEMORY
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_SPELT = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e8m0fnu": "F8_E8M0",
-    "int16": "I16",
-    "uint16": "U16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int32": "I32",
-    "uint32": "U32",
-    "float32": "F32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float64": "F64",
-}
+_SPELT = {numpys: name for name, (numpys, _) in DTYPES.items()}
 """Names of numpy's dtypes in safetensors."""
 _ALIGNED = 8
 _NUMBERS = count(1)
