@@ -16,10 +16,9 @@ from types import MappingProxyType
 from hotreload.checkpoint.config import contradictions
 from hotreload.checkpoint.content import Content
 from hotreload.checkpoint.digests import Digests, identify, unread_id
-from hotreload.checkpoint.file_contents import FileReader, read_all
 from hotreload.checkpoint.findings import Finding, Unfit, fault, limit_findings, quote
 from hotreload.checkpoint.fingerprint import fingerprint
-from hotreload.checkpoint.first_read import FirstRead, judge_shards
+from hotreload.checkpoint.first_read import FileReader, FirstRead, read_all
 from hotreload.checkpoint.fit import (
     CountedTensors,
     Located,
@@ -202,12 +201,14 @@ def check_checkpoint(
     if not is_unread:
         return made
     again = partial(check_checkpoint, revision, folder, served=served, policy=policy, root=root)
-    heads = {file.name: file.digest for file in report.files if file.name in looked.headers}
-    judge = partial(
-        judge_shards, made, looked, policy=policy, digests=digests, by_stat=content_id or ""
+    first = FirstRead(
+        made,
+        looked,
+        policy=policy,
+        digests=digests,
+        by_stat=content_id or "",
+        read=lambda cancel: again(digests=digests, cancel=cancel),
     )
-    read = partial(again, digests=digests)
-    first = FirstRead(looked, heads, judge=judge, read=lambda cancel: read(cancel=cancel))
     if policy.nonfinite == "reject":
         first.read_beginning(cancel, digests.quiet())
     return replace(made, first_read=first)

@@ -107,12 +107,12 @@ def examine(
         for run in _runs(header):
             for offset, piece in data.pieces(run.begin, run.end):
                 tensors.update(piece, offset)
-                scan.look(np.frombuffer(piece, np.uint8), offset, run)
+                scan.scan(np.frombuffer(piece, np.uint8), offset, run)
                 yield
 
     run_steps(pieces(), quiet)
     digest = join_digests([head.digest(), *(each.digest for each in tensors.held.values())])
-    return Content(digest, scan.any_nonzero, scan.findings(), tensors.held, tensors.sums)
+    return Content(digest, scan.any_nonzero, scan.findings, tensors.held, tensors.sums)
 
 
 def head_of(file: Readable, end: int) -> str:
@@ -180,7 +180,7 @@ class _Scan:
         self._name = name
         self._bad: dict[str, tuple[StoredTensor, int, int]] = {}
 
-    def look(self, piece: _Bytes, offset: int, run: _Run) -> None:
+    def scan(self, piece: _Bytes, offset: int, run: _Run) -> None:
         if run.dtype is None:
             return
         bits = _FLOATS.get(run.dtype)
@@ -215,7 +215,9 @@ class _Scan:
             _, seen, first = self._bad.get(tensor.name, (tensor, 0, at))
             self._bad[tensor.name] = (tensor, seen + found, first)
 
+    @property
     def findings(self) -> tuple[Finding, ...]:
+        """The tensors with bad values."""
         return limit_findings(self._make_finding(*bad) for bad in self._bad.values())
 
     def _make_finding(self, tensor: StoredTensor, count: int, first: int) -> Finding:
@@ -225,26 +227,16 @@ class _Scan:
         return Finding("nonfinite", words, self._name, tensor.name, "finite values", got)
 
 
-class OneTensor:
+class OneTensor(_Scan):
     """Looks at the values of one tensor, whose pieces pass in their order."""
 
     def __init__(self, file: str, tensor: StoredTensor) -> None:
+        super().__init__(file)
         size = tensor.end - tensor.begin
-        self._scan = _Scan(file)
         self._run = _Run(tensor.dtype, 0, size, [tensor], [size])
         self._reached = 0
 
     def look(self, piece: memoryview) -> None:
         """Take in the next piece."""
-        self._scan.look(np.frombuffer(piece, np.uint8), self._reached, self._run)
+        self.scan(np.frombuffer(piece, np.uint8), self._reached, self._run)
         self._reached += len(piece)
-
-    @property
-    def any_nonzero(self) -> bool:
-        """True if a value was seen that is not zero."""
-        return self._scan.any_nonzero
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """The things that are wrong with its values."""
-        return self._scan.findings()

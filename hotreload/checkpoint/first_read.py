@@ -1,27 +1,123 @@
-"""Judges the unread bytes of a checkpoint's files while they are loaded."""
+"""Reads the bytes of a checkpoint's files, and judges them: at once, or while they are loaded."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from hotreload.checkpoint.content import Content, OneTensor
-from hotreload.checkpoint.digests import Digests, identify
-from hotreload.checkpoint.file_contents import read_all
+from hotreload.checkpoint.content import Content, OneTensor, examine, head_of, unread
+from hotreload.checkpoint.digests import Digests, head_digest, identify
 from hotreload.checkpoint.file_reader import HashedPieces, Readable, join_digests
-from hotreload.checkpoint.findings import Unfit, changed_finding, error_of, fault, limit_findings
+from hotreload.checkpoint.findings import (
+    Finding,
+    Findings,
+    Unfit,
+    changed_finding,
+    error_of,
+    fault,
+    limit_findings,
+)
 from hotreload.checkpoint.fit import Policy
+from hotreload.checkpoint.safetensors import Header
 from hotreload.checkpoint.survey import ServingFile, Survey
 from hotreload.quiet import Quiet, run_steps
-from hotreload.types import Checkpoint, TensorBytes
+from hotreload.types import Checkpoint, CheckpointFile, TensorBytes
 
 FIRST_BYTES = 8 << 20
 """Bytes of the first shard that are read before there is room for the rest."""
 _PIECE = 1 << 20
 
-JudgeShards = Callable[[Mapping[str, Content]], Checkpoint]
-"""Judge all shards by what was read of them; make the checkpoint, or raise why not."""
+THROUGH_A_MAPPING = (
+    "its bytes changed, and its size and times did not: a program stores into it through a mapping "
+    "(mmap), so wait until that has closed it; hotreload tries the new bytes"
+)
+
+
+@dataclass(slots=True)
+class Contents:
+    """All that the bytes of the files turned out to be."""
+
+    files: list[CheckpointFile] = field(default_factory=list)
+    held: dict[str, TensorBytes] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+
+
+def read_all(looked: Survey, policy: Policy, contents: Iterable[Content | Unfit]) -> Contents:
+    """Digest every file; in shards with a sound header also look at tensors and their values."""
+    read = Contents()
+    any_nonzero = not any(header.data_bytes for header in looked.headers.values())
+    for file, content in zip(looked.files, contents, strict=True):
+        if isinstance(content, Unfit):
+            read.findings.add(content.finding)
+            any_nonzero = True  # an unread file may hold anything
+            continue
+        is_unknown = file.name in looked.shards and looked.header_of(file) is None
+        read.files.append(CheckpointFile(file.name, file.identity.size, content.digest))
+        read.held |= content.held
+        read.sums |= content.sums
+        any_nonzero = any_nonzero or content.any_nonzero or is_unknown
+        if policy.nonfinite == "reject":
+            read.findings.add(*content.nonfinite)
+    if not any_nonzero and policy.missing == "reject":
+        read.findings.add(Finding("zeros", "every value of every tensor is zero"))
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads the files of one checkpoint, each by itself."""
+
+    looked: Survey
+    counted: Container[str]
+    cancel: threading.Event | None
+    digests: Digests
+    is_unread: bool
+
+    def read(self, file: ServingFile) -> Content | Unfit:
+        """Read weights even if their digest is known, unless they were examined with it."""
+        header = self.looked.header_of(file)
+        try:
+            if header is None:
+                return Content(self._digest(file), False, (), {}, {})
+            content = self._examine_file(file, header)
+            return replace(content, digest=self._digest(file)) if self._is_condemned else content
+        except Unfit as unfit:
+            return unfit
+
+    @property
+    def _is_condemned(self) -> bool:
+        """True if its survey condemned it: then its id is made of the heads alone."""
+        return bool(self.looked.findings) and not any(each.memory for each in self.looked.files)
+
+    def _digest(self, file: ServingFile) -> str:
+        if self._is_condemned:
+            return head_digest(self.looked, file)
+        return self.digests.of(file, cancel=self.cancel)
+
+    def _examine_file(self, file: ServingFile, header: Header) -> Content:
+        if file.memory is not None and file.memory.is_unread:
+            return unread(file.name, header, f"unread {file.identity.ino}")
+        if self.is_unread:
+            head = file.read_by(lambda opened: head_of(opened, header.data_start))
+            return unread(file.name, header, head)
+        for_its_name = None if self.counted else self.digests.take_content(file, header)
+
+        def work(opened: Readable) -> Content:
+            quiet = self.digests.quiet()
+            return for_its_name or examine(
+                opened, header, counted=self.counted, cancel=self.cancel, quiet=quiet
+            )
+
+        content, known = file.read_by(work), self.digests.find(file)
+        self.digests.note(file, content.digest)
+        if known not in (None, content.digest):
+            raise changed_finding(file.name, THROUGH_A_MAPPING)
+        return content
+
+
+# --- the first reading, while files are loaded -------------------------------------------------
 
 
 class FirstRead:
@@ -29,21 +125,28 @@ class FirstRead:
 
     def __init__(
         self,
+        made: Checkpoint,
         looked: Survey,
-        heads: Mapping[str, str],
         *,
-        judge: JudgeShards,
+        policy: Policy,
+        digests: Digests,
+        by_stat: str,
         read: Callable[[threading.Event], Checkpoint],
     ) -> None:
-        """`heads` are the digests of what each shard holds before its tensors.
+        """`made` is the checkpoint by the heads of its shards; `by_stat` is its name so far.
 
-        `read` does the same at once, without loading.
+        `read` reads and judges it at once, without loading.
         """
         self.found: Checkpoint | None = None
         """The checkpoint as it was read, once all of it was, and was good."""
-        self._looked, self._heads, self._judge, self._read = looked, heads, judge, read
+        self._made, self._looked, self._policy = made, looked, policy
+        self._digests, self._by_stat, self._read = digests, by_stat, read
+        self._heads = {each.name: each.digest for each in made.files if each.name in looked.headers}
+        """The digests of what each shard holds before its tensors."""
         self._tensors = {
-            tensor.name: (name, tensor) for name in heads for tensor in looked.headers[name].tensors
+            tensor.name: (name, tensor)
+            for name in self._heads
+            for tensor in looked.headers[name].tensors
         }
         self._passed: dict[str, tuple[str, OneTensor]] = {}
         self._kept: dict[str, memoryview] = {}
@@ -139,8 +242,24 @@ class FirstRead:
                 file.read_by(partial(_require_untouched, file))
         except Unfit as unfit:
             raise error_of(unfit.finding) from unfit
-        self.found = self._judge({name: self._content(name) for name in self._heads})
+        self.found = self._judge()
         return self.found
+
+    def _judge(self) -> Checkpoint:
+        made, files = self._made, self._looked.files
+        contents = {file.name: Content(file.digest, False, (), {}, {}) for file in made.files}
+        contents |= {name: self._content(name) for name in self._heads}
+        read = read_all(self._looked, self._policy, [contents[file.name] for file in files])
+        for file, found in zip(files, read.files, strict=True):
+            self._digests.note(file, found.digest)
+        content = identify(read.files)
+        self._digests.note_content(self._by_stat, content)
+        if not made.revision.is_unread:  # a commit keeps its own name
+            self._digests.note_content(made.revision.id, content)
+        if wrong := read.findings.all():
+            raise fault(wrong)
+        name = replace(made.revision, id=content) if made.revision.is_unread else made.revision
+        return replace(made, revision=name, files=tuple(read.files), held=read.held)
 
     def _content(self, name: str) -> Content:
         header = self._looked.headers[name]
@@ -157,27 +276,3 @@ class FirstRead:
 def _require_untouched(file: ServingFile, opened: Readable) -> None:
     if opened.identity != file.identity:
         raise changed_finding(file.name, "it was touched while it was read for the first time")
-
-
-def judge_shards(
-    made: Checkpoint,
-    looked: Survey,
-    shards: Mapping[str, Content],
-    *,
-    policy: Policy,
-    digests: Digests,
-    by_stat: str,
-) -> Checkpoint:
-    """Judge a checkpoint, so far named `by_stat`, by what was read of its shards."""
-    known = {file.name: Content(file.digest, False, (), {}, {}) for file in made.files}
-    read = read_all(looked, policy, [{**known, **shards}[file.name] for file in looked.files])
-    for file, found in zip(looked.files, read.files, strict=True):
-        digests.note(file, found.digest)
-    content = identify(read.files)
-    digests.note_content(by_stat, content)
-    if not made.revision.is_unread:  # a commit keeps its own name
-        digests.note_content(made.revision.id, content)
-    if wrong := read.findings.all():
-        raise fault(wrong)
-    name = replace(made.revision, id=content) if made.revision.is_unread else made.revision
-    return replace(made, revision=name, files=tuple(read.files), held=read.held)
