@@ -82,23 +82,16 @@ def other_than_regular(status: os.stat_result) -> str | None:
 class Readable(Protocol):
     """Something that can be read like an open file: one on a disk, or its like in memory."""
 
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        ...
-
-    @property
-    def identity(self) -> Identity:
-        """The identity it had when it was opened."""
-        ...
+    name: str
+    """Its name in messages."""
+    identity: Identity
+    """The identity it had when it was opened."""
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer from `offset`; Changed when that cannot be done any more."""
-        ...
 
     def close(self) -> None:
         """Let go of it."""
-        ...
 
 
 class OpenFile:

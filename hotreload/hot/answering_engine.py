@@ -6,6 +6,7 @@ Requests are in sglang-jax's schema; their answers come at once or in pieces.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, overload
 
 from hotreload.core.way_in.gate import Gate
@@ -162,13 +163,13 @@ _AGAIN = {
 _CODE = "released"
 
 
+@dataclass
 class ReleasedParts:
     """The parts of the memory that are released now; refuses calls that need them."""
 
-    def __init__(self) -> None:
-        self.parts: frozenset[str] = frozenset()
-        self.is_changing = False
-        """True while memory is being released."""
+    parts: frozenset[str] = frozenset()
+    is_changing: bool = False
+    """True while memory is being released."""
 
     def check_answers(self) -> None:
         """NotServing while no request can be answered."""

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from hotreload.core.attempt_records import Attempts
@@ -70,13 +69,8 @@ class AsyncHotEngine(AnsweringEngine):
             self._replica, attempts, terms.rules, check=self._check, check_there=check_there
         )
         self._new_weights = NewWeights(self._replica, started.checks, self._changes)
-        self._memory_release = MemoryRelease(
-            self._replica,
-            self._released_parts,
-            self._changes,
-            self._new_weights,
-            terms.drain_timeout,
-        )
+        holding = (self._replica, self._released_parts, self._changes, self._new_weights)
+        self._memory_release = MemoryRelease(*holding, terms.drain_timeout)
         self._replica.open()
         self._background = begin_background(self._replica, terms, publish)
 
@@ -289,12 +283,7 @@ class AsyncHotEngine(AnsweringEngine):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
 

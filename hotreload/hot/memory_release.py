@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -141,46 +142,41 @@ class MemoryLender:
             variable.set_raw_value(leaf)
 
 
+@dataclass
 class MemoryRelease:
     """Releases memory of one engine, and takes it back; one call at a time."""
 
-    def __init__(
-        self,
-        replica: Replica[SglangEngine],
-        released: ReleasedParts,
-        changes: WeightChanges,
-        new_weights: NewWeights,
-        drain_timeout: float,
-    ) -> None:
-        self._replica = replica
-        self._lender = MemoryLender(replica.engine)
-        self._released_parts = released
-        self._changes = changes
-        self._new_weights = new_weights
-        self._drain_timeout = drain_timeout
+    replica: Replica[SglangEngine]
+    released_parts: ReleasedParts
+    changes: WeightChanges
+    new_weights: NewWeights
+    drain_timeout: float
+
+    def __post_init__(self) -> None:
+        self._lender = MemoryLender(self.replica.engine)
 
     async def release(self, *, kv: bool, weights: bool, abort: bool) -> int:
         """Free the memory once no request is under way; return the number of bytes."""
         if not (kv or weights):
             raise BadRequest("release must be told what: kv=True, weights=True, or both")
-        async with self._changes.lock_memory():
-            self._released_parts.is_changing = True
+        async with self.changes.lock_memory():
+            self.released_parts.is_changing = True
             try:
                 await self._wait_until_idle(abort)
                 return await run_to_end(self._free(kv=kv, weights=weights))
             finally:
-                self._released_parts.is_changing = False
+                self.released_parts.is_changing = False
 
     async def _wait_until_idle(self, abort: bool) -> None:
         """Wait until no request is under way, and no earlier weights answer any more."""
-        gate, within = self._replica.gate, self._drain_timeout
+        gate, within = self.replica.gate, self.drain_timeout
         if abort:
-            await self._replica.engine.answers.abort()
+            await self.replica.engine.answers.abort()
             within = ABORT_GRACE
         try:
             async with asyncio.timeout(within):
-                await self._changes.wait_unless_closed(gate.until(lambda: not gate.inside))
-                await self._changes.wait_unless_closed(self._replica.fewer_fade(1))
+                await self.changes.wait_unless_closed(gate.until(lambda: not gate.inside))
+                await self.changes.wait_unless_closed(self.replica.fewer_fade(1))
         except TimeoutError:
             raise DrainTimedOut(
                 f"{gate.inside} requests were still running {within:g} s after release was called: "
@@ -188,24 +184,24 @@ class MemoryRelease:
             ) from None
 
     async def _free(self, *, kv: bool, weights: bool) -> int:
-        replica, freed = self._replica, 0
+        replica, freed = self.replica, 0
         async with replica.lock:
             with replica.seal_when_lost():
                 if weights:
                     freed += await self._free_spares() + await self._lender.release_weights()
-                    self._released_parts.parts |= {ALL_WEIGHTS}
+                    self.released_parts.parts |= {ALL_WEIGHTS}
                 if kv:
                     freed += await self._lender.release_pool()
-                    self._released_parts.parts |= {KV_POOL}
+                    self.released_parts.parts |= {KV_POOL}
         return freed
 
     async def _free_spares(self) -> int:
         """Free the previous weights, which may share leaves with the live; return the bytes."""
-        engine, spare = self._replica.engine, self._replica.previous
+        engine, spare = self.replica.engine, self.replica.previous
         freed = (
             engine.weights.held_bytes([engine.weights.live, spare])[1] if spare is not None else 0
         )
-        await self._replica.forget_previous()
+        await self.replica.forget_previous()
         return freed
 
     async def resume(
@@ -215,38 +211,38 @@ class MemoryRelease:
 
         After an error the memory is released again. No request is answered before the end.
         """
-        async with self._changes.lock_memory():
-            parts = self._released_parts.parts
+        async with self.changes.lock_memory():
+            parts = self.released_parts.parts
             refill = await self._find_refill(given, name, number=number, prove=prove)
             try:
                 await run_to_end(self._take_back())
                 await refill()
-                self._released_parts.parts = frozenset()
+                self.released_parts.parts = frozenset()
             except BaseException:
-                if not self._replica.gate.is_lost:
+                if not self.replica.gate.is_lost:
                     await run_to_end(self._free(kv=KV_POOL in parts, weights=ALL_WEIGHTS in parts))
                 raise
-            return self._replica.live
+            return self.replica.live
 
     async def _find_refill(
         self, given: GivenWeights | None, name: str, *, number: int | None, prove: bool
     ) -> Callable[[], Awaitable[object]]:
         """Return the step that loads weights, once there is memory for them."""
-        if ALL_WEIGHTS not in self._released_parts.parts:
+        if ALL_WEIGHTS not in self.released_parts.parts:
             if not (given is None and number is None):
                 raise BadRequest("the weights are not released: give new ones to update")
             return _nothing_to_do
         if given is not None:
             if number is not None:
                 raise BadRequest("resume takes new weights or a generation's number, not both")
-            return partial(self._new_weights.refill, given, name, prove=prove)
-        place = self._changes.place_to_resume(number)
-        checkpoint = await self._new_weights.from_files(place, "give resume the weights")
-        return partial(self._changes.refill, checkpoint, prove=prove)
+            return partial(self.new_weights.refill, given, name, prove=prove)
+        place = self.changes.place_to_resume(number)
+        checkpoint = await self.new_weights.from_files(place, "give resume the weights")
+        return partial(self.changes.refill, checkpoint, prove=prove)
 
     async def _take_back(self) -> None:
-        async with self._replica.lock:
-            with self._replica.seal_when_lost():
+        async with self.replica.lock:
+            with self.replica.seal_when_lost():
                 await self._lender.take_pool()
                 await self._lender.take_room_for_weights()
 

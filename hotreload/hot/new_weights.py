@@ -123,22 +123,22 @@ def held_by(given: GivenWeights, *, is_unread: bool = False) -> Path | InMemory:
     return folder
 
 
+@dataclass
 class NewWeights:
     """The new weights of one engine: checked here, then staged by its `WeightChanges`."""
 
-    def __init__(
-        self, replica: Replica[SglangEngine], checks: GivenChecks, changes: WeightChanges
-    ) -> None:
-        self.checks = checks
-        self._replica = replica
-        self._changes = changes
+    replica: Replica[SglangEngine]
+    checks: GivenChecks
+    changes: WeightChanges
+
+    def __post_init__(self) -> None:
         self._updates = asyncio.Lock()
 
     async def stage(
         self, given: GivenWeights, name: str, since: int, *, complete: bool
     ) -> AsyncStagedWeights:
         """Check new weights and load them; Superseded if the rollbacks are more than `since`."""
-        self._changes.check_free()
+        self.changes.check_free()
         unread = await self._find_unread(given, name, complete=complete)
         if unread is not None:
             with suppress(InDoubt):
@@ -157,19 +157,19 @@ class NewWeights:
             return None
         with suppress(CheckpointRejected):
             unread = await self.checks.check(given, name, complete=complete, is_unread=True)
-            if await self._replica.engine.weights.takes_unread(unread):
+            if await self.replica.engine.weights.takes_unread(unread):
                 return unread
         return None
 
     async def _stage_checked(self, checkpoint: Checkpoint, since: int) -> AsyncStagedWeights:
         await self._check_can_stay(checkpoint)
-        return await self._changes.stage(checkpoint, since)
+        return await self.changes.stage(checkpoint, since)
 
     async def update(
         self, given: GivenWeights, name: str, *, complete: bool, prove: bool
     ) -> Generation:
         """Stage new weights and flip to them; a second update waits until this one has ended."""
-        since = self._changes.rollbacks
+        since = self.changes.rollbacks
         async with (
             self._updates,
             await self.stage(given, name, since, complete=complete) as staged,
@@ -178,9 +178,9 @@ class NewWeights:
 
     async def bring_back(self, place: PastGeneration, since: int) -> Generation:
         """Make an earlier generation live again, from its folder."""
-        self._changes.check_free()
+        self.changes.check_free()
         checkpoint = await self.from_files(place, "stage it again")
-        async with await self._changes.stage(checkpoint, since) as staged:
+        async with await self.changes.stage(checkpoint, since) as staged:
             return await staged.flip_since(since)
 
     async def from_files(self, place: PastGeneration, otherwise: str) -> Checkpoint:
@@ -198,7 +198,7 @@ class NewWeights:
 
     async def refill(self, given: GivenWeights, name: str, *, prove: bool) -> Generation:
         """Check a complete set of new weights and load it into an engine that has none."""
-        refill = partial(self._changes.refill, prove=prove)
+        refill = partial(self.changes.refill, prove=prove)
         if (unread := await self._find_unread(given, name, complete=True)) is not None:
             with suppress(InDoubt):
                 return await refill(unread)
@@ -210,16 +210,16 @@ class NewWeights:
 
     def _sums_that_stay(self) -> Mapping[str, int]:
         self._check_not_random()
-        return self._replica.engine.weights.live_sums()
+        return self.replica.engine.weights.live_sums()
 
     async def _check_can_stay(self, checkpoint: Checkpoint) -> None:
         """BadRequest for a part of the tensors if the live ones cannot complete it."""
         if checkpoint.is_part:
             self._check_not_random()
-            await self._replica.engine.weights.check_takes(checkpoint)
+            await self.replica.engine.weights.check_takes(checkpoint)
 
     def _check_not_random(self) -> None:
-        if self._replica.live.revision == RANDOM_WEIGHTS:
+        if self.replica.live.revision == RANDOM_WEIGHTS:
             raise BadRequest(
                 "nothing is live yet but random weights, and a part of the tensors leaves the "
                 "others as they are: give all of them the first time"

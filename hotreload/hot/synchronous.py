@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Concatenate, Self, overload
 
 from hotreload.engine.answering.answers import Answer
@@ -88,12 +87,7 @@ class StagedWeights(_Twin[AsyncStagedWeights]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -268,9 +262,7 @@ class HotEngine(_Twin[AsyncHotEngine]):
             with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
                 self._loop.run(_close(pieces))
 
-    def abort(self, rid: str | None = None) -> int:
-        """End the answers under way, or those of one `rid`; return how many ended."""
-        return self._loop.run(self.asynchronous.abort(rid))
+    abort = _block_on(AsyncHotEngine.abort)
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -292,12 +284,7 @@ class HotEngine(_Twin[AsyncHotEngine]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -28,7 +28,7 @@ from hotreload.sources.alarm import Alarm
 from hotreload.sources.look import EMPTIED_TODO, EmptiedFolder, Look
 from hotreload.sources.passed_over import PassedOverReport
 from hotreload.sources.place import MORE_ROOTS, FolderOptions, explain_exchange
-from hotreload.sources.places import places
+from hotreload.sources.places import walk
 from hotreload.sources.seen_revisions import SeenRevisions
 from hotreload.sources.tree import Tree
 from hotreload.threads import LEAVE_AFTER, in_thread
@@ -307,7 +307,7 @@ class DirectorySource:
             words = f"lies outside of the allowed folders: {listed}; {MORE_ROOTS}"
             raise BadRequest(f"{shown}: {words}")
         with suppress(OSError):
-            nested = places(roots[0], self._options.depth)
+            nested = (each for each in walk(roots[0], self._options.depth) if not each.oddity)
             allowed += [place.folder for place in nested if name in _names(place.path)]
         for folder in allowed:
             with suppress(OSError):

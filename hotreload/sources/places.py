@@ -6,7 +6,7 @@ Looks at names, sizes and times only, and opens no file.
 
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,8 @@ _FRESH_NS = 2 * 10**9
 
 
 class _Known(NamedTuple):
-    stamp: tuple[int, ...]
+    itself: Entry
+    """The folder as it was found when its place was read."""
     place: Place
 
 
@@ -52,7 +53,7 @@ class UnchangedPlaces:
         known = self._known.get(found.path)
         if known is None or known.place.folder not in self._may_be_spared:
             return None
-        if hash(found.path) % TURNS == self._turn or _stamp_of(found) != known.stamp:
+        if hash(found.path) % TURNS == self._turn or _entry(found) != known.itself:
             return None
         return known.place
 
@@ -61,21 +62,16 @@ class UnchangedPlaces:
     ) -> list[Place]:
         """Read the places of a folder; one that is a checkpoint itself is remembered."""
         path = found.path
-        stamp, known = _stamp_of(found), self._known.pop(path, None)
+        itself, known = _entry(found), self._known.pop(path, None)
         places = read()
-        if not stamp or max(stamp[:2]) >= time.time_ns() - _FRESH_NS:
+        if not itself.inode or max(itself.mtime, itself.ctime) >= time.time_ns() - _FRESH_NS:
             return places
         if len(places) == 1 and places[0].weights and str(places[0].path) == path:
             is_same = known is not None and known.place == places[0]
             place = known.place if known is not None and is_same else places[0]
-            self._known[path] = _Known(stamp, place)
+            self._known[path] = _Known(itself, place)
             return [place]
         return places
-
-
-def places(root: Path, depth: int) -> Iterator[Place]:
-    """Yield every place from the root down that may hold a checkpoint; OSError as from `walk`."""
-    return (place for place in walk(root, depth) if place.oddity is None)
 
 
 def walk(root: Path, depth: int, unchanged: UnchangedPlaces | None = None) -> list[Place]:
@@ -218,12 +214,3 @@ def _entry(found: os.DirEntry[str]) -> Entry:
         return Entry(found.name)
     times = status.st_mtime_ns, status.st_ctime_ns
     return Entry(found.name, status.st_dev, status.st_ino, status.st_size, *times)
-
-
-def _stamp_of(found: os.DirEntry[str]) -> tuple[int, ...]:
-    """Return the folder's own times as it was found; empty if it is gone."""
-    try:
-        status = found.stat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev

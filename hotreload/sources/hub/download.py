@@ -151,7 +151,7 @@ class Download:
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Reuse the files that are here already: from an earlier try, or from a snapshot."""
         # Before the first link, which moves times. Untouched snapshots come first.
-        there = {each: self.snapshots.is_untouched(each) for each in self.snapshots.all()}
+        there = {each: self.snapshots.is_untouched(each) for each, _ in self.snapshots.by_age()}
         snapshots = dict(sorted(there.items(), key=lambda each: not each[1]))
         for file in files:
             path = self._folder / file.name

@@ -187,18 +187,13 @@ class Snapshots:
             replace(path, _manifest_of(snapshot))
             os.utime(path, ns=(finished.st_atime_ns, finished.st_mtime_ns))
 
-    def all(self) -> list[Snapshot]:
-        """List every verified snapshot."""
-        with suppress(OSError):
-            return [found for name in os.listdir(self.folder) if (found := self.find(name))]
-        return []
-
     def by_age(self) -> list[tuple[Snapshot, float]]:
         """List every verified snapshot and when it was finished, the newest first."""
         found = list[tuple[Snapshot, float]]()
-        for snapshot in self.all():
-            with suppress(OSError):
-                found.append((snapshot, (snapshot.folder / MANIFEST).stat().st_mtime))
+        with suppress(OSError):
+            for snapshot in filter(None, map(self.find, os.listdir(self.folder))):
+                with suppress(OSError):  # it was deleted meanwhile
+                    found.append((snapshot, (snapshot.folder / MANIFEST).stat().st_mtime))
         return sorted(found, key=lambda each: each[1], reverse=True)
 
     def partial(self, sha: str) -> Path:
@@ -284,24 +279,20 @@ def list_commits(
     named: Callable[[str], Revision],
 ) -> list[Listed]:
     """List the wished commit first, then the others as they came."""
-    commits = [_commit(snapshot, at, wished, named(snapshot.sha)) for snapshot, at in here]
-    newest = [each for each in commits if each.standing is ListedState.NEWEST]
+    newest, older = list[Listed](), list[Listed]()
+    for snapshot, at in here:
+        revision, is_wished = named(snapshot.sha), snapshot.sha == wished
+        row = Listed(
+            revision.label,
+            ListedState.NEWEST if is_wished else ListedState.OLDER,
+            "" if is_wished else "the hub names another commit now",
+            revision=revision,
+            path=str(snapshot.folder),
+            bytes=sum(file.size for file in snapshot.files if holds_weights(file.name)),
+            written_at=at,
+        )
+        (newest if is_wished else older).append(row)
     if wished is not None and not newest:
-        revision = named(wished)
-        newest = [
-            Listed(revision.label, ListedState.NEWEST, "not downloaded yet", revision=revision)
-        ]
-    return [*newest, *(each for each in commits if each.standing is not ListedState.NEWEST)]
-
-
-def _commit(snapshot: Snapshot, at: float, wished: str | None, revision: Revision) -> Listed:
-    is_wished = snapshot.sha == wished
-    return Listed(
-        revision.label,
-        ListedState.NEWEST if is_wished else ListedState.OLDER,
-        "" if is_wished else "the hub names another commit now",
-        revision=revision,
-        path=str(snapshot.folder),
-        bytes=sum(file.size for file in snapshot.files if holds_weights(file.name)),
-        written_at=at,
-    )
+        label, why = named(wished).label, "not downloaded yet"
+        newest = [Listed(label, ListedState.NEWEST, why, revision=named(wished))]
+    return [*newest, *older]
