@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
-    AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
@@ -79,28 +78,28 @@ class WeightChanges:
         self._is_ending = False
         self._news = asyncio.Event()
 
-    def turn(
-        self, since: int | None = None, *, upon: Generation | None = None
-    ) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def turn(
+        self,
+        since: int | None = None,
+        *,
+        upon: Generation | None = None,
+        is_rollback: bool = False,
+    ) -> AsyncIterator[None]:
         """Hold the right to change the weights, after the change under way; NotServing once closed.
 
         Superseded if a rollback is requested meanwhile, or if the rollbacks are more than `since`;
-        also if a part of the tensors was staged `upon` weights that are no longer live.
+        also if a part of the tensors was staged `upon` weights that are no longer live. A change that
+        `is_rollback` is not given up for a later rollback.
         """
         asked = self.rollbacks if since is None else since
-        return self._turn(lambda: self.rollbacks == asked, upon)
-
-    @asynccontextmanager
-    async def _turn(
-        self, wants: Callable[[], bool], upon: Generation | None = None
-    ) -> AsyncIterator[None]:
         async with self._one_at_a_time:
             self._check()
             self._check_there()
-            if not wants():
+            self._wants = lambda: is_rollback or self.rollbacks == asked
+            if not self._wants():
                 raise Superseded("a rollback was asked for meanwhile")
             self._check_still_live(upon)
-            self._wants = wants
             with self._name_the_end():
                 yield
 
@@ -265,7 +264,7 @@ class WeightChanges:
 
     async def back(self, place: PastGeneration) -> Generation | None:
         """Make an earlier generation live again; None if it is no longer in memory."""
-        async with self._turn(lambda: True):
+        async with self.turn(is_rollback=True):
             left = self._replica.live.revision
             progress = self._attempts.progress_of(place.revision)
             switch = self._new_switch(progress)
