@@ -89,8 +89,8 @@ class WeightChanges:
         """Hold the right to change the weights, after the change under way; NotServing once closed.
 
         Superseded if a rollback is requested meanwhile, or if the rollbacks are more than `since`;
-        also if a part of the tensors was staged `upon` weights that are no longer live. A change that
-        `is_rollback` is not given up for a later rollback.
+        also if a part of the tensors was staged `upon` weights that are no longer live. One
+        that `is_rollback` is not given up for a later rollback.
         """
         asked = self.rollbacks if since is None else since
         async with self._one_at_a_time:
