@@ -22,13 +22,13 @@ from hotreload.checkpoint.arrangement import (
     plain,
 )
 from hotreload.checkpoint.file_reader import Changed, Identity
-from hotreload.checkpoint.known_names import DTYPES
+from hotreload.checkpoint.known_names import STORED_DTYPES
 from hotreload.errors import BadRequest, show_value
 from hotreload.types import IN_MEMORY
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-_SPELT = {numpys: name for name, (numpys, _) in DTYPES.items()}
+_SPELT = {numpys: name for name, (numpys, _) in STORED_DTYPES.items()}
 """Names of numpy's dtypes in safetensors."""
 _ALIGNED = 8
 _NUMBERS = count(1)

@@ -43,7 +43,7 @@ _LARGEST = {
         ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt"), LARGEST_VOCABULARY
     ),
 }
-DTYPES = {
+STORED_DTYPES = {
     "BOOL": ("bool", 1),
     "U8": ("uint8", 1),
     "I8": ("int8", 1),

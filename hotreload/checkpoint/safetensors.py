@@ -14,7 +14,12 @@ from typing import Any
 
 from hotreload.checkpoint.file_reader import OpenFile
 from hotreload.checkpoint.findings import Finding, Unfit, limit_findings, quote, shown_name
-from hotreload.checkpoint.known_names import DTYPES, LONGEST_DISGUISE, MAX_SHARDS, find_disguise
+from hotreload.checkpoint.known_names import (
+    LONGEST_DISGUISE,
+    MAX_SHARDS,
+    STORED_DTYPES,
+    find_disguise,
+)
 from hotreload.figures import size as size_words
 
 MAX_HEADER = 16 * 2**20
@@ -24,7 +29,7 @@ _LENGTH = 8
 LONGEST_HEAD = _LENGTH + MAX_HEADER
 """The bytes at the beginning of a file that are read for its header, at most."""
 
-SIZES: Mapping[str, int] = {name: size for name, (_, size) in DTYPES.items()}
+SIZES: Mapping[str, int] = {name: size for name, (_, size) in STORED_DTYPES.items()}
 """Bytes an element of each dtype takes."""
 
 

@@ -262,7 +262,9 @@ class HotEngine(_Twin[AsyncHotEngine]):
             with suppress(NotServing, BadRequest):  # closed, which ends its answers; or a fork's
                 self._loop.run(_close(pieces))
 
-    abort = _block_on(AsyncHotEngine.abort)
+    def abort(self, rid: str | None = None) -> int:
+        """End the answers under way, or those of one `rid`; return how many ended."""
+        return self._loop.run(self.asynchronous.abort(rid))
 
     # --- the end --------------------------------------------------------------------------------
 

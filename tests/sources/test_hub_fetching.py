@@ -441,7 +441,7 @@ def given_up(
         sha,
         allow=sorted(SERVED),
         kept=kept,
-        bytes=download.DownloadedBytes(),
+        count=download.DownloadedBytes(),
         cancel=cancel,
     )
     try:
