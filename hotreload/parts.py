@@ -11,7 +11,7 @@ from hotreload.core.way_in.admission import Admission, Listener
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Event
 from hotreload.picture.report import FeatureReport
-from hotreload.server.feature_routes import FeatureRoutes
+from hotreload.server.ports import FeatureRoutes
 from hotreload.server_limits import Limits
 from hotreload.settings.sections import Settings
 

@@ -18,7 +18,7 @@ from hotreload.life.worker_start import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.bare_app import create_worker_app
 from hotreload.server.from_settings import worker_rules
-from hotreload.server.http.shared_counters import CounterMemory
+from hotreload.server.http.limits import CounterMemory
 from hotreload.server.ports import Encoder
 from hotreload.server.workers.worker import Worker
 

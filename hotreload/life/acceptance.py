@@ -18,8 +18,7 @@ from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.facts.names import LONGEST_SOCKET_PATH
 from hotreload.life.start.model_files import KEPT_MODEL
-from hotreload.server.http.server_sockets import group_id
-from hotreload.server.http.tls import TlsPair
+from hotreload.server.http.server_sockets import TlsPair, group_id
 from hotreload.setting import SettingsOfFeature
 from hotreload.settings.credentials import (
     ADMIN_KEYS,

@@ -16,13 +16,12 @@ from typing import Any
 
 from hotreload.events import Publish, WorkerMoved
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.http.shared_counters import SharedCounters
+from hotreload.server.http.limits import SharedCounters
 from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
 from hotreload.server.workers.handover import HandoverChannel, OnConnection
-from hotreload.server.workers.message_kinds import MessageKind
-from hotreload.server.workers.wire import Message, Wire
-from hotreload.server.workers.worker_requests import WorkerRequests
+from hotreload.server.workers.messages import Message, MessageKind, Wire
+from hotreload.server.workers.remote_model import WorkerRequests
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.worker")

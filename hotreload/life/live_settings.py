@@ -23,7 +23,7 @@ from hotreload.life.running_engine import RunningEngine
 from hotreload.observe.log import configure
 from hotreload.parts import AllFeatures
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.http.tls import TLS
+from hotreload.server.http.server_sockets import TLS
 from hotreload.server_limits import KeyTerms, Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
 from hotreload.settings.live_changes import reread

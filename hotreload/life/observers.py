@@ -16,8 +16,8 @@ from hotreload.picture.picture import KeyFigures, Picture, Rank, Readings, Setup
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.words import WordAttempt
-from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.request_log import COUNTED_FROM_THE_START, COUNTED_ONCE_ASKED
+from hotreload.server.ports import FeatureRoutes
 from hotreload.settings.sections import Settings
 
 

@@ -19,13 +19,11 @@ from hotreload.life.live_settings import LiveSettings
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.worker_start import WorkerStart
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.http.shared_counters import CounterMemory
+from hotreload.server.http.limits import CounterMemory
 from hotreload.server.model import Model
 from hotreload.server.model_routes import is_model_request
-from hotreload.server.ports import Metrics
-from hotreload.server.workers import message_kinds
-from hotreload.server.workers.message_kinds import MessageKind
-from hotreload.server.workers.wire import Message
+from hotreload.server.ports import Metrics, OtherProcess
+from hotreload.server.workers.messages import Message, MessageKind
 from hotreload.types import GateState, Generation
 
 Adopt = Callable[[socket.socket, bytes], Awaitable[None]]
@@ -77,7 +75,7 @@ class Encoders:
                 send()
 
 
-class Workers:
+class Workers(OtherProcess):
     """All workers; the server of this process hands them connections."""
 
     def __init__(
@@ -155,7 +153,7 @@ class Workers:
             self.send_settings()
         if (live := self._live()) is not self._sent_live:
             self._sent_live = live
-            self._send(MessageKind.LIVE, message_kinds.generation_parts(live))
+            self._send(MessageKind.LIVE, live)
 
     def send_settings(self) -> None:
         """Send the workers the settings and keys now in force."""
@@ -207,7 +205,7 @@ class Workers:
             following.cancel()
 
     def _first_words(self) -> Iterable[Message]:
-        yield [MessageKind.LIVE, message_kinds.generation_parts(self._live())]
+        yield [MessageKind.LIVE, self._live()]
         yield [MessageKind.SETTINGS, self._settings()]
         yield self._encoder()
         yield [MessageKind.PING, 0]

@@ -1,13 +1,11 @@
 """The routes that change the live weights."""
 
-import asyncio
-import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from fastapi import APIRouter, Depends
-from pydantic import Field
+from fastapi import APIRouter
+from pydantic import AfterValidator, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,82 +15,63 @@ from hotreload.json_fields import Fields, attempt_fields
 from hotreload.picture.documents import ReloadStatusFields
 from hotreload.picture.status import Status
 from hotreload.server.answerer import WEIGHT_VERSION_HEADER
+from hotreload.server.api_schema import kinds
+from hotreload.server.api_schema.kinds import Kind
 from hotreload.server.api_schema.operation import Operation, Parameter, read_body
-from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import RETRY_AFTER, Json, Refused
-from hotreload.server.http.request_body import (
-    BOOLEAN,
-    INTEGER,
-    NAME_OF_WEIGHTS,
-    POSITIVE_SECONDS,
-    Kind,
-    is_integer,
-    is_number,
-    whole_number,
-)
 from hotreload.server.http.request_log import generation_header
 from hotreload.server.orders import (
     PendingAttempt,
     await_outcome,
+    carry_out,
     check_name,
     requester,
-    result_of,
-    wait_for_outcome,
 )
 from hotreload.server.ports import Entrance
 from hotreload.types import ROLLBACK, Attempt, Generation, Noise, Outcome
 
-log = logging.getLogger("hotreload.server")
-
 LONGEST_REASON = 500
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("not printable")
+    return text
+
+
 OPERATOR_REASON = Kind(
     f"one line of at most {LONGEST_REASON} characters",
-    lambda value: isinstance(value, str) and len(value) <= LONGEST_REASON and value.isprintable(),
-    Annotated[str, Field(max_length=LONGEST_REASON)],
+    Annotated[str, Field(max_length=LONGEST_REASON), AfterValidator(_check_printable)],
 )
 """The operator's reason for a change; it is stored and shown with the operator."""
 LONGEST_VERSION = 256
 WEIGHT_VERSION = Kind(
     f"printable ASCII of at most {LONGEST_VERSION} characters, without blanks at its ends, as the "
     f"header {WEIGHT_VERSION_HEADER} asks for it",
-    lambda value: (
-        isinstance(value, str)
-        and len(value) <= LONGEST_VERSION
-        and value.isascii()
-        and value.isprintable()
-        and value == value.strip()
-    ),
     Annotated[str, Field(max_length=LONGEST_VERSION, pattern="^([!-~]([ -~]*[!-~])?)?$")],
 )
 """A trainer's name for weights."""
-PIN_FIELDS: Mapping[str, Kind] = {"timeout": POSITIVE_SECONDS, "reason": OPERATOR_REASON}
-WAIT_FIELDS: Mapping[str, Kind] = {"wait": BOOLEAN, **PIN_FIELDS}
+LOAD_FORMAT = Kind("'auto' or 'safetensors'", Literal["auto", "safetensors"])
+PIN_FIELDS: Mapping[str, Kind] = {"timeout": kinds.POSITIVE_SECONDS, "reason": OPERATOR_REASON}
+WAIT_FIELDS: Mapping[str, Kind] = {"wait": kinds.BOOLEAN, **PIN_FIELDS}
 RELOAD_FIELDS: Mapping[str, Kind] = {
-    "model_path": NAME_OF_WEIGHTS,
-    "revision": NAME_OF_WEIGHTS,
-    "load_format": Kind(
-        "'auto' or 'safetensors'",
-        lambda value: value in ("auto", "safetensors"),
-        Literal["auto", "safetensors"],
-    ),
+    "model_path": kinds.NAME_OF_WEIGHTS,
+    "revision": kinds.NAME_OF_WEIGHTS,
+    "load_format": LOAD_FORMAT,
     "weight_version": WEIGHT_VERSION,
-    "force": BOOLEAN,
-    "dry_run": BOOLEAN,
+    "force": kinds.BOOLEAN,
+    "dry_run": kinds.BOOLEAN,
     **WAIT_FIELDS,
 }
-ROLLBACK_FIELDS: Mapping[str, Kind] = {"generation": INTEGER, "hold": BOOLEAN, **WAIT_FIELDS}
+ROLLBACK_FIELDS: Mapping[str, Kind] = {
+    "generation": kinds.INTEGER,
+    "hold": kinds.BOOLEAN,
+    **WAIT_FIELDS,
+}
 PERTURB_FIELDS: Mapping[str, Kind] = {
-    "seed": whole_number(0, 2**31 - 1),
-    "scale": Kind(
-        "a number above 0 and at most 1e6",
-        lambda value: is_number(value) and 0 < value <= 1e6,
-        Annotated[float, Field(gt=0, le=1e6)],
-    ),
-    "num_leaves": Kind(
-        "a positive integer",
-        lambda value: is_integer(value) and value > 0,
-        Annotated[int, Field(ge=1)],
-    ),
+    "seed": kinds.whole_number(0, 2**31 - 1),
+    "scale": Kind("a number above 0 and at most 1e6", Annotated[float, Field(gt=0, le=1e6)]),
+    "num_leaves": Kind("a positive integer", Annotated[int, Field(ge=1)]),
     **WAIT_FIELDS,
 }
 _REFUSALS = (404, 408, 409, 503, 504)
@@ -151,13 +130,12 @@ def _pins(words: str) -> Operation:
     return Operation(words, PinnedFields, _REFUSALS, body=PIN_FIELDS, may_be_empty=True)
 
 
-def admin_routes[P](
-    *, entrance: Entrance[P], operator: Callable[[], Operator], status: Status, admission: Admit
-) -> APIRouter:
-    """Build the routes under /admin."""
-    router = APIRouter(prefix="/admin", dependencies=[Depends(admission)])
+def add_admin_routes[P](
+    guarded: APIRouter, entrance: Entrance[P], operator: Callable[[], Operator], status: Status
+) -> None:
+    """Add the routes under /admin, which require an administrator's rights."""
 
-    @router.post("/reload_weights")
+    @guarded.post("/admin/reload_weights")
     @_changes("Make a revision live.", RELOAD_FIELDS)
     async def reload_weights(request: Request) -> Response:
         fields = await read_body(request)
@@ -170,7 +148,7 @@ def admin_routes[P](
             pending = operator().reload(name, by=by, force=force, version=version)
         return await _answer_attempt(pending, fields, request, status)
 
-    @router.post("/rollback")
+    @guarded.post("/admin/rollback")
     @_changes("Go back to a generation.", ROLLBACK_FIELDS)
     async def rollback(request: Request) -> Response:
         fields = await read_body(request)
@@ -180,7 +158,7 @@ def admin_routes[P](
             pending, fields, request, status, operator().list_rollback_targets
         )
 
-    @router.post("/perturb_weights")
+    @guarded.post("/admin/perturb_weights")
     @_changes("Add noise to leaves.", PERTURB_FIELDS)
     async def perturb_weights(request: Request) -> Response:
         fields = await read_body(request)
@@ -188,32 +166,32 @@ def admin_routes[P](
         pending = operator().perturb(noise, by=requester("perturb", request, fields))
         return await _answer_attempt(pending, fields, request, status)
 
-    @router.post("/pin")
+    @guarded.post("/admin/pin")
     @_pins("Pin the live weights.")
     async def pin(request: Request) -> Response:
         fields = await read_body(request)
         pending = operator().pin(by=requester("pin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=True)
 
-    @router.post("/unpin")
+    @guarded.post("/admin/unpin")
     @_pins("Follow the source again.")
     async def unpin(request: Request) -> Response:
         fields = await read_body(request)
         pending = operator().unpin(by=requester("unpin", request, fields))
         return await _answer_pin(pending, fields, request, is_pinned=False)
 
-    @router.get("/reload_status")
+    @guarded.get("/admin/reload_status")
     @Operation("The status of reloads.", ReloadStatusFields, (503,))
     async def reload_status() -> Response:
         document = status.snapshot()
         return Json({name: document.get(name) for name in ReloadStatusFields.__annotations__})
 
-    @router.get("/weights_checksum")
+    @guarded.get("/admin/weights_checksum")
     @Operation(
         "Compute checksums now.",
         ChecksumFields,
         (503,),
-        parameters=[Parameter("leaves", BOOLEAN, "Name every leaf.")],
+        parameters=[Parameter("leaves", kinds.BOOLEAN, "Name every leaf.")],
     )
     async def weights_checksum(leaves: bool = False) -> Response:
         async with entrance.inspect() as lease:  # no swap while it is computed
@@ -222,8 +200,6 @@ def admin_routes[P](
         if leaves:
             content["leaves"] = checksums
         return Json(content, headers=generation_header(lease.generation))
-
-    return router
 
 
 def _compare_checksums(leaves: Mapping[str, int], generation: Generation) -> ChecksumFields:
@@ -266,12 +242,10 @@ async def _answer_attempt(
     waits, within = fields.get("wait", True), fields.get("timeout")
     if not waits:
         within = min(within or ORDER_ACCEPT_SECONDS, ORDER_ACCEPT_SECONDS)
-    outcome = asyncio.create_task(await_outcome(pending, waits=waits))
-    await wait_for_outcome(outcome, within, request)
-    if not outcome.done() and waits:
+    attempt = await carry_out(await_outcome(pending, waits=waits), request, within)
+    if attempt is None and waits:
         words = f"no outcome after {within:g} s; the attempt goes on, see /status"
         raise Refused(504, "timed_out", words)
-    attempt = result_of(outcome) if outcome.done() else None
     if attempt is None:
         return Json({"ok": True, "outcome": None, "accepted": True, "daemon": _daemon()}, 202)
     return _attempt_response(
@@ -284,12 +258,10 @@ async def _answer_pin(
 ) -> Response:
     """Return the generation that is pinned; it is known once the running attempt has ended."""
     within = fields.get("timeout")
-    settled = asyncio.create_task(pending)
-    await wait_for_outcome(settled, within, request)
-    if not settled.done():
+    live = await carry_out(pending, request, within)
+    if live is None:
         words = f"after {within:g} s an earlier order is not done, or the disk is slow"
         raise Refused(504, "timed_out", f"{words}; this order goes on: see pinned in /status")
-    live = result_of(settled)
     content: PinnedFields = {
         "ok": True,
         "pinned": is_pinned,

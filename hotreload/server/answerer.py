@@ -5,8 +5,16 @@ Each route has its own reader of requests and format of answers: see model_route
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterator,
+    Mapping,
+)
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -17,21 +25,23 @@ from starlette.types import Receive, Scope, Send
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
+from hotreload.server.api_schema.kinds import Kind, whole_number
+from hotreload.server.api_schema.operation import Operation
 from hotreload.server.http.keys import key_name
+from hotreload.server.http.limits import SharedCounter
 from hotreload.server.http.problems import Json, Refused, status_of
-from hotreload.server.http.request_body import Kind, whole_number
-from hotreload.server.http.request_headers import RequestHeaders, headers_of
 from hotreload.server.http.request_log import (
     CUT_SHORT,
     FINGERPRINT_HEADER,
     GENERATION_HEADER,
+    RequestHeaders,
     add_to_access_log,
     count_as,
     generation_header,
+    headers_of,
     origin_of,
     while_connected,
 )
-from hotreload.server.http.shared_counters import SharedCounter
 from hotreload.server.http.sse import EventWriter
 from hotreload.server.model import (
     EngineAnswer,
@@ -62,22 +72,41 @@ the last: a uuid for each sample.
 """
 
 
+MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
+LARGEST_NUMBER = 2**53
+GENERATION_NUMBER = whole_number(0, LARGEST_NUMBER)
+MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
+"""The body's field that asks for an answer by this generation or a later one."""
+
+
+def _number_in(headers: RequestHeaders, name: str, words: str, most: int) -> int | None:
+    """Return the number in a header, None if there is none; BadRequest for anything else."""
+    given = headers.get(name)
+    if given is None:
+        return None
+    is_number = given.isascii() and given.isdigit() and len(given) < 20
+    if not is_number or int(given) > most:
+        said = f"{name} must be {words}, not {show_value(given)}"
+        raise BadRequest(said, code="bad_field", param=name)
+    return int(given)
+
+
 def wanted_weights(headers: RequestHeaders) -> ExactWeights | None:
     """Return the weights that the request asks for; None if any will do."""
-    number = headers.get(GENERATION_HEADER)
+    words = "the number of a generation"
+    number = _number_in(headers, GENERATION_HEADER, words, most=10**19)
     fingerprint = headers.get(FINGERPRINT_HEADER)
     version = headers.get(WEIGHT_VERSION_HEADER)
-    if number is fingerprint is version is None:
+    if number is None and fingerprint is version is None:
         return None
-    if number is not None and not (number.isascii() and number.isdigit() and len(number) < 20):
-        words = f"{GENERATION_HEADER} must be the number of a generation, not {show_value(number)}"
-        raise BadRequest(words, code="bad_field", param=GENERATION_HEADER)
-    return ExactWeights(None if number is None else int(number), fingerprint, version)
+    return ExactWeights(number, fingerprint, version)
 
 
-def forbids_replay(headers: RequestHeaders) -> bool:
-    """True if the request and its answer must not be kept."""
-    return NO_REPLAY_HEADER in headers
+def take_min_generation(request: Request, fields: Fields) -> int:
+    """Remove `min_generation` from the fields; return the larger of that and the header."""
+    wanted: int = fields.pop("min_generation", 0)
+    headers, words = headers_of(request.scope), GENERATION_NUMBER.words
+    return max(wanted, _number_in(headers, MIN_GENERATION_HEADER, words, LARGEST_NUMBER) or 0)
 
 
 def session_of(headers: RequestHeaders) -> Hashable | None:
@@ -89,12 +118,6 @@ def session_of(headers: RequestHeaders) -> Hashable | None:
         if name := headers.get(header):
             return sha256(f"{header}: {name}".encode()).digest()
     return None
-
-
-MIN_GENERATION_HEADER = "X-Hotreload-Min-Generation"
-GENERATION_NUMBER = whole_number(0, 2**53)
-MIN_GENERATION: Mapping[str, Kind] = {"min_generation": GENERATION_NUMBER}
-"""The body's field that asks for an answer by this generation or a later one."""
 
 
 class AnswerFormatter(Protocol):
@@ -134,43 +157,29 @@ class ParsedRequest:
 Read = Callable[[Request], Awaitable[ParsedRequest]]
 
 
+@dataclass(frozen=True, slots=True)
 class Answerer:
     """Reads requests, sends them to the model, and sends the answers to the clients."""
 
-    def __init__(
-        self,
-        *,
-        model: Model,
-        metrics: Metrics,
-        limits: Limits,
-        running: SharedCounter | None = None,
-    ) -> None:
-        """`running` counts the requests in all processes that serve the same model."""
-        self.limits = limits
-        self._model = model
-        self._metrics = metrics
-        self._running = running or SharedCounter()
+    model: Model
+    metrics: Metrics
+    limits: Limits
+    running: SharedCounter = field(default_factory=SharedCounter)
+    """Counts the requests in all processes that serve the same model."""
 
     async def answer(self, read: Read, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; `read` is its route's reader."""
-        self._check_load()
-        self._running.add(1)
+        if (running := self.running.total) >= self.limits.concurrent:
+            words = f"{running} requests are running ([server.limits] concurrent)"
+            raise Refused(503, "too_many_requests", words, retry_after=1)
+        self.running.add(1)
         try:
             parsed = await read(Request(scope, receive))
             answer = self._answer_stream if parsed.streams else self._answer_whole
             until = asyncio.get_running_loop().time() + self.limits.request_seconds
             await answer(parsed, _Client(scope, receive, send, until))
         finally:
-            self._running.add(-1)
-
-    def _check_load(self) -> None:
-        if (running := self._running.total) >= self.limits.concurrent:
-            raise Refused(
-                503,
-                "too_many_requests",
-                f"{running} requests are running ([server.limits] concurrent)",
-                headers={"Retry-After": "1"},
-            )
+            self.running.add(-1)
 
     async def _answer_whole(self, parsed: ParsedRequest, client: "_Client") -> None:
         async with self._open_answer(parsed, client) as opened:
@@ -187,7 +196,7 @@ class Answerer:
             async with self._open_answer(parsed, client) as opened:
                 out.add_headers(generation_header(opened.generation))
                 seconds = time.perf_counter() - began
-                self._metrics.first_token(seconds)
+                self.metrics.first_token(seconds)
                 add_to_access_log(client.scope, first_token=round(seconds, 4))
                 await _send_stream(opened, parsed.formatter, client, out)
         except HotReloadError as error:
@@ -206,7 +215,7 @@ class Answerer:
             async with (
                 asyncio.timeout_at(client.until) as deadline,
                 while_connected(client.receive),
-                self._model.open_answer(client.to_model_request(parsed)) as opened,
+                self.model.open_answer(client.to_model_request(parsed)) as opened,
             ):
                 yield opened
         except TimeoutError:
@@ -244,7 +253,7 @@ class _Client:
             parsed.at_least,
             wanted_weights(headers),
             session_of(headers),
-            not forbids_replay(headers),
+            NO_REPLAY_HEADER not in headers,
             origin=origin_of(self.scope),
             key=key_name(self.scope),
         )
@@ -275,15 +284,38 @@ async def _send_stream(
         await out.write(event)
 
 
-class ModelRoute:
-    """A route to the model, as an ASGI app."""
+NameOf = Callable[[str, Collection[str]], str | None]
+"""Returns the client's name of a field of the engine's, by the names that the client has sent; None
+where it is the same."""
+GIVEN = "hotreload.given"
+"""The key in a request's scope for the names of its fields, once they are read."""
 
-    def __init__(self, answerer: Answerer, read: Read) -> None:
-        self._answerer = answerer
-        self._read = read
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    """A route to the model, as an ASGI app; its refusals name fields as its clients do."""
+
+    answerer: Answerer
+    read: Read
+    name_of: NameOf
+    operation: Operation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answerer.answer(self._read, scope, receive, send)
+        with rename_field(lambda theirs: self.name_of(theirs, scope.get(GIVEN, ()))):
+            await self.answerer.answer(self.read, scope, receive, send)
+
+
+@contextmanager
+def rename_field(name_of: Callable[[str], str | None]) -> Iterator[None]:
+    """Rename the field in a BadRequest of the block by `name_of`."""
+    try:
+        yield
+    except BadRequest as error:
+        name = name_of(error.param or "")
+        if name is None:
+            raise
+        words = str(error).removeprefix(f"{error.param}: ")
+        raise BadRequest(f"{name}: {words}", code=error.code, param=name) from error
 
 
 def check_batch(size: int, limits: Limits, param: str) -> None:
@@ -294,21 +326,6 @@ def check_batch(size: int, limits: Limits, param: str) -> None:
             code="batch_too_big",
             param=param,
         )
-
-
-def take_min_generation(request: Request, fields: Fields) -> int:
-    """Remove `min_generation` from the fields; return the larger of that and the header."""
-    wanted: int = fields.pop("min_generation", 0)
-    header = headers_of(request.scope).get(MIN_GENERATION_HEADER)
-    if header is None:
-        return wanted
-    is_number = header.isascii() and header.isdigit() and len(header) < 20
-    if not is_number or not GENERATION_NUMBER.fits(int(header)):
-        said = (
-            f"{MIN_GENERATION_HEADER} must be {GENERATION_NUMBER.words}, not {show_value(header)}"
-        )
-        raise BadRequest(said, code="bad_field", param=MIN_GENERATION_HEADER)
-    return max(wanted, int(header))
 
 
 NO_NAME = frozenset({"", "default", "dummy", "tgi", "unknown"})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,27 +13,29 @@ from hotreload.core.way_in.admission import Listener
 from hotreload.errors import BadRequest
 from hotreload.events import Events
 from hotreload.picture.status import Documents
-from hotreload.server.admin import admin_routes
+from hotreload.server.admin import add_admin_routes
 from hotreload.server.answerer import Answerer
-from hotreload.server.api_schema.openapi import schema_routes
+from hotreload.server.api_schema.openapi import add_schema_route
 from hotreload.server.bare_app import AppRules, make_bare_app
-from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import AdminCheck, KeyCheck
+from hotreload.server.http.limits import SharedCounters
 from hotreload.server.http.problems import problem_of
-from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.model import LocalModel
-from hotreload.server.model_routes import model_routes
-from hotreload.server.openai.routes import models_routes
+from hotreload.server.model_routes import add_models_routes, model_routes
 from hotreload.server.orders import TrainerOrders
-from hotreload.server.ports import Entrance, Metrics
-from hotreload.server.sglang.routes import sglang_routes
-from hotreload.server.sglang.update_routes import sglang_update_routes, vllm_routes
+from hotreload.server.ports import Entrance, FeatureRoutes, MetricsPage
+from hotreload.server.sglang.routes import (
+    add_engine_routes,
+    add_health_probe,
+    add_info_routes,
+    add_tokenizer_routes,
+)
+from hotreload.server.sglang.update_routes import add_sglang_update_routes, add_vllm_routes
 from hotreload.server.view_routes import (
     EventFeeds,
     EventStream,
-    key_routes,
-    page_routes,
-    view_routes,
+    add_page_routes,
+    add_view_routes,
 )
 from hotreload.server.webhook import webhook_route
 from hotreload.server_limits import Limits
@@ -46,7 +48,7 @@ def create_app[P](
     operator: Callable[[], Operator],
     documents: Documents,
     events: Events,
-    metrics: Metrics,
+    metrics: MetricsPage,
     listeners: Sequence[Listener] = (),
     routes: Sequence[FeatureRoutes] = (),
     limits: Limits | None = None,
@@ -69,40 +71,33 @@ def create_app[P](
     app = make_bare_app(
         "hotreload", rules, limits=limits, metrics=metrics, live=live, counts=counts, feeds=feeds
     )
-    asked = app.state.model = LocalModel(
+    local_model = app.state.model = LocalModel(
         entrance, metrics, limits, listeners, rules.replay, rules.key_limits
     )
-    answerer = Answerer(model=asked, metrics=metrics, limits=limits, running=counts.running)
+    answerer = Answerer(local_model, metrics, limits, counts.running)
     app.router.routes += model_routes(answerer, model.name)
-    events_stream = EventStream(feeds, limits, rules.origins)
-    app.router.routes.append(Route("/events", events_stream, methods=["GET"]))
-    app.include_router(models_routes(model.name, live))
+    app.router.routes.append(Route("/events", EventStream(feeds, rules.origins), methods=["GET"]))
     app.router.routes.append(webhook_route(rules.webhook))
-    app.include_router(view_routes(documents, metrics))
-    app.include_router(page_routes())
-    app.include_router(schema_routes(routes))
     keys = rules.admin_keys
     by_key = KeyCheck(keys, kind="admin key") if keys is not None else None
     admission = AdminCheck(rules.admin_group, by_key)
-    app.include_router(key_routes(admission))
-    app.include_router(
-        sglang_routes(
-            limits,
-            entrance=entrance,
-            status=status,
-            model=model,
-            admission=admission,
-            last_token_at=lambda: asked.last_token_at,
-        )
-    )
+    guarded = APIRouter(dependencies=[Depends(admission)])
+    """The routes that require an administrator's rights."""
+    add_models_routes(app, model.name, live)
+    add_view_routes(app, documents, metrics, admission)
+    add_page_routes(app)
+    add_schema_route(app, routes)
+    add_info_routes(app, entrance, status, model)
+    add_tokenizer_routes(app, limits, entrance)
+    add_engine_routes(guarded, entrance)
+    add_health_probe(app, entrance, lambda: local_model.last_token_at)
     for each in routes:
         app.include_router(each.make(entrance, admission))
     orders = TrainerOrders(operator, entrance)
-    app.include_router(sglang_update_routes(orders, status=status, admission=admission))
-    app.include_router(vllm_routes(orders, entrance=entrance, admission=admission))
-    app.include_router(
-        admin_routes(entrance=entrance, operator=operator, status=status, admission=admission)
-    )
+    add_sglang_update_routes(app, guarded, orders, status)
+    add_vllm_routes(app, guarded, orders, entrance)
+    add_admin_routes(guarded, entrance, operator, status)
+    app.include_router(guarded)
     _answer_head(app)
     app.add_exception_handler(RequestValidationError, _bad_query)
     return app

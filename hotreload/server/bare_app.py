@@ -10,15 +10,14 @@ from hotreload.events import Events
 from hotreload.server.answerer import Answerer
 from hotreload.server.http.browsers import CorsMiddleware, HostMiddleware
 from hotreload.server.http.keys import ApiKeyMiddleware, ApiKeys, KeyCheck
-from hotreload.server.http.limits import Bodies, LimitsMiddleware
+from hotreload.server.http.limits import Bodies, LimitsMiddleware, SharedCounters
+from hotreload.server.http.problems import no_route
 from hotreload.server.http.request_log import RequestLogMiddleware
-from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.key_limits import KeyLimits
 from hotreload.server.model import Model
 from hotreload.server.model_routes import model_routes
 from hotreload.server.ports import Metrics
 from hotreload.server.sglang.answers import ServedModel
-from hotreload.server.sglang.not_served import no_route
 from hotreload.server.view_routes import EventFeeds
 from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
@@ -60,7 +59,7 @@ def make_bare_app(
     app.state.live = live
     app.state.bodies = Bodies(limits, counts.body_bytes)
     app.add_exception_handler(HTTPException, no_route)
-    app.add_middleware(LimitsMiddleware, limits=limits, bodies=app.state.bodies)
+    app.add_middleware(LimitsMiddleware, bodies=app.state.bodies)
     if rules.check_key is not None:
         app.add_middleware(ApiKeyMiddleware, check=rules.check_key)
     app.add_middleware(HostMiddleware, hosts=rules.hosts)
@@ -69,7 +68,7 @@ def make_bare_app(
         live=live,
         metrics=metrics,
         write_seconds=limits.write_seconds,
-        access_log=rules.access_log,
+        logs_access=rules.access_log,
     )
     if rules.origins:
         app.add_middleware(CorsMiddleware, origins=rules.origins)
@@ -88,6 +87,6 @@ def create_worker_app(
     """Build the app of a worker, which has the routes to the model alone."""
     title = "hotreload, a worker"
     app = make_bare_app(title, rules, limits=limits, metrics=metrics, live=live, counts=counts)
-    answerer = Answerer(model=model, metrics=metrics, limits=limits, running=counts.running)
+    answerer = Answerer(model, metrics, limits, counts.running)
     app.router.routes += model_routes(answerer, rules.model.name)
     return app

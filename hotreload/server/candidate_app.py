@@ -6,56 +6,54 @@ which are not live yet; `live` is the weights that answer clients.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
-from hotreload.errors import NotServing
 from hotreload.server.answerer import Answerer
 from hotreload.server.bare_app import AppRules, make_bare_app
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, KeyCheck
-from hotreload.server.http.problems import Json
+from hotreload.server.http.limits import SharedCounters
+from hotreload.server.http.problems import OPENAI_PATHS, Json
 from hotreload.server.http.server_sockets import bind_tcp
-from hotreload.server.http.shared_counters import SharedCounters
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model import LocalModel
-from hotreload.server.openai.routes import DIALECTS, OpenAIRoute, model_fields, route_to_model
+from hotreload.server.model_routes import DIALECTS, model_fields
 from hotreload.server.ports import Admitter, AnsweringEngine
 from hotreload.server_limits import UNNAMED, Limits
 from hotreload.threads import run_to_end
-from hotreload.types import Generation, Lease
+from hotreload.types import Lease
 
 CANDIDATE_MODEL, LIVE_MODEL = "candidate", "live"
 LOOPBACK = "127.0.0.1"
 
 
+@dataclass(frozen=True)
 class SingleLease[P]:
     """Admits every request to one lease: weights that serve no other client need no gate."""
 
+    lease: Lease[AnsweringEngine[P]]
     lets_in = False
     """False: no other engine could answer a retry."""
-
-    def __init__(self, lease: Lease[AnsweringEngine[P]]) -> None:
-        self._lease = lease
 
     @contextmanager
     def lend_engine(self) -> Iterator[AnsweringEngine[P]]:
         """Lend the lease's engine."""
-        yield self._lease.engine
+        yield self.lease.engine
 
     @asynccontextmanager
     async def admit(
         self, asked: Conditions = UNCONDITIONAL
     ) -> AsyncIterator[Lease[AnsweringEngine[P]]]:
         """Yield the lease, whatever weights the request asks for."""
-        yield self._lease
+        yield self.lease
 
 
 class NoMetrics:
@@ -70,28 +68,24 @@ class NoMetrics:
     def tokens(self, count: int) -> None:
         """Count nothing."""
 
-    def latest(self) -> Future[bytes]:
-        """Raise NotServing: there is no metrics page here."""
-        raise NotServing("there is no metrics page here")
 
-
+@dataclass(frozen=True, slots=True)
 class ModelSwitch:
-    """A path of several models: each request goes to the route of the model that it names."""
+    """A path of several models: each request goes to the app of the model that it names."""
 
-    def __init__(self, routes: Mapping[str, OpenAIRoute]) -> None:
-        """The first route answers requests that name none of the models; it refuses them."""
-        self._routes = routes
+    apps: Mapping[str, ASGIApp]
+    """The first one answers requests that name none of the models; it refuses them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         body = await request.body()
         try:
             asked = (await request.json()).get("model")
-        except (ValueError, AttributeError, RecursionError):  # the route says what is wrong
+        except (ValueError, AttributeError, RecursionError):  # the app says what is wrong
             asked = None
-        first = next(iter(self._routes.values()))
-        route = self._routes.get(asked, first) if isinstance(asked, str) else first
-        await route(scope, _replay_body(body, receive), send)
+        first = next(iter(self.apps.values()))
+        app = self.apps.get(asked, first) if isinstance(asked, str) else first
+        await app(scope, _replay_body(body, receive), send)
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
@@ -119,28 +113,24 @@ def create_candidate_app[P](
         counts=SharedCounters(),
     )
     ways: dict[str, Admitter[P]] = {CANDIDATE_MODEL: SingleLease(candidate), LIVE_MODEL: live}
-    models = {name: LocalModel(way, metrics, limits) for name, way in ways.items()}
     answerers = {
-        name: Answerer(model=each, metrics=metrics, limits=limits) for name, each in models.items()
+        name: Answerer(LocalModel(way, metrics, limits), metrics, limits)
+        for name, way in ways.items()
     }
-    for path in DIALECTS:
-        routes = {name: route_to_model(path, each, name) for name, each in answerers.items()}
-        app.router.routes.append(Route(path, ModelSwitch(routes), methods=["POST"]))
-    app.include_router(_models(candidate.generation, live))
-    return app
+    for path, dialect in DIALECTS.items():
+        if path.startswith(OPENAI_PATHS):
+            routes = {name: dialect.route(path, each, name) for name, each in answerers.items()}
+            switch = ModelSwitch({name: route.app for name, route in routes.items()})
+            app.router.routes.append(Route(path, switch, methods=["POST"]))
 
-
-def _models[P](candidate: Generation, live: Admitter[P]) -> APIRouter:
-    router = APIRouter()
-
-    @router.get("/v1/models")
+    @app.get("/v1/models")
     async def models() -> Response:
         async with live.admit() as lease:
-            each = {CANDIDATE_MODEL: candidate, LIVE_MODEL: lease.generation}
+            each = {CANDIDATE_MODEL: candidate.generation, LIVE_MODEL: lease.generation}
         data = [model_fields(name, generation) for name, generation in each.items()]
         return Json({"object": "list", "data": data})
 
-    return router
+    return app
 
 
 @asynccontextmanager

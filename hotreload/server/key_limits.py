@@ -42,18 +42,16 @@ class TokenCount:
         return self.prompts + sum(self.answers.values())
 
 
+@dataclass(slots=True)
 class KeyLimits:
     """Counts requests and tokens of each name, and refuses requests over its limits.
 
     Counts belong to names: a new key of the same name, or another limit, leaves them as they are.
     """
 
-    def __init__(
-        self, files: Collection[ApiKeys] = (), clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._files = files
-        self._clock = clock
-        self._uses: dict[str, _Use] = {}
+    files: Collection[ApiKeys] = ()
+    clock: Callable[[], float] = time.monotonic
+    _uses: dict[str, "_Use"] = field(default_factory=dict, init=False)
 
     def hold(self, name: str, copies: int) -> AbstractContextManager[TokenCount]:
         """Count a request while the block runs, and its tokens; Refused with 429 over a limit."""
@@ -63,27 +61,27 @@ class KeyLimits:
     @contextmanager
     def _hold(self, name: str, count: TokenCount) -> Iterator[TokenCount]:
         if (use := self._uses.get(name)) is None:
-            use = self._uses[name] = _Use(self._clock())
+            use = self._uses[name] = _Use(self.clock())
         terms = self._terms_of(name)
         counts = tuple(use.charged) if terms.tokens_per_minute is not None else ()
-        use.settle(counts, terms, self._clock())
+        use.settle(counts, terms, self.clock())
         use.check(terms)
         use.charged[count] = 0
         use.requests += 1
         try:
             yield count
         finally:
-            use.settle((count,), self._terms_of(name), self._clock())
+            use.settle((count,), self._terms_of(name), self.clock())
             del use.charged[count]
 
     def figures(self) -> Mapping[str, KeyFigures]:
         """Return the counts of each name that the files have now; for any thread."""
-        names = dict.fromkeys(name for file in self._files for name in tuple(file.terms))
+        names = dict.fromkeys(name for file in self.files for name in tuple(file.terms))
         uses = {name: self._uses.get(name) for name in names}
         return {name: use.figures() if use else KeyFigures() for name, use in uses.items()}
 
     def _terms_of(self, name: str) -> KeyTerms:
-        return next((file.terms[name] for file in self._files if name in file.terms), UNNAMED)
+        return next((file.terms[name] for file in self.files if name in file.terms), UNNAMED)
 
 
 class _Use:
@@ -123,9 +121,8 @@ class _Use:
 
     def _refuse(self, limit: str, terms: KeyTerms, words: str, seconds: float) -> Refused:
         self._refused[limit] += 1
-        after = {"Retry-After": str(math.floor(seconds) + 1)}
         said = f"{words} ({limit} of {terms.name!r} in the file of API keys)"
-        return Refused(429, "rate_limit_exceeded", said, headers=after)
+        return Refused(429, "rate_limit_exceeded", said, retry_after=math.floor(seconds) + 1)
 
     def figures(self) -> KeyFigures:
         return KeyFigures(

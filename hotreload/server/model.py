@@ -20,7 +20,7 @@ from hotreload.core.way_in.admission import AnswerCallbacks, Conditions, LetIn, 
 from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.http.request_body import is_integer
+from hotreload.server.api_schema.kinds import is_integer
 from hotreload.server.key_limits import KeyLimits, TokenCount
 from hotreload.server.ports import Admitter, Metrics
 from hotreload.server_limits import Limits

@@ -1,48 +1,67 @@
 """Every route to the model: POST /generate, in the engine's own schema, and those of other APIs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
+from fastapi import FastAPI
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import (
     GENERATION_NUMBER,
+    GIVEN,
     MIN_GENERATION_HEADER,
     NO_REPLAY_HEADER,
     SESSION_HEADERS,
     WEIGHT_VERSION_HEADER,
     Answerer,
+    AnswerFormatter,
     ModelRoute,
+    NameOf,
     ParsedRequest,
     check_batch,
     check_model,
     take_min_generation,
 )
+from hotreload.server.api_schema.kinds import STRING
 from hotreload.server.api_schema.known_fields import (
     CHAT,
     COMPLETION,
     GENERATE,
     PROMPTS,
-    SAMPLING_PARAMS,
     KnownFields,
 )
-from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter
-from hotreload.server.http.problems import TEXT_GENERATION_PATH, problem_fields
-from hotreload.server.http.request_body import STRING, read_object
+from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter, read_object
+from hotreload.server.http.problems import TEXT_GENERATION_PATH, Json, check_live, problem_fields
 from hotreload.server.http.request_log import FINGERPRINT_HEADER, GENERATION_HEADER
-from hotreload.server.model import EngineAnswer, count_prompts
-from hotreload.server.openai.answers import ChatCompletionFields, CompletionFields
-from hotreload.server.openai.response_answers import ResponseFields
-from hotreload.server.openai.response_requests import RESPONSES
-from hotreload.server.openai.routes import DIALECTS, route_to_model
+from hotreload.server.model import EngineAnswer, answers_in, count_prompts
+from hotreload.server.openai.answers import (
+    CHAT_SHAPE,
+    COMPLETION_SHAPE,
+    AnswerShape,
+    ChatCompletionFields,
+    CompletionFields,
+    OpenAIAnswer,
+)
+from hotreload.server.openai.requests import (
+    chat_request,
+    completion_request,
+    openai_name,
+    read_echoes,
+)
+from hotreload.server.openai.response_answers import ResponseAnswer, ResponseFields
+from hotreload.server.openai.response_requests import RESPONSES, response_request
 from hotreload.server.text_generation import (
     TEXT_GENERATION,
     TextGenerationFields,
-    text_generation_route,
+    TextGenerationFormatter,
+    generation_request,
+    text_generation_name,
 )
 from hotreload.server_limits import Limits
 from hotreload.types import Generation, StampFields
@@ -55,26 +74,63 @@ class AnswerFields(TypedDict):
     meta_info: StampFields
 
 
-async def read_generate(request: Request, limits: Limits, model: str) -> ParsedRequest:
-    """Read a request; its fields go to the engine unchanged."""
-    wish = GENERATE.check(await read_object(request, nesting=limits.nesting), limits)
-    given = [name for name in PROMPTS if name in wish]
-    if len(given) != 1:
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One route to the model: its fields, its translation, and its format of answers."""
+
+    words: str
+    known: KnownFields
+    answer: Any
+    to_engine: Callable[[Fields], Fields]
+    make_formatter: Callable[[Fields, str], AnswerFormatter]
+    """Makes the formatter from the request's fields and the model's name."""
+    required: str = ""
+    name_of: NameOf = openai_name
+    copies: str = "n"
+    """The name of the number of answers to each prompt."""
+
+    async def read(self, request: Request, limits: Limits, model: str) -> ParsedRequest:
+        """Read a request to the model of this name."""
+        given = self.known.check(await read_object(request, nesting=limits.nesting), limits)
+        request.scope[GIVEN] = frozenset(given)
+        check_model(given.pop("model", ""), model)
+        if self.required and self.required not in given:
+            words = f"{self.required} is missing"
+            raise BadRequest(words, code="bad_field", param=self.required)
+        at_least = take_min_generation(request, given)
+        to_engine = self.to_engine(given)
+        prompts = count_prompts(to_engine.get("text", to_engine.get("input_ids")))
+        copies = to_engine.get("copies", 1)
+        prompt = next((name for name in PROMPTS if name in given), "prompt")
+        check_batch(prompts * copies, limits, self.copies if copies > 1 else prompt)
+        return ParsedRequest(to_engine, self.make_formatter(given, model), at_least)
+
+    @property
+    def operation(self) -> Operation:
+        """The description of the route."""
+        return Operation(
+            self.words,
+            self.answer,
+            (404, 408, 409, 503, 504),
+            [EVENTS],
+            body=self.known.accepted_kinds,
+            required=(self.required,) if self.required else (),
+            one_of=() if self.required else PROMPTS,
+            parameters=_PARAMETERS,
+        )
+
+    def route(self, path: str, answerer: Answerer, model: str) -> Route:
+        """Build the route at this path to a model of this name."""
+        read = partial(self.read, limits=answerer.limits, model=model)
+        app = ModelRoute(answerer, read, self.name_of, self.operation)
+        return Route(path, app, methods=["POST"])
+
+
+def _generate_request(given: Fields) -> Fields:
+    """Return a request in the engine's own schema, whose fields go to the engine unchanged."""
+    if len([name for name in PROMPTS if name in given]) != 1:
         raise BadRequest("give text or input_ids, one of them", code="bad_field")
-    check_model(wish.pop("model", ""), model)
-    if "sampling_params" in wish:
-        wish["sampling_params"] = _sampling_params(wish["sampling_params"], limits)
-        wish |= _copies(wish["sampling_params"])
-    answers = count_prompts(wish[given[0]]) * wish.get("copies", 1)
-    check_batch(answers, limits, "sampling_params.n" if "copies" in wish else given[0])
-    at_least = take_min_generation(request, wish)
-    return ParsedRequest(wish, EngineFormatter(), at_least)
-
-
-def _sampling_params(wanted: Fields | list[Fields], limits: Limits) -> Fields | list[Fields]:
-    if isinstance(wanted, list):
-        return [SAMPLING_PARAMS.check(each, limits) for each in wanted]
-    return SAMPLING_PARAMS.check(wanted, limits)
+    return given | _copies(given.get("sampling_params", {}))
 
 
 def _copies(sampling: Fields | list[Fields]) -> Fields:
@@ -91,13 +147,12 @@ def _copies(sampling: Fields | list[Fields]) -> Fields:
 class EngineFormatter:
     """Sends answers in the engine's own schema, with their generation in `meta_info`."""
 
-    def __init__(self) -> None:
-        self._stamp: StampFields | None = None
-        """The stamp of the answer's generation, which one answer never changes."""
+    _stamp: StampFields | None = None
+    """The stamp of the answer's generation, which one answer never changes."""
 
     def format_whole(self, item: EngineAnswer, generation: Generation) -> Any:
         """Return the answer, or the list of a batch."""
-        for answer in item if isinstance(item, list) else [item]:
+        for answer in answers_in(item):
             self.format_piece(answer, generation)
         return item
 
@@ -115,6 +170,18 @@ class EngineFormatter:
     def format_error(self, error: HotReloadError) -> Any:
         """Return the problem, which takes the place of a piece."""
         return {"error": problem_fields(error)}
+
+
+def _choices_of(shape: AnswerShape, given: Fields, model: str) -> OpenAIAnswer:
+    options = given.get("stream_options", {})
+    return OpenAIAnswer(
+        shape=shape,
+        model=model,
+        copies=given.get("n", 1),
+        has_usage=options.get("include_usage", False),
+        has_usage_so_far=options.get("continuous_usage_stats", False),
+        echoes=read_echoes(given),
+    )
 
 
 _PARAMETERS = (
@@ -140,65 +207,62 @@ _PARAMETERS = (
     ),
     Parameter(NO_REPLAY_HEADER, STRING, "Do not keep this request; any value.", "header"),
 )
-
-
-def _asks(
-    words: str, answer: Any, known: KnownFields, required: str = "", one_of: tuple[str, ...] = ()
-) -> Operation:
-    return Operation(
-        words,
-        answer,
-        (404, 408, 409, 503, 504),
-        [EVENTS],
-        body=known.accepted_kinds,
-        required=(required,) if required else (),
-        one_of=one_of,
-        parameters=_PARAMETERS,
-    )
-
-
-GENERATE_PATH = "/generate"
-MODEL_OPERATIONS: Mapping[str, Operation] = {
-    GENERATE_PATH: _asks(
+DIALECTS: Mapping[str, Dialect] = {
+    "/generate": Dialect(
         "Ask in the engine's own schema.",
-        AnswerFields | list[AnswerFields],
         GENERATE,
-        one_of=PROMPTS,
+        AnswerFields | list[AnswerFields],
+        _generate_request,
+        lambda given, model: EngineFormatter(),
+        name_of=lambda theirs, given: None,
+        copies="sampling_params.n",
     ),
-    TEXT_GENERATION_PATH: _asks(
+    TEXT_GENERATION_PATH: Dialect(
         "Ask in the schema of huggingface_hub's client.",
-        list[TextGenerationFields],
         TEXT_GENERATION,
-        "inputs",
+        list[TextGenerationFields],
+        generation_request,
+        lambda given, model: TextGenerationFormatter(given),
+        required="inputs",
+        name_of=text_generation_name,
     ),
-    "/v1/completions": _asks("OpenAI's completions.", CompletionFields, COMPLETION, "prompt"),
-    "/v1/chat/completions": _asks(
-        "OpenAI's chat completions.", ChatCompletionFields, CHAT, "messages"
+    "/v1/completions": Dialect(
+        "OpenAI's completions.",
+        COMPLETION,
+        CompletionFields,
+        completion_request,
+        partial(_choices_of, COMPLETION_SHAPE),
+        required="prompt",
     ),
-    "/v1/responses": _asks(
-        "OpenAI's responses, of text and without state.", ResponseFields, RESPONSES, "input"
+    "/v1/chat/completions": Dialect(
+        "OpenAI's chat completions.",
+        CHAT,
+        ChatCompletionFields,
+        chat_request,
+        partial(_choices_of, CHAT_SHAPE),
+        required="messages",
+    ),
+    "/v1/responses": Dialect(
+        "OpenAI's responses, of text and without state.",
+        RESPONSES,
+        ResponseFields,
+        response_request,
+        ResponseAnswer,
+        required="input",
     ),
 }
-"""The description of each route to the model, by its path; each answers POST alone."""
+"""Each route to the model, by its path; each answers POST alone."""
 
 
 def model_routes(answerer: Answerer, model: str) -> list[BaseRoute]:
     """Build the routes; `model` is the name by which clients know the model."""
-    generate = partial(read_generate, limits=answerer.limits, model=model)
-    routes = {
-        GENERATE_PATH: ModelRoute(answerer, generate),
-        TEXT_GENERATION_PATH: text_generation_route(answerer),
-        **{path: route_to_model(path, answerer, model) for path in DIALECTS},
-    }
-    return [
-        Route(path, MODEL_OPERATIONS[path](each), methods=["POST"]) for path, each in routes.items()
-    ]
+    return [dialect.route(path, answerer, model) for path, dialect in DIALECTS.items()]
 
 
 BLANKS = b"\r\n"
 """Lines that may stand before a request."""
 ASKS_THE_MODEL = tuple(
-    b"POST %b%b" % (path.encode(), end) for path in sorted(MODEL_OPERATIONS) for end in (b" ", b"?")
+    b"POST %b%b" % (path.encode(), end) for path in sorted(DIALECTS) for end in (b" ", b"?")
 )
 LONGEST_START = max(map(len, ASKS_THE_MODEL))
 
@@ -211,3 +275,52 @@ def is_model_request(head: bytes) -> bool | None:
     if len(head) < LONGEST_START and any(each.startswith(head) for each in ASKS_THE_MODEL):
         return None
     return False
+
+
+class ModelFields(TypedDict):
+    """A model, and the generation that answers."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    hotreload: StampFields
+
+
+class ModelListFields(TypedDict):
+    """All models."""
+
+    object: Literal["list"]
+    data: list[ModelFields]
+
+
+def model_fields(name: str, live: Generation | None) -> ModelFields:
+    """Return the description of a model; NotServing while the engine starts."""
+    live = check_live(live)
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(live.since),
+        "owned_by": "hotreload",
+        "hotreload": live.stamp,
+    }
+
+
+def add_models_routes(app: FastAPI, model: str, live: Callable[[], Generation | None]) -> None:
+    """Add the routes that describe the model; `model` is its name to clients."""
+
+    @app.get("/v1/models")
+    @Operation("The one model there is.", ModelListFields, (503,))
+    async def models() -> Response:
+        return Json(ModelListFields(object="list", data=[model_fields(model, live())]))
+
+    @app.get("/v1/models/{name:path}")
+    @Operation(
+        "The model, by its name.",
+        ModelFields,
+        (404, 503),
+        parameters=[Parameter("name", STRING, "The name in [server] model_name.", "path")],
+    )
+    async def one_model(name: str) -> Response:
+        check_model(name, model)
+        return Json(model_fields(model, live()))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -42,8 +43,14 @@ def check_name(name: str) -> None:
         raise BadRequest("model_path and revision must not be empty", code="bad_field")
 
 
-async def wait_for_outcome(task: asyncio.Task[Any], within: float | None, request: Request) -> None:
-    """Wait until the task is done, the timeout is over, or the client hangs up."""
+async def carry_out[T](
+    order: Coroutine[Any, Any, T], request: Request, within: float | None = None
+) -> T | None:
+    """Return the order's result, or None if it is not there within so many seconds.
+
+    The order is carried out even if its client leaves. NotServing if the daemon stops.
+    """
+    task = asyncio.create_task(order)
     try:
         async with while_connected(request.receive):
             await asyncio.wait({task}, timeout=within)
@@ -53,6 +60,9 @@ async def wait_for_outcome(task: asyncio.Task[Any], within: float | None, reques
             task.add_done_callback(_log_unwatched)
         elif not task.cancelled():
             task.exception()  # handled even if its client has just left
+    if task.cancelled():
+        raise NotServing("hotreload is stopping", code="stopping")
+    return task.result() if task.done() else None
 
 
 async def await_outcome(pending: PendingAttempt, *, waits: bool = True) -> Attempt | None:
@@ -60,13 +70,6 @@ async def await_outcome(pending: PendingAttempt, *, waits: bool = True) -> Attem
     promise = await pending
     # Shielded: other requests may wait for the same promise.
     return await asyncio.shield(promise) if waits or promise.done() else None
-
-
-def result_of[T](outcome: asyncio.Task[T]) -> T:
-    """Return the result of a task that is done; NotServing if the daemon's stop cancelled it."""
-    if outcome.cancelled():
-        raise NotServing("hotreload is stopping", code="stopping")
-    return outcome.result()
 
 
 _unwatched: set[asyncio.Task[Any]] = set()
@@ -90,37 +93,37 @@ async def flush_all[P](entrance: Entrance[P]) -> int:
     return sum(await asyncio.gather(*(engine.switch.flush() for engine in entrance.engines())))
 
 
+@dataclass(frozen=True, slots=True)
 class TrainerOrders[P]:
     """Orders in the form of other servers: load a folder, or name the live weights."""
 
-    def __init__(self, operator: Callable[[], Operator], entrance: Entrance[P]) -> None:
-        self._operator = operator
-        self._entrance = entrance
+    operator: Callable[[], Operator]
+    entrance: Entrance[P]
 
     async def update(
         self, request: Request, folder: str, *, version: str = "", aborts: bool = False
     ) -> Attempt:
         """Make this folder's weights live under this version; return the attempt's end.
 
-        With `aborts` all running requests are aborted once the order is accepted. The order is
-        carried out even if its client leaves.
+        With `aborts` all running requests are aborted once the order is accepted.
         """
         check_name(folder)
         by = requester("reload", request, route=request.url.path)
-        pending = self._operator().reload(folder, by=by, force=False, version=version)
-        attempt = asyncio.create_task(self._outcome(pending, aborts))
-        await wait_for_outcome(attempt, None, request)
-        return result_of(attempt)
+        pending = self.operator().reload(folder, by=by, force=False, version=version)
 
-    async def _outcome(self, pending: PendingAttempt, aborts: bool) -> Attempt:
-        promise = await pending
-        if aborts:
-            await abort(self._entrance)
-        return await asyncio.shield(promise)  # other requests may wait for it, too
+        async def outcome() -> Attempt:
+            promise = await pending
+            if aborts:
+                await abort(self.entrance)
+            return await asyncio.shield(promise)  # other requests may wait for it, too
+
+        attempt = await carry_out(outcome(), request)
+        assert attempt is not None, "there is no deadline"
+        return attempt
 
     async def name(self, request: Request, version: str, *, aborts: bool = False) -> Generation:
         """Give the live weights this version; with `aborts`, abort all running requests first."""
         if aborts:
-            await abort(self._entrance)
+            await abort(self.entrance)
         by = requester("version", request, route=request.url.path)
-        return await self._operator().name_live(version, by=by)
+        return await self.operator().name_live(version, by=by)

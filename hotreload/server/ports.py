@@ -1,9 +1,13 @@
-"""The protocols of all that the server needs from the rest of the daemon."""
+"""The protocols of all that the server needs from the rest of the daemon, and of its features."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from fastapi import APIRouter
+from starlette.requests import Request
 
 from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
 from hotreload.json_fields import Fields
@@ -205,6 +209,33 @@ class Entrance[P](Admitter[P], Protocol):
         ...
 
 
+class OtherProcess:
+    """Another process, which answers some of the requests that this one accepts; as it is, none."""
+
+    def is_for(self, head: bytes) -> bool:
+        """True if that process answers requests that begin with these bytes."""
+        return False
+
+    def hand_over(self, descriptor: int, data: bytes) -> bool:
+        """Give that process a connection and its unanswered bytes; False if it takes none now.
+
+        OSError where this process cannot answer the request either.
+        """
+        return False
+
+    def make_room(self, *, is_local: bool) -> bool:
+        """Have that process close an idle connection; False if it has none."""
+        return False
+
+    def shut_down(self) -> None:
+        """Have that process answer the requests it has, and accept no more."""
+
+    @property
+    def is_shut_down(self) -> bool:
+        """True if this process need not wait for answers of that one."""
+        return True
+
+
 class Metrics(Protocol):
     """The metrics that the server updates."""
 
@@ -220,6 +251,31 @@ class Metrics(Protocol):
         """Count generated tokens."""
         ...
 
+
+class MetricsPage(Metrics, Protocol):
+    """The metrics, and their page."""
+
     def latest(self) -> Future[bytes]:
         """Return the page for a scraper. Requests share the future: do not cancel it."""
         ...
+
+
+Admit = Callable[[Request], Awaitable[None]]
+"""Returns if a request may use the admin routes, and raises Refused if not."""
+
+
+def make_no_routes(entrance: Entrance[Any], admission: Admit) -> APIRouter:
+    """Return an empty router."""
+    return APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRoutes:
+    """The routes of one feature, and their part of `GET /openapi.json`."""
+
+    make: Callable[[Entrance[Any], Admit], APIRouter] = make_no_routes
+    """Builds the router; routes that change something depend on the check of administrators."""
+    paths: frozenset[str] = frozenset()
+    """The paths by which their requests are counted."""
+    adds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The types of fields that the feature adds, by the names of the kernel's documents."""

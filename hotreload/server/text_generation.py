@@ -1,29 +1,18 @@
 """POST /: text generation as huggingface_hub's InferenceClient requests it."""
 
 import json
-from functools import partial
+from collections.abc import Collection
 from typing import TypedDict
-
-from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
 
 from hotreload.errors import BadRequest, HotReloadError
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import (
-    MIN_GENERATION,
-    Answerer,
-    ModelRoute,
-    ParsedRequest,
-    take_min_generation,
-)
-from hotreload.server.api_schema.field_kinds import STOP, TOKENS
+from hotreload.server.answerer import MIN_GENERATION
+from hotreload.server.api_schema import kinds
 from hotreload.server.api_schema.known_fields import SAMPLING, KnownFields
 from hotreload.server.http.problems import Refused, text_generation_fields
-from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, read_object
 from hotreload.server.model import EngineAnswer
 from hotreload.server.openai.answers import Choice, NewTokens
-from hotreload.server.openai.requests import completion_request, rename_field
-from hotreload.server_limits import Limits
+from hotreload.server.openai.requests import completion_request
 from hotreload.types import Generation, StampFields
 
 SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalty", "seed")
@@ -31,12 +20,12 @@ SAME = ("temperature", "top_p", "top_k", "repetition_penalty", "frequency_penalt
 PARAMETERS = KnownFields(
     supported={
         **{name: SAMPLING[name][1] for name in SAME},
-        "max_new_tokens": TOKENS,
-        "stop": STOP,
-        "do_sample": BOOLEAN,
-        "grammar": OBJECT,
-        "details": BOOLEAN,
-        "return_full_text": BOOLEAN,
+        "max_new_tokens": kinds.TOKENS,
+        "stop": kinds.STOP,
+        "do_sample": kinds.BOOLEAN,
+        "grammar": kinds.OBJECT,
+        "details": kinds.BOOLEAN,
+        "return_full_text": kinds.BOOLEAN,
     },
     unsupported=frozenset(
         (
@@ -53,14 +42,14 @@ PARAMETERS = KnownFields(
 )
 TEXT_GENERATION = KnownFields(
     supported={
-        "inputs": STRING,
+        "inputs": kinds.STRING,
         "parameters": PARAMETERS.as_field_kind,
-        "stream": BOOLEAN,
+        "stream": kinds.BOOLEAN,
         **MIN_GENERATION,
     },
     unsupported=frozenset(),
+    nested={"parameters": PARAMETERS},
 )
-
 
 NEW_TOKENS = 100
 """The client's documented default of max_new_tokens."""
@@ -84,38 +73,25 @@ class TextGenerationFields(TypedDict):
     hotreload: StampFields
 
 
-class TextGenerationRoute(ModelRoute):
-    """The route; its refusals name fields as the client does."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with rename_field(_ENGINE_NAMES.get):
-            await super().__call__(scope, receive, send)
+def text_generation_name(theirs: str, given: Collection[str]) -> str | None:
+    """Return the client's name of a field of the engine's."""
+    return _ENGINE_NAMES.get(theirs)
 
 
-def text_generation_route(answerer: Answerer) -> TextGenerationRoute:
-    """Build the route."""
-    return TextGenerationRoute(answerer, partial(read_text_generation, limits=answerer.limits))
-
-
-async def read_text_generation(request: Request, limits: Limits) -> ParsedRequest:
-    """Read a request as a completion of OpenAI's API, which has all its fields but the grammar."""
-    body = await read_object(request, nesting=limits.nesting)
-    wish = TEXT_GENERATION.check(body, limits)
-    if "inputs" not in wish:
-        raise BadRequest("inputs is missing", code="bad_field", param="inputs")
-    given = PARAMETERS.check(wish.get("parameters", {}), limits)
-    at_least = take_min_generation(request, wish)
+def generation_request(fields: Fields) -> Fields:
+    """Return a completion of OpenAI's API, which has all fields but the grammar, for the engine."""
+    given = fields.get("parameters", {})
     asked: Fields = {name: given[name] for name in (*SAME, "stop") if name in given}
     if not (given.get("do_sample") or SAMPLES & given.keys()):
         asked["temperature"] = 0
-    asked |= {"prompt": wish["inputs"], "stream": wish.get("stream", False)}
+    asked |= {"prompt": fields["inputs"], "stream": fields.get("stream", False)}
     asked["max_tokens"] = given.get("max_new_tokens", NEW_TOKENS)
     if given.get("details"):
         asked["logprobs"] = 0
     to_engine = completion_request(asked)
     if "grammar" in given:
         to_engine["sampling_params"] |= _grammar(given["grammar"])
-    return ParsedRequest(to_engine, TextGenerationFormatter(wish["inputs"], given), at_least)
+    return to_engine
 
 
 def _grammar(wanted: Fields) -> Fields:
@@ -132,9 +108,10 @@ def _grammar(wanted: Fields) -> Fields:
 class TextGenerationFormatter:
     """Formats one answer; remembers the part that was sent already."""
 
-    def __init__(self, prompt: str, parameters: Fields) -> None:
+    def __init__(self, fields: Fields) -> None:
+        parameters = fields.get("parameters", {})
         self._choice = Choice()
-        self._before = prompt if parameters.get("return_full_text") else ""
+        self._before = fields["inputs"] if parameters.get("return_full_text") else ""
         self._has_details = bool(parameters.get("details"))
         self._seed = parameters.get("seed")
         self._text = ""
@@ -187,7 +164,7 @@ class TextGenerationFormatter:
         ended = ended or {}
         if ended.get("type") == "abort":
             words = ended.get("message") or "ended early"
-            raise Refused(503, "cut_short", str(words), headers={"Retry-After": "1"})
+            raise Refused(503, "cut_short", str(words), retry_after=1)
         is_stop = isinstance(ended.get("matched"), str)
         named = "length" if ended.get("type") == "length" else "eos_token"
         return {

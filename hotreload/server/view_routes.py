@@ -5,12 +5,13 @@ another host and runs nothing but its own files; the browser holds it to that.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, TypedDict
 
-from fastapi import APIRouter, Query
+from fastapi import FastAPI, Query
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,15 +25,15 @@ from hotreload.picture.documents import LeavesFields, StatusFields
 from hotreload.picture.history import HistoryFields
 from hotreload.picture.status import Documents, Status
 from hotreload.picture.verdict import VerdictFields
+from hotreload.server.api_schema.kinds import STRING, whole_number
 from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter
 from hotreload.server.http.browsers import check_same_site
 from hotreload.server.http.keys import AdminCheck, key_name
 from hotreload.server.http.peers import Peer
 from hotreload.server.http.problems import Json, Refused
-from hotreload.server.http.request_body import STRING, whole_number
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.http.sse import EventWriter
-from hotreload.server.ports import Metrics
+from hotreload.server.ports import MetricsPage
 from hotreload.server_limits import Limits
 
 LISTED, MOST_LISTED = 100, 10_000
@@ -42,28 +43,37 @@ HTML = "text/html"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
-    """Build the routes, which need no rights and never wait for a swap."""
-    router = APIRouter()
+class KeysFields(TypedDict):
+    """The name of the request's key, and whether it opens admin routes."""
 
-    @router.get("/livez")
+    name: str | None
+    may_change: bool
+    admin_keys: bool
+
+
+def add_view_routes(
+    app: FastAPI, documents: Documents, metrics: MetricsPage, admission: AdminCheck
+) -> None:
+    """Add the routes, which need no rights and never wait for a swap."""
+
+    @app.get("/livez")
     @Operation("Whether the process runs.", Fields, security=TO_ALL)
     async def livez() -> Response:
         return Json({"alive": True})
 
-    @router.get("/readyz")
+    @app.get("/readyz")
     @Operation("Whether requests are answered.", Fields, (503,), security=TO_ALL)
     async def readyz() -> Response:
         _check_ready(documents.status)
         return Json({"ready": True})
 
-    @router.get("/health")
+    @app.get("/health")
     @Operation("/readyz under sglang's name.", None, (503,), security=TO_ALL)
     async def health() -> Response:
         _check_ready(documents.status)
         return Response(status_code=200)  # empty, as the engine's own server answers
 
-    @router.get("/gate")
+    @app.get("/gate")
     @Operation(
         "Whether the last wanted revision is live and its bake is over.",
         VerdictFields,
@@ -76,12 +86,12 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
         verdict = documents.status.verdict(revision)
         return Json(verdict, 200 if verdict["pass"] else 409)
 
-    @router.get("/status")
+    @app.get("/status")
     @Operation("What is live, wanted and under way.", StatusFields)
     async def status() -> Response:
         return Json(documents.status.snapshot())
 
-    @router.get("/history")
+    @app.get("/history")
     @Operation(
         "Attempts, newest first.",
         HistoryFields,
@@ -91,7 +101,7 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
         past = documents.history.snapshot()
         return Json({**past, "attempts": past["attempts"][:most]})
 
-    @router.get("/checkpoints")
+    @app.get("/checkpoints")
     @Operation(
         "The checkpoints of the source, and why each is not live.",
         ListingFields,
@@ -100,12 +110,12 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
     async def checkpoints(most: MostListed = LISTED) -> Response:
         return Json(await documents.checkpoints.snapshot(most))
 
-    @router.get("/leaves")
+    @app.get("/leaves")
     @Operation("Checksums of the live leaves.", LeavesFields)
     async def leaves() -> Response:
         return Json(documents.status.leaves())
 
-    @router.get("/metrics")
+    @app.get("/metrics")
     @Operation("Prometheus metrics; over TCP those for gateways.", media=[TEXT], security=TO_ALL)
     async def page(request: Request) -> Response:
         if "peer" not in request.scope.get("extensions", {}):  # it comes over TCP
@@ -113,22 +123,7 @@ def view_routes(documents: Documents, metrics: Metrics) -> APIRouter:
         made = asyncio.wrap_future(metrics.latest())
         return Response(await asyncio.shield(made), media_type=METRICS_TYPE)
 
-    return router
-
-
-class KeysFields(TypedDict):
-    """The name of the request's key, and whether it opens admin routes."""
-
-    name: str | None
-    may_change: bool
-    admin_keys: bool
-
-
-def key_routes(admission: AdminCheck) -> APIRouter:
-    """Build the route by which the page learns whether it may offer changes."""
-    router = APIRouter()
-
-    @router.get("/keys")
+    @app.get("/keys")
     @Operation("What the request's key opens.", KeysFields)
     async def keys(request: Request) -> Response:
         may_change = admission.opens(request)
@@ -136,40 +131,51 @@ def key_routes(admission: AdminCheck) -> APIRouter:
         name = key_name(request.scope) or None
         return Json({"name": name, "may_change": may_change, "admin_keys": has_keys})
 
-    return router
-
 
 def _check_ready(status: Status) -> None:
     is_ready, reasons = status.ready()
     if not is_ready:
         words = "; ".join(reasons) or "not serving"
-        raise Refused(503, "not_ready", words, findings=reasons, headers={"Retry-After": "2"})
+        raise Refused(503, "not_ready", words, findings=reasons, retry_after=2)
 
 
+Put = Callable[[Fields | None], None]
+"""Puts an event, or None for the end, into a client's queue."""
+
+
+@dataclass(slots=True)
 class EventFeeds:
     """The clients of /events. Events are published on the loop's own thread."""
 
-    def __init__(self, events: Events, to_fields: Callable[[Event], Fields], limits: Limits):
-        self._events = events
-        self._to_fields = to_fields
-        self._limits = limits
-        self._feeds: dict[_Feed, Peer | None] = {}
-        self._is_over = False
+    events: Events
+    to_fields: Callable[[Event], Fields]
+    limits: Limits
+    _feeds: dict[Put, Peer | None] = field(default_factory=dict)
+    _is_over: bool = False
 
     @contextmanager
-    def subscribe(self, peer: Peer | None, drop: Callable[[], None]) -> Iterator["_Feed"]:
-        """Yield a feed of all events from now on; `drop` is called if the client reads too late."""
+    def subscribe(
+        self, peer: Peer | None, drop: Callable[[], None]
+    ) -> Iterator[AsyncIterator[Fields | None]]:
+        """Yield all events from now on; `drop` is called if the client reads too late."""
         self._check_place(peer)
-        feed = _Feed(self._limits.listener_queue, drop)
-        unsubscribe = self._events.subscribe(lambda event: feed.put(self._to_fields(event)))
-        self._feeds[feed] = peer
+        queue: asyncio.Queue[Fields | None] = asyncio.Queue(self.limits.listener_queue)
+
+        def put(fields: Fields | None) -> None:
+            try:
+                queue.put_nowait(fields)
+            except asyncio.QueueFull:
+                drop()
+
+        unsubscribe = self.events.subscribe(lambda event: put(self.to_fields(event)))
+        self._feeds[put] = peer
         if self._is_over:
-            feed.put(None)
+            put(None)
         try:
-            yield feed
+            yield _events_in(queue, self.limits.heartbeat_seconds)
         finally:
             unsubscribe()
-            del self._feeds[feed]
+            del self._feeds[put]
 
     def _check_place(self, peer: Peer | None) -> None:
         """Raise Refused if all places are taken.
@@ -178,71 +184,58 @@ class EventFeeds:
         """
         uid = peer and peer.uid
         same = sum((each and each.uid) == uid for each in self._feeds.values())
-        most = self._limits.listeners
+        most = self.limits.listeners
         if len(self._feeds) >= most or same >= max(1, most // 2):
             words = f"{len(self._feeds)} clients read /events already, {same} of them yours"
-            raise Refused(503, "too_many_listeners", words, headers={"Retry-After": "5"})
+            raise Refused(503, "too_many_listeners", words, retry_after=5)
 
     def end(self) -> None:
         """End every feed after its pending events."""
         self._is_over = True
-        for feed in self._feeds:
-            feed.put(None)
+        for put in self._feeds:
+            put(None)
 
 
-class _Feed:
-    """The events that one client has not been sent yet; None marks the end."""
-
-    def __init__(self, size: int, drop: Callable[[], None]) -> None:
-        self._queue: asyncio.Queue[Fields | None] = asyncio.Queue(size)
-        self._drop = drop
-
-    def put(self, fields: Fields | None) -> None:
+async def _events_in(
+    queue: asyncio.Queue[Fields | None], heartbeat_seconds: float
+) -> AsyncIterator[Fields | None]:
+    """Yield events, and None after each `heartbeat_seconds` without one."""
+    while True:
         try:
-            self._queue.put_nowait(fields)
-        except asyncio.QueueFull:
-            self._drop()
-
-    async def events(self, heartbeat_seconds: float) -> AsyncIterator[Fields | None]:
-        """Yield events, and None after each `heartbeat_seconds` without one."""
-        while True:
-            try:
-                fields = await asyncio.wait_for(self._queue.get(), heartbeat_seconds)
-            except TimeoutError:
-                yield None
-                continue
-            if fields is None:
-                return
-            yield fields
+            fields = await asyncio.wait_for(queue.get(), heartbeat_seconds)
+        except TimeoutError:
+            yield None
+            continue
+        if fields is None:
+            return
+        yield fields
 
 
 @Operation("A stream of all events.", None, (403, 503), media=[EVENTS])
+@dataclass(frozen=True)
 class EventStream:
     """GET /events, as an ASGI app."""
 
-    def __init__(self, feeds: EventFeeds, limits: Limits, origins: Collection[str] = ()) -> None:
-        self._feeds = feeds
-        self._limits = limits
-        self._origins = origins
+    feeds: EventFeeds
+    origins: Collection[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_same_site(Headers(scope=scope), self._origins)
+        check_same_site(Headers(scope=scope), self.origins)
         out = EventWriter(scope, send)
         if scope["method"] == "HEAD":  # send the headers of the endless answer alone
             await out.end()
             return
         extensions = scope.get("extensions", {})
         drop = extensions.get("hang_up", lambda: None)
-        with self._feeds.subscribe(extensions.get("peer"), drop) as feed:
+        with self.feeds.subscribe(extensions.get("peer"), drop) as events:
             async with while_connected(receive):
                 await out.write_comment("listening")  # from here on nothing is missed
-                async for fields in feed.events(self._limits.heartbeat_seconds):
+                async for fields in events:
                     await (out.write_comment("still here") if fields is None else out.write(fields))
             await out.end()
 
 
 PAGE_FOLDER = Path(__file__).parent / "page"
-PAGE_FRONT = "index.html"
 PAGE_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -270,19 +263,13 @@ PAGE_HEADERS = {
 }
 
 
-def page_routes() -> APIRouter:
-    """Build the routes of the page; its files are read once, now."""
+def add_page_routes(app: FastAPI) -> None:
+    """Add the routes of the page; its files are read once, now."""
     files = {
         path.name: path.read_bytes() for path in PAGE_FOLDER.iterdir() if path.suffix in PAGE_TYPES
     }
-    router = APIRouter()
 
-    @router.get("/")
-    @Operation("The status page.", media=[HTML], security=TO_ALL)
-    async def front() -> Response:
-        return _answer(files, PAGE_FRONT)
-
-    @router.get("/page/{name}")
+    @app.get("/page/{name}")
     @Operation(
         "A file of the status page.",
         None,
@@ -292,12 +279,12 @@ def page_routes() -> APIRouter:
         security=TO_ALL,
     )
     async def file(name: str) -> Response:
-        return _answer(files, name)
+        if name not in files:
+            raise HTTPException(404)
+        kind = PAGE_TYPES[Path(name).suffix]
+        return Response(files[name], media_type=kind, headers=PAGE_HEADERS)
 
-    return router
-
-
-def _answer(files: Mapping[str, bytes], name: str) -> Response:
-    if name not in files:
-        raise HTTPException(404)
-    return Response(files[name], media_type=PAGE_TYPES[Path(name).suffix], headers=PAGE_HEADERS)
+    @app.get("/")
+    @Operation("The status page.", media=[HTML], security=TO_ALL)
+    async def front() -> Response:
+        return await file("index.html")

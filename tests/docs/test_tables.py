@@ -17,7 +17,7 @@ from hotreload.features.pause.routes import pause_routes
 from hotreload.picture.picture import State
 from hotreload.server.app import create_app
 from hotreload.server.http.request_log import generation_header
-from hotreload.server.model_routes import MODEL_OPERATIONS
+from hotreload.server.model_routes import DIALECTS
 from hotreload.sources.passed_over import AFTER
 from hotreload.types import Generation, Outcome, Revision
 from tests.docs.pages import CODE, ROOT, first_cells, section, words_in
@@ -102,8 +102,8 @@ def test_the_headers_that_a_request_may_send_are_told_apart_from_those_of_answer
     sent = {name.strip(" `") for name, request, _ in rows if request.strip()}
     taken = {
         parameter.name
-        for operation in MODEL_OPERATIONS.values()
-        for parameter in operation.parameters
+        for dialect in DIALECTS.values()
+        for parameter in dialect.operation.parameters
         if parameter.name.startswith("X-Hotreload-")
     }
     assert sent == taken

@@ -15,8 +15,8 @@ from hotreload.features import FEATURES
 from hotreload.life import kept_worker
 from hotreload.life.kept_worker import KeptWorker, WorkerTerms
 from hotreload.life.worker_start import WorkerStart
-from hotreload.server.http.shared_counters import CounterMemory
-from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.http.limits import CounterMemory
+from hotreload.server.workers.messages import MessageKind
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load
 from tests.children import workers_below

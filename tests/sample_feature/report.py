@@ -10,8 +10,8 @@ from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row
 from hotreload.server.api_schema.operation import Operation
-from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.problems import Json
+from hotreload.server.ports import FeatureRoutes
 from tests.sample_feature import REASON
 
 

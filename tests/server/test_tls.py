@@ -20,7 +20,7 @@ from hotreload.features import FEATURES
 from hotreload.life import live_settings
 from hotreload.life.live_settings import SecretFiles
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.http.tls import TlsPair
+from hotreload.server.http.server_sockets import TlsPair
 from hotreload.server_limits import UNNAMED
 from hotreload.settings.load import load
 from hotreload.troubles import SETTINGS_REFUSED, Trouble

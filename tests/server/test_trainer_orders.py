@@ -11,7 +11,7 @@ import pytest
 
 from hotreload.errors import BadRequest, Busy, NotServing
 from hotreload.server.http.keys import ApiKeys
-from hotreload.server.sglang.not_served import NOT_SERVED
+from hotreload.server.http.problems import NOT_SERVED
 from hotreload.server_limits import UNNAMED
 from hotreload.types import Lease, Outcome, Reason
 from tests.fake_answers import FOR_EVER

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgpack
@@ -26,20 +26,26 @@ from hotreload.errors import (
     NotNewEnough,
     NotServing,
 )
+from hotreload.server.http.limits import CounterMemory
 from hotreload.server.http.problems import Refused, problem_of
-from hotreload.server.http.shared_counters import CounterMemory
-from hotreload.server.model import EncoderMismatch
+from hotreload.server.model import EncodedBy, EncoderMismatch, ModelRequest
 from hotreload.server.model_routes import is_model_request
-from hotreload.server.workers.answer_steps import StepMaker, apply_step
 from hotreload.server.workers.handover import LARGEST_INLINE, HandoverChannel
-from hotreload.server.workers.message_kinds import (
-    EngineProcessFault,
+from hotreload.server.workers.messages import (
+    VALUE,
+    Message,
     MessageKind,
+    Wire,
     error_fields,
     error_from,
 )
-from hotreload.server.workers.remote_model import MOST_UNREAD, _PendingAnswer
-from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.workers.remote_model import (
+    MOST_UNREAD,
+    EngineProcessFault,
+    _PendingAnswer,
+    apply_step,
+    step_between,
+)
 from hotreload.server_limits import Limits
 from tests.server.world import FIRST, SECOND, World, answer_on, serve
 from tests.waiting import PATIENCE, turn_until
@@ -83,27 +89,23 @@ def grown(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @given(PIECES)
 def test_the_steps_of_an_answer_make_each_piece_of_it(pieces: list[dict[str, Any]]) -> None:
-    step_maker, last = StepMaker(), dict[str, Any]()
+    before, last = dict[str, Any](), dict[str, Any]()
     for piece in grown(pieces):
-        step = step_maker.step(piece)
-        last = piece if step is None else apply_step(last, step)
+        step = step_between(before, piece)
+        before, last = piece, piece if step is None else apply_step(last, step)
         assert last == piece
 
 
 def test_a_text_that_was_cut_at_a_stop_is_told_as_it_is() -> None:
-    step_maker = StepMaker()
-    step_maker.step({"text": "one two th"})
-    step = step_maker.step({"text": "one two"})
+    step = step_between({"text": "one two th"}, {"text": "one two"})
     assert step is not None
     assert apply_step({"text": "one two th"}, step) == {"text": "one two"}
 
 
 def test_a_step_is_as_long_as_what_is_new() -> None:
-    step_maker = StepMaker()
-    step_maker.step({"text": "word " * 1000, "output_ids": [7] * 1000, "meta_info": {"n": 1}})
-    step = step_maker.step(
-        {"text": "word " * 1001, "output_ids": [7] * 1001, "meta_info": {"n": 2}}
-    )
+    before = {"text": "word " * 1000, "output_ids": [7] * 1000, "meta_info": {"n": 1}}
+    now = {"text": "word " * 1001, "output_ids": [7] * 1001, "meta_info": {"n": 2}}
+    step = step_between(before, now)
     assert step == [{}, {"text": "word ", "output_ids": [7]}, {"meta_info": [{"n": 2}, {}, {}]}]
 
 
@@ -190,10 +192,12 @@ async def test_the_end_of_the_other_side_is_heard_and_nothing_is_told_to_it() ->
     [
         b"\x80\x05cposix\nsystem\n(X\x04\x00\x00\x00trueR.",
         {},
-        {"request": {}, "encoded": 5},
-        {"request": {}, "encoded": ["as-1", {"kind": "SystemExit"}]},
-        {"request": {}, "encoded": ["as-1", {"kind": "EngineProcessFault"}]},
-        {"request": {"input_ids": [1]}, "encoded": [None, None]},
+        ModelRequest({}, 9.0, encoded=cast(Any, 5)),
+        msgpack.ExtType(VALUE, msgpack.packb(["SystemExit", {}])),
+        msgpack.ExtType(VALUE, msgpack.packb(["ModelRequest", {"__class__": "int"}])),
+        msgpack.ExtType(VALUE, b"no value"),
+        msgpack.ExtType(77, b""),
+        ModelRequest({"input_ids": [1]}, 9.0, encoded=EncodedBy(cast(Any, None), None)),
     ],
 )
 async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
@@ -202,10 +206,8 @@ async def test_nonsense_costs_who_tells_it_an_answer_and_nobody_else_anything(
     async with serve(tmp_path) as world, world.client() as client:
         assert world.worker is not None
         worker: Any = world.worker._worker
-        whole = {"within": 9.0, "at_least": 0, "exactly": None, "session": None}
         heard = worker._model._pending[7] = _PendingAnswer(None)
-        more = {**whole, "may_be_kept": True, **ask} if isinstance(ask, dict) and ask else ask
-        worker._wire.send(MessageKind.ASK, 7, more)
+        worker._wire.send(MessageKind.ASK, 7, ask)
         await turn_until(lambda: heard.is_over)
         with pytest.raises((EngineProcessFault, EncoderMismatch)):
             await heard.wait_for_start()

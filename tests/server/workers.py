@@ -9,23 +9,21 @@ from typing import Any
 
 from hotreload.server.bare_app import AppRules, create_worker_app
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.shared_counters import CounterMemory
+from hotreload.server.http.limits import CounterMemory
 from hotreload.server.model import Model
 from hotreload.server.model_routes import is_model_request
-from hotreload.server.ports import Encoder, Metrics
-from hotreload.server.workers import message_kinds
+from hotreload.server.ports import Encoder, Metrics, OtherProcess
 from hotreload.server.workers.handover import HandoverChannel
-from hotreload.server.workers.message_kinds import MessageKind
-from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.workers.messages import Message, MessageKind, Wire
+from hotreload.server.workers.remote_model import WorkerRequests
 from hotreload.server.workers.worker import Worker
-from hotreload.server.workers.worker_requests import WorkerRequests
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
 HERE, THERE = 0, 1
 
 
-class WorkerInLoop:
+class WorkerInLoop(OtherProcess):
     """To the server it is the other process; it speaks by real sockets."""
 
     def __init__(self) -> None:
@@ -36,7 +34,7 @@ class WorkerInLoop:
         self.given_back = 0
         self.encoder: Encoder | None = None
         """What it makes when it is told what encodes prompts."""
-        self.is_shut_down = True
+        self._is_shut_down = True
         self._worker: Worker | None = None
         self._settled = asyncio.Event()
         self._handing: HandoverChannel | None = None
@@ -61,9 +59,13 @@ class WorkerInLoop:
         if self._wire is not None:
             self._wire.send(MessageKind.SHUT_DOWN)
 
+    @property
+    def is_shut_down(self) -> bool:
+        return self._is_shut_down
+
     def send_live(self, generation: Generation | None) -> None:
         if self._wire is not None:
-            self._wire.send(MessageKind.LIVE, message_kinds.generation_parts(generation))
+            self._wire.send(MessageKind.LIVE, generation)
 
     def send_encoder(self, name: str) -> None:
         if self._wire is not None:
@@ -126,7 +128,7 @@ class WorkerInLoop:
             adopting.append(asyncio.create_task(server.adopt(connection, data)))
 
         self.send_live(live)
-        self.is_shut_down, self._handing = False, HandoverChannel(way, take_back)
+        self._is_shut_down, self._handing = False, HandoverChannel(way, take_back)
         try:
             yield
         finally:
@@ -137,4 +139,4 @@ class WorkerInLoop:
             wire.close()
 
     def _note_gone(self) -> None:
-        self.is_shut_down = True
+        self._is_shut_down = True

@@ -31,9 +31,8 @@ from hotreload.server.app import create_app
 from hotreload.server.bare_app import AppRules
 from hotreload.server.http.http_server import HttpServer
 from hotreload.server.http.keys import ApiKeys, key_check
-from hotreload.server.http.server_sockets import bind_tcp, bind_unix
+from hotreload.server.http.server_sockets import TlsPair, bind_tcp, bind_unix
 from hotreload.server.http.socket_paths import SocketPaths
-from hotreload.server.http.tls import TlsPair
 from hotreload.server.webhook import Webhook
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load

@@ -17,7 +17,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.bake.bakes import Bakes
     from hotreload.features.bake.report import BakeReport
     from hotreload.parts import FeatureParts
-    from hotreload.server.feature_routes import FeatureRoutes
+    from hotreload.server.ports import FeatureRoutes
 
     bake = {"bake": BakeFields | None}
     baking = Bakes(given.attempts, given.settings().of(BakeSettings))

@@ -14,7 +14,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.command.judge import CommandRunner
     from hotreload.features.command.report import CommandReport
     from hotreload.parts import FeatureParts
-    from hotreload.server.feature_routes import FeatureRoutes
+    from hotreload.server.ports import FeatureRoutes
 
     report = CommandReport(given.attempts.ledger)
     adds = FeatureRoutes(adds={"Attempt": {"command_said": list[str]}})

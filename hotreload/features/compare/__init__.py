@@ -19,7 +19,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.compare.report import CompareReport
     from hotreload.features.compare.request_recorder import HearingNow, RequestRecorder
     from hotreload.parts import FeatureParts, nothing_to_apply
-    from hotreload.server.feature_routes import FeatureRoutes
+    from hotreload.server.ports import FeatureRoutes
 
     recorder = RequestRecorder(given.settings().of(CompareSettings))
     way_out = LeavesNoNumbers(given.leave)

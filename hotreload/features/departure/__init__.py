@@ -14,7 +14,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.departure.notices import list_notices
     from hotreload.features.departure.report import DepartureFields, DepartureReport
     from hotreload.parts import FeatureParts
-    from hotreload.server.feature_routes import FeatureRoutes
+    from hotreload.server.ports import FeatureRoutes
 
     settings = given.settings().of(DepartureSettings)
     departure = Departure(

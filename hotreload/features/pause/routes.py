@@ -7,7 +7,7 @@ hotreload needs none, and mixes no two generations in an answer: with `retract`,
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
@@ -17,14 +17,12 @@ from hotreload.errors import DrainTimedOut
 from hotreload.features.pause.pause import Pause, RunningRequests
 from hotreload.features.pause.report import PauseFields
 from hotreload.json_fields import Fields
-from hotreload.server.api_schema.operation import Operation, Parameter, read_body
-from hotreload.server.feature_routes import FeatureRoutes
-from hotreload.server.http.keys import Admit
+from hotreload.server.api_schema.kinds import BOOLEAN, Kind, one_of
+from hotreload.server.api_schema.operation import Operation, Parameter, check_kinds, read_body
 from hotreload.server.http.problems import Json
-from hotreload.server.http.request_body import BOOLEAN, Kind, check_kinds
 from hotreload.server.http.request_log import while_connected
 from hotreload.server.orders import requester
-from hotreload.server.ports import Entrance
+from hotreload.server.ports import Admit, Entrance, FeatureRoutes
 from hotreload.server.sglang.bodies import SGLANG_FIELDS
 
 USUAL = "abort"
@@ -33,13 +31,8 @@ AGAIN_SECONDS = 1.0
 """Seconds to the next abort: one misses requests between the gate and the engine."""
 
 
-def _one_of(*words: str) -> Kind:
-    said = f"{', '.join(words[:-1])} or {words[-1]}"
-    return Kind(said, lambda value: value in words, Literal[words])
-
-
-PAUSE: Mapping[str, Kind] = {**SGLANG_FIELDS, "mode": _one_of("abort", "retract", "in_place")}
-VLLM_PAUSE_MODE = _one_of("abort", "wait", "keep")
+PAUSE: Mapping[str, Kind] = {**SGLANG_FIELDS, "mode": one_of("abort", "retract", "in_place")}
+VLLM_PAUSE_MODE = one_of("abort", "wait", "keep")
 CONTINUE: Mapping[str, Kind] = {**SGLANG_FIELDS, "torch_empty_cache": BOOLEAN}
 
 

@@ -10,30 +10,15 @@ from typing import Any, TypedDict
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.api_schema.field_kinds import (
-    CHOICES,
-    IDS,
-    IDS_OR_BATCH,
-    MESSAGES,
-    PROMPT,
-    STOP,
-    TOKENS,
-    TOOL_CHOICE,
-    TOOLS,
-    TOP_K,
-    TOP_P,
+from hotreload.server.api_schema import kinds
+from hotreload.server.api_schema.kinds import (
+    Kind,
+    is_number,
     number,
     one_or_list,
-)
-from hotreload.server.http.request_body import (
-    BOOLEAN,
-    OBJECT,
-    STRING,
-    Kind,
-    check_kinds,
-    is_number,
     whole_number,
 )
+from hotreload.server.api_schema.operation import check_kinds
 from hotreload.server_limits import Limits
 
 IdleValues = tuple[Any, ...]
@@ -96,8 +81,6 @@ They name the client, give hints for scheduling, or set details of unsupported f
 still support one of them.
 """
 
-ANYTHING = Kind("anything: it changes no answer", lambda value: True)
-
 
 @dataclass(frozen=True, slots=True)
 class KnownFields:
@@ -113,6 +96,8 @@ class KnownFields:
     """Names in other APIs, or in another place, and the fields that they mean here."""
     own_idle: Mapping[str, IdleValues] = field(default_factory=dict)
     """Idle values in this object alone."""
+    nested: Mapping[str, "KnownFields"] = field(default_factory=dict)
+    """The fields of supported fields that hold an object, or a list of objects."""
 
     def idle_values(self, name: str) -> IdleValues:
         """Return the values of a field, beside null, that ask for nothing."""
@@ -122,15 +107,15 @@ class KnownFields:
     @property
     def accepted_kinds(self) -> Mapping[str, Kind]:
         """The supported fields and the ignored ones."""
-        return {**dict.fromkeys(sorted(self.ignored), ANYTHING), **self.supported}
+        return {**dict.fromkeys(sorted(self.ignored), kinds.ANYTHING), **self.supported}
 
     @property
     def as_field_kind(self) -> Kind:
         """The kind of a field whose value is an object of these fields."""
-        kinds = {name: kind.type for name, kind in self.supported.items()}
+        types = {name: kind.type for name, kind in self.supported.items()}
         title = self.within.rstrip(".").title().replace("_", "")
-        made = TypedDict(title, kinds, total=False)  # type: ignore[misc]  # of a table
-        return Kind("an object", OBJECT.fits, made)
+        made = TypedDict(title, types, total=False)  # type: ignore[misc]  # of a table
+        return Kind("an object", made, Fields)
 
     def check(self, given: Fields, limits: Limits) -> Fields:
         """Return the fields that are not idle; BadRequest for a wrong or unsupported one."""
@@ -143,7 +128,13 @@ class KnownFields:
             )
         if limits.unknown_fields == "ignore":
             wanted = {name: value for name, value in wanted.items() if name in self.supported}
-        return check_kinds(wanted, self.supported, self.within, self.other_names)
+        checked = check_kinds(wanted, self.supported, self.within, self.other_names)
+        for name in checked.keys() & self.nested.keys():
+            value, inner = checked[name], self.nested[name]
+            is_list = isinstance(value, list)
+            each = [inner.check(one, limits) for one in (value if is_list else [value])]
+            checked[name] = each if is_list else each[0]
+        return checked
 
     def _is_idle(self, name: str, value: Any) -> bool:
         if name in self.supported or name in self.unsupported:
@@ -181,19 +172,43 @@ _UNSUPPORTED = _names(
 # --- /generate -------------------------------------------------------------------------------
 
 PROMPTS = ("text", "input_ids")
+SAMPLING_PARAMS = KnownFields(
+    supported={
+        **dict.fromkeys(
+            _names(
+                """
+                ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
+                no_stop_trim presence_penalty regex repetition_penalty sampling_seed
+                skip_special_tokens spaces_between_special_tokens stop stop_token_ids
+                structural_tag temperature top_k top_p
+                """
+            ),
+            Kind("what the engine takes"),
+        ),
+        "n": kinds.CHOICES,
+    },
+    unsupported=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
+    within="sampling_params.",
+    other_names={
+        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
+        "min_tokens": "min_new_tokens",
+        "seed": "sampling_seed",
+        "stop_sequences": "stop",
+    },
+)
 GENERATE = KnownFields(
     supported={
-        "model": STRING,
+        "model": kinds.STRING,
         "rid": one_or_list("a string", str),
         "text": one_or_list("a string", str),
-        "input_ids": IDS_OR_BATCH,
+        "input_ids": kinds.IDS_OR_BATCH,
         "sampling_params": one_or_list("an object", dict),
-        "stream": BOOLEAN,
+        "stream": kinds.BOOLEAN,
         "return_logprob": one_or_list("a boolean", bool),
         "logprob_start_len": one_or_list("an integer", int),
         "top_logprobs_num": one_or_list("an integer", int),
-        "token_ids_logprob": IDS_OR_BATCH,
-        "return_text_in_logprobs": BOOLEAN,
+        "token_ids_logprob": kinds.IDS_OR_BATCH,
+        "return_text_in_logprobs": kinds.BOOLEAN,
         **MIN_GENERATION,
     },
     unsupported=_UNSUPPORTED
@@ -216,64 +231,41 @@ GENERATE = KnownFields(
             for name in ("max_new_tokens", "stop", "temperature", "top_k", "top_p")
         },
     },
-)
-SAMPLING_PARAMS = KnownFields(
-    supported={
-        **dict.fromkeys(
-            _names(
-                """
-                ebnf frequency_penalty ignore_eos json_schema max_new_tokens min_new_tokens min_p
-                no_stop_trim presence_penalty regex repetition_penalty sampling_seed
-                skip_special_tokens spaces_between_special_tokens stop stop_token_ids
-                structural_tag temperature top_k top_p
-                """
-            ),
-            Kind("what the engine takes", lambda value: True),
-        ),
-        "n": CHOICES,
-    },
-    unsupported=_names("beam_width custom_params logit_bias stop_regex stream_interval watermark"),
-    within="sampling_params.",
-    other_names={
-        **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_length"), "max_new_tokens"),
-        "min_tokens": "min_new_tokens",
-        "seed": "sampling_seed",
-        "stop_sequences": "stop",
-    },
+    nested={"sampling_params": SAMPLING_PARAMS},
 )
 
 # --- OpenAI's routes -------------------------------------------------------------------------
 
 SAMPLING: Mapping[str, tuple[str, Kind]] = {
     "temperature": ("temperature", number(0, 100)),
-    "top_p": ("top_p", TOP_P),
+    "top_p": ("top_p", kinds.TOP_P),
     "frequency_penalty": ("frequency_penalty", number(-2, 2)),
     "presence_penalty": ("presence_penalty", number(-2, 2)),
     "seed": ("sampling_seed", whole_number(-(2**63), 2**63 - 1)),
-    "stop": ("stop", STOP),
+    "stop": ("stop", kinds.STOP),
     # Not in OpenAI's API, but the engine has them; clients send them in `extra_body`.
-    "top_k": ("top_k", TOP_K),
+    "top_k": ("top_k", kinds.TOP_K),
     "min_p": ("min_p", number(0, 1)),
     "repetition_penalty": ("repetition_penalty", number(0, 2)),
-    "min_tokens": ("min_new_tokens", whole_number(0, 2**31 - 1)),
-    "stop_token_ids": ("stop_token_ids", IDS),
-    "ignore_eos": ("ignore_eos", BOOLEAN),
-    "skip_special_tokens": ("skip_special_tokens", BOOLEAN),
-    "regex": ("regex", STRING),
-    "ebnf": ("ebnf", STRING),
+    "min_tokens": ("min_new_tokens", kinds.TOKENS),
+    "stop_token_ids": ("stop_token_ids", kinds.IDS),
+    "ignore_eos": ("ignore_eos", kinds.BOOLEAN),
+    "skip_special_tokens": ("skip_special_tokens", kinds.BOOLEAN),
+    "regex": ("regex", kinds.STRING),
+    "ebnf": ("ebnf", kinds.STRING),
 }
 """The fields that go to the engine unchanged: the engine's name of each, and its kind."""
 STREAM_OPTIONS = KnownFields(
-    supported={"include_usage": BOOLEAN, "continuous_usage_stats": BOOLEAN},
+    supported={"include_usage": kinds.BOOLEAN, "continuous_usage_stats": kinds.BOOLEAN},
     unsupported={"include_obfuscation"},
     within="stream_options.",
     own_idle=dict.fromkeys(("include_usage", "continuous_usage_stats"), (False,)),
 )
 _COMMON: Mapping[str, Kind] = {
-    "model": STRING,
-    "n": CHOICES,
-    "max_tokens": TOKENS,
-    "stream": BOOLEAN,
+    "model": kinds.STRING,
+    "n": kinds.CHOICES,
+    "max_tokens": kinds.TOKENS,
+    "stream": kinds.BOOLEAN,
     "stream_options": STREAM_OPTIONS.as_field_kind,
     **{name: kind for name, (_, kind) in SAMPLING.items()},
     **MIN_GENERATION,
@@ -298,29 +290,26 @@ _OPENAI_UNSUPPORTED = _UNSUPPORTED | _names(
 def _openai(more: Mapping[str, Kind], own_idle: Mapping[str, IdleValues]) -> KnownFields:
     supported = {**_COMMON, **more}
     unsupported = _OPENAI_UNSUPPORTED - supported.keys()
-    return KnownFields(supported, unsupported, IGNORED_FIELDS, own_idle=own_idle)
+    nested = {"stream_options": STREAM_OPTIONS}
+    return KnownFields(supported, unsupported, IGNORED_FIELDS, own_idle=own_idle, nested=nested)
 
 
 COMPLETION = _openai(
-    {
-        "prompt": PROMPT,
-        "logprobs": whole_number(0, 20),
-        "echo": BOOLEAN,
-    },
+    {"prompt": kinds.PROMPT, "logprobs": whole_number(0, 20), "echo": kinds.BOOLEAN},
     {"echo": (False,)},
 )
 CHAT = _openai(
     {
-        "messages": MESSAGES,
-        "max_completion_tokens": TOKENS,
-        "logprobs": BOOLEAN,
+        "messages": kinds.MESSAGES,
+        "max_completion_tokens": kinds.TOKENS,
+        "logprobs": kinds.BOOLEAN,
         "top_logprobs": whole_number(0, 20),
-        "response_format": OBJECT,
-        "reasoning_effort": STRING,
-        "chat_template_kwargs": OBJECT,
-        "tools": TOOLS,
-        "tool_choice": TOOL_CHOICE,
-        "parallel_tool_calls": BOOLEAN,
+        "response_format": kinds.OBJECT,
+        "reasoning_effort": kinds.STRING,
+        "chat_template_kwargs": kinds.OBJECT,
+        "tools": kinds.TOOLS,
+        "tool_choice": kinds.TOOL_CHOICE,
+        "parallel_tool_calls": kinds.BOOLEAN,
     },
     {
         "add_special_tokens": (False,),  # the template puts them in

@@ -4,28 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, TypedDict
 
-from fastapi import APIRouter
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import core_schema
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from hotreload import __version__
 from hotreload.json_fields import Fields
+from hotreload.server.api_schema.kinds import Kind
 from hotreload.server.api_schema.operation import EVENTS, Operation, Parameter, Security
-from hotreload.server.feature_routes import FeatureRoutes
 from hotreload.server.http.keys import AdminCheck
-from hotreload.server.http.problems import (
-    OPENAI_PATHS,
-    Json,
-    OpenAIErrorFields,
-    ProblemFields,
-)
-from hotreload.server.http.request_body import Kind
+from hotreload.server.http.problems import OPENAI_PATHS, Json, OpenAIErrorFields, ProblemFields
 from hotreload.server.http.request_log import GENERATION_HEADER, REQUEST_ID_HEADER
+from hotreload.server.ports import FeatureRoutes
 from hotreload.threads import in_thread
 
 ANY = (400, 401, 413, 421, 431, 500)
@@ -83,21 +77,17 @@ ABOUT = (
 )
 
 
-def schema_routes(of_features: Sequence[FeatureRoutes]) -> APIRouter:
-    """Build the route; `of_features` adds the features' own routes and fields."""
-    router = APIRouter()
+def add_schema_route(app: FastAPI, of_features: Sequence[FeatureRoutes]) -> None:
+    """Add the route; `of_features` adds the features' own routes and fields."""
     made: list[Fields] = []
 
-    @router.get("/openapi.json")
+    @app.get("/openapi.json")
     @Operation("This document.", Fields)
-    async def openapi(request: Request) -> Response:
+    async def openapi() -> Response:
         if not made:
-            routes = request.app.routes
-            work = in_thread(lambda cancel: describe(routes, of_features), is_read=False)
+            work = in_thread(lambda cancel: describe(app.routes, of_features), is_read=False)
             made.append(await work)
         return Json(made[0])
-
-    return router
 
 
 def describe(routes: Iterable[BaseRoute], of_features: Sequence[FeatureRoutes]) -> Fields:

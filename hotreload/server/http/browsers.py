@@ -77,7 +77,7 @@ class HostMiddleware:
         self._hosts = {name.lower() for name in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and _is_browser(headers := Headers(scope=scope)):
+        if _is_browser(headers := Headers(scope=scope)):
             self._check(headers.get("host", ""))
         await self._app(scope, receive, send)
 
@@ -122,7 +122,7 @@ class CorsMiddleware:
         self._origins = frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        headers = Headers(scope=scope)
         origin = headers.get("origin")
         if origin not in self._origins or scope["path"].startswith(NOT_FOR_SITES):
             await self._app(scope, receive, send)

@@ -13,12 +13,12 @@ import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hotreload.server.http.connection_slots import ConnectionSlots, OtherProcess
-from hotreload.server.http.limits import headers_too_long
+from hotreload.server.http.limits import ConnectionSlots, headers_too_long
 from hotreload.server.http.peers import HangUpWatch, count_unread, peer_of_transport
 from hotreload.server.http.problems import Refused, problem_of
 from hotreload.server.http.request_log import generation_header
 from hotreload.server.http.sse import EVENT_STREAM
+from hotreload.server.ports import OtherProcess
 from hotreload.types import Generation
 
 MOST_READ_CHECKS = 40
@@ -39,7 +39,7 @@ class PeerProtocol(H11Protocol):
         arrival_seconds: float,
         live: Callable[[], Generation | None],
         slots: Mapping[bool, ConnectionSlots],
-        other_process: OtherProcess | None = None,
+        other_process: OtherProcess,
         first_bytes: bytes | None = None,
         **kwargs: Any,
     ) -> None:
@@ -132,18 +132,13 @@ class PeerProtocol(H11Protocol):
 
     def _bytes_for_other_process(self) -> bytes:
         """Return the bytes of a request that the other process answers; else b""."""
-        if (
-            self._other_process is None
-            or self._is_encrypted
-            or self.conn.their_state is not h11.IDLE
-            or self._is_answering
-        ):
+        is_request_next = self.conn.their_state is h11.IDLE and not self._is_answering
+        if self._is_encrypted or not is_request_next:
             return b""
         data, _ = self.conn.trailing_data
         return data if data and self._other_process.is_for(data) else b""
 
     def _hand_over(self, data: bytes) -> bool:
-        assert self._other_process is not None, "the request is for the other process"
         connection = self.transport.get_extra_info("socket")
         try:
             if not self._other_process.hand_over(connection.fileno(), data):
@@ -336,8 +331,7 @@ def _send_at_once(transport: asyncio.Transport) -> None:
 
 
 def _all_slots_taken() -> Refused:
-    words = "all connections are in use"
-    return Refused(503, "too_many_connections", words, headers={"Retry-After": "1"})
+    return Refused(503, "too_many_connections", "all connections are in use", retry_after=1)
 
 
 def _bad_http(error: BaseException | None, msg: str) -> Refused:

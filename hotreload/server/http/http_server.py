@@ -10,18 +10,17 @@ import logging
 import math
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 from fastapi import FastAPI
 
 from hotreload.events import Event, GateChanged
-from hotreload.server.http.connection_slots import ConnectionSlots, OtherProcess
 from hotreload.server.http.connections import PeerProtocol
-from hotreload.server.http.server_sockets import BACKLOG, is_for_views
-from hotreload.server.http.shared_counters import SharedCounters
+from hotreload.server.http.limits import ConnectionSlots, SharedCounters
+from hotreload.server.http.server_sockets import BACKLOG, TlsPair, is_for_views
 from hotreload.server.http.socket_paths import SocketPaths
-from hotreload.server.http.tls import TlsPair
+from hotreload.server.ports import OtherProcess
 from hotreload.server_limits import Limits
 from hotreload.types import GateState
 
@@ -60,6 +59,7 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """`other_process` answers some of the requests, and shares the `counts`."""
         limits, counts = limits or Limits(), counts or SharedCounters()
+        other_process = other_process or OtherProcess()
         self._feeds = app.state.feeds
         self._limits = limits
         self._tls: TlsPair | None = None
@@ -74,7 +74,15 @@ class HttpServer(uvicorn.Server):
         self._has_left = asyncio.Event()
         self._socket_paths = socket_paths
         self._other_process = other_process
-        self._slots = _make_slots(limits, counts, other_process)
+        self._slots = {
+            is_local: ConnectionSlots(
+                limits.connections,
+                count,
+                functools.partial(other_process.make_room, is_local=is_local),
+            )
+            for is_local, count in ((True, counts.local), (False, counts.remote))
+        }
+        """The connection slots on unix sockets, at True, and over TCP, at False."""
         protocol = functools.partial(
             PeerProtocol,
             arrival_seconds=limits.arrival_seconds,
@@ -214,8 +222,7 @@ class HttpServer(uvicorn.Server):
         # From here on every answer closes its connection: no further request comes on it. The list
         # is changed in place because requests under way hold it, too.
         self.server_state.default_headers.append((b"connection", b"close"))
-        if self._other_process is not None:
-            self._other_process.shut_down()
+        self._other_process.shut_down()
         self._socket_paths.leave()
         if not self.held_by_systemd:
             await asyncio.sleep(ACCEPT_SECONDS)
@@ -231,7 +238,7 @@ class HttpServer(uvicorn.Server):
         idle_checks: Counter[object] = Counter()
         try:
             async with asyncio.timeout(self._graceful_seconds):
-                while state.connections or state.tasks or self._is_other_process_busy:
+                while state.connections or state.tasks or not self._other_process.is_shut_down:
                     self._close_idle(idle_checks)
                     await asyncio.sleep(FLUSH_SECONDS)
         except TimeoutError:
@@ -246,11 +253,6 @@ class HttpServer(uvicorn.Server):
             if late:  # each still has to return its engine
                 await asyncio.wait(late, timeout=CANCELLED_SECONDS)
 
-    @property
-    def _is_other_process_busy(self) -> bool:
-        """True while the other process answers requests."""
-        return self._other_process is not None and not self._other_process.is_shut_down
-
     def _close_idle(self, checks: Counter[object]) -> None:
         """Close connections that have been idle for `linger_seconds`.
 
@@ -262,20 +264,6 @@ class HttpServer(uvicorn.Server):
             checks[connection] = checks[connection] + 1 if connection.is_idle else 0
             if checks[connection] * FLUSH_SECONDS > self.linger_seconds:
                 connection.shutdown()
-
-
-def _make_slots(
-    limits: Limits, counts: SharedCounters, other_process: OtherProcess | None
-) -> Mapping[bool, ConnectionSlots]:
-    """Make the connection slots; True is the key of those on unix sockets, False of TCP."""
-
-    def make_room(is_local: bool) -> bool:
-        return other_process is not None and other_process.make_room(is_local=is_local)
-
-    return {
-        is_local: ConnectionSlots(limits.connections, count, functools.partial(make_room, is_local))
-        for is_local, count in ((True, counts.local), (False, counts.remote))
-    }
 
 
 def _config(app: FastAPI, protocol: object, limits: Limits) -> uvicorn.Config:

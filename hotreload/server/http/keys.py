@@ -7,7 +7,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -123,34 +123,34 @@ def key_check(keys: ApiKeys | None, admin_keys: ApiKeys | None) -> KeyCheck | No
     return KeyCheck(keys, admin_keys) if admin_keys is not None else KeyCheck(keys)
 
 
+@dataclass(frozen=True, slots=True)
 class ApiKeyMiddleware:
     """Answers 401 to requests over TCP without a valid key."""
 
-    def __init__(self, app: ASGIApp, check: KeyCheck) -> None:
-        self._app = app
-        self._check = check
+    app: ASGIApp
+    check: KeyCheck
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not _is_open(scope):
-            self._check(scope)
-        await self._app(scope, receive, send)
+        if not _is_open(scope):
+            self.check(scope)
+        await self.app(scope, receive, send)
 
 
+@dataclass(slots=True)
 class FailureLog:
     """Counts requests without a valid key, and logs their number once a minute at most."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._logged_at: float | None = None
-        self._unlogged = 0
-        self._senders: set[str] = set()
+    clock: Callable[[], float] = time.monotonic
+    _logged_at: float | None = None
+    _unlogged: int = 0
+    _senders: set[str] = field(default_factory=set)
 
     def count(self, scope: Scope) -> None:
         """Count one request; nothing of the key that it sent is logged."""
         self._unlogged += 1
         if scope.get("client") and len(self._senders) < MOST_SENDERS:
             self._senders.add(str(scope["client"][0]))
-        now = self._clock()
+        now = self.clock()
         if self._logged_at is None or now - self._logged_at >= FAILURE_LOG_SECONDS:
             since = FAILURE_LOG_SECONDS if self._logged_at is None else now - self._logged_at
             senders = {"requests": self._unlogged, "from": sorted(self._senders)}
@@ -168,10 +168,6 @@ def _is_open(scope: Scope) -> bool:
 def _is_page_order(request: Request, peer: Peer | None) -> bool:
     """True if it is an order of the status page, for which the page must send an admin key."""
     return peer is None and request.url.path in PAGE_ORDERS and is_own_page(request.headers)
-
-
-Admit = Callable[[Request], Awaitable[None]]
-"""Returns if a request may use the admin routes, and raises Refused if not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +193,13 @@ class AdminCheck:
         if is_from_a_page(request.headers) and not _is_page_order(request, peer):
             words = "this route does not answer web pages: any site could ask through a browser"
             raise self._refusal(request, words, peer)
-        if peer is None:
-            self._check_key(request)
+        if peer is not None:
+            return
+        if self.keys is None:
+            words = "over TCP this route requires an admin key, and none is configured"
+            todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
+            raise self._refusal(request, f"{words}: {todo}", None)
+        self.keys(request.scope)
 
     def opens(self, request: Request) -> bool:
         """True if the request's sender may roll back and pin; Refused with 401 for a false key."""
@@ -211,13 +212,6 @@ class AdminCheck:
             return False
         self.keys(scope)
         return True
-
-    def _check_key(self, request: Request) -> None:
-        if self.keys is None:
-            words = "over TCP this route requires an admin key, and none is configured"
-            todo = "set [server] admin_keys_file, or ask on the unix socket ([server] socket)"
-            raise self._refusal(request, f"{words}: {todo}", None)
-        self.keys(request.scope)
 
     def _is_admin(self, peer: Peer) -> bool:
         users = {0, os.geteuid()} - {self._nobody}

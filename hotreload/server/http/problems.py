@@ -1,10 +1,10 @@
-"""JSON answers: errors as RFC 9457 problem details or in OpenAI's form, and finite numbers."""
+"""JSON answers, and errors in the form that clients expect: RFC 9457's or another server's."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -81,6 +81,20 @@ class OpenAIErrorFields(TypedDict):
     error: OpenAIFaultFields
 
 
+class FaultFields(TypedDict):
+    """A fault in vLLM's form."""
+
+    message: str
+
+
+class NotDoneFields(TypedDict):
+    """A failure in SGLang's form, and in vLLM's under `error`."""
+
+    success: Literal[False]
+    message: str
+    error: FaultFields
+
+
 MOST_REASONS = 16
 LONGEST_LISTED_REASON = 300
 """The most reasons, and characters of one, in a problem: a large request is not sent back whole."""
@@ -98,8 +112,9 @@ class Refused(HotReloadError):
         findings: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         param: str | None = None,
+        retry_after: float | None = None,
     ) -> None:
-        super().__init__(message, code=code, findings=findings)
+        super().__init__(message, code=code, findings=findings, retry_after=retry_after)
         self.status = status
         self.param = param
         self.headers = dict(headers or {})
@@ -151,6 +166,11 @@ def text_generation_fields(error: HotReloadError) -> dict[str, Any]:
     kinds = {429: "overloaded", 503: "overloaded", 500: "generation", 504: "incomplete_generation"}
     kind = "incomplete_generation" if error.code == "cut_short" else kinds.get(status, "validation")
     return {"error": cut(str(error), MOST_WORDS), "error_type": kind}
+
+
+def failure_fields(message: str) -> NotDoneFields:
+    """Return the fields of a failure."""
+    return {"success": False, "message": message, "error": {"message": message}}
 
 
 def problem_fields(error: HotReloadError) -> ProblemFields:
@@ -207,15 +227,14 @@ def status_of(error: HotReloadError) -> int:
 
 
 def _headers(error: HotReloadError) -> dict[str, str]:
-    if isinstance(error, Refused):
-        return error.headers
     if isinstance(error, GenerationGone):
         return DO_NOT_RETRY
-    if isinstance(error, NotServing | TryAgain) and error.retry_after is not None:
-        return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    headers = error.headers if isinstance(error, Refused) else {}
+    if isinstance(error, Refused | NotServing | TryAgain) and error.retry_after is not None:
+        return {**headers, "Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, NotNewEnough | TryAgain) and status_of(error) != UNKNOWN_NAME:
         return {"Retry-After": str(RETRY_AFTER)}
-    return {}
+    return headers
 
 
 def _replace_nonfinite(value: Any) -> Any:
@@ -232,12 +251,44 @@ ROUTES_OF_NOTE = "POST /generate, GET /status, GET /readyz, POST /admin/reload_w
 OPENAI_ROUTES = (
     "POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, GET /v1/models"
 )
+USE_A_FOLDER = (
+    "weights come from checkpoints in folders here: write one below [source] path or [server] "
+    "update_roots, and ask POST /update_weights_from_disk (or /update_weights) for it"
+)
+MEMORY_IS_FIXED = "the engine keeps the memory that it took at its start"
+MERGE_ADAPTERS = "there are no adapters here: merge them into a checkpoint"
+NOT_SERVED: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "/update_weights_from_tensor",
+            "/update_weights_from_distributed",
+            "/update_weights_from_ipc",
+            "/init_weights_update_group",
+            "/destroy_weights_update_group",
+            "/begin_weight_update",
+            "/end_weight_update",
+            "/pull_weights",
+            "/init_weight_transfer_engine",
+            "/shutdown_weight_transfer_engine",
+            "/start_weight_update",
+            "/finish_weight_update",
+            "/fetch_weights",
+            "/collective_rpc",
+        ),
+        USE_A_FOLDER,
+    ),
+    **dict.fromkeys(("/release_memory_occupation", "/resume_memory_occupation"), MEMORY_IS_FIXED),
+    **dict.fromkeys(("/load_lora_adapter", "/unload_lora_adapter"), MERGE_ADAPTERS),
+}
+"""Routes of SGLang, vLLM and trainers' images that are not served, and what to use instead."""
 
 
-async def no_such_route(request: Request, error: Exception) -> Response:
-    """Answer 404 or 405, in the form that clients of the intended path expect."""
+async def no_route(request: Request, error: Exception) -> Response:
+    """Answer 404 or 405, as clients of the intended path expect; 400 for a route not served."""
     assert isinstance(error, HTTPException)
     status, path = error.status_code, request.url.path
+    if status == 404 and path in NOT_SERVED:
+        return Json(failure_fields(f"{path} is not served: {NOT_SERVED[path]}"), 400)
     code = HTTPStatus(status).phrase.lower().replace(" ", "_")
     headers: Mapping[str, str] = error.headers or {}
     meant = nearest_openai_path(path)

@@ -10,7 +10,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hotreload.core.way_in.admission import Origin
 from hotreload.errors import HotReloadError
 from hotreload.server.http.problems import Refused, problem_of, status_of
-from hotreload.server.http.request_headers import headers_of
 from hotreload.server.ports import Metrics
 from hotreload.types import Generation
 
@@ -44,9 +44,36 @@ LONGEST_PATH = 200
 _GENERATION, _REQUEST_ID, _TRACEPARENT = (
     name.lower().encode() for name in (GENERATION_HEADER, REQUEST_ID_HEADER, TRACE_HEADER)
 )
+_HEADERS = "hotreload.headers"
 _CODE = "hotreload.ended"
 _LOG_FIELDS = "hotreload.noted"
 _ORIGIN = "hotreload.origin"
+
+
+class RequestHeaders:
+    """The headers of one request, by names in any case; of repeated headers the first.
+
+    They are indexed once: each request to the model has a dozen of them read.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._values: dict[bytes, bytes] = dict(reversed(scope["headers"]))
+
+    def get(self, name: str) -> str | None:
+        """Return a header; None if there is none."""
+        value = self._values.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
+
+    def __contains__(self, name: str) -> bool:
+        """Return True if there is such a header, also an empty one."""
+        return name.lower().encode() in self._values
+
+
+def headers_of(scope: Scope) -> RequestHeaders:
+    """Return the request's headers, indexed at the first call."""
+    if _HEADERS not in scope:
+        scope[_HEADERS] = RequestHeaders(scope)
+    return cast(RequestHeaders, scope[_HEADERS])
 
 
 class ClientGone(Exception):
@@ -117,89 +144,74 @@ def generation_header(generation: Generation) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
 class RequestLogMiddleware:
     """Turns an exception into a problem response, adds headers, counts and logs each request."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        live: Callable[[], Generation | None],
-        metrics: Metrics,
-        write_seconds: float,
-        access_log: bool = False,
-    ) -> None:
-        self._app = app
-        self._live = live
-        self._metrics = metrics
-        self._write_seconds = write_seconds
-        self._access_log = access_log
+    app: ASGIApp
+    live: Callable[[], Generation | None]
+    metrics: Metrics
+    write_seconds: float
+    logs_access: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        response = _ResponseSender(scope, receive, send, self._live, self._write_seconds)
+        response = _ResponseSender(
+            scope, receive, send, self.live, self.write_seconds, origin_of(scope)
+        )
         began = time.perf_counter()
         try:
-            await self._app(scope, receive, response.send)
+            await self.app(scope, receive, response.send)
         except (ClientGone, ClientDisconnect):
             count_as(scope, _disconnect_code(scope))
         except asyncio.CancelledError:
             count_as(scope, CUT_SHORT)
             raise
         except Exception as error:
-            await self._fail(error, response, scope, receive)
+            await _fail(error, response)
         finally:
             code, seconds = scope.get(_CODE, response.code), time.perf_counter() - began
-            self._metrics.request_finished(_route_label(scope), code, seconds)
-            if self._access_log:
+            self.metrics.request_finished(_route_label(scope), code, seconds)
+            if self.logs_access:
                 add_to_access_log(scope, generation=response.generation, **response.names)
                 write_access_log(scope, code, seconds)
 
-    async def _fail(
-        self, error: Exception, response: "_ResponseSender", scope: Scope, receive: Receive
-    ) -> None:
-        if not isinstance(error, HotReloadError):
-            log.error(
-                "request.failed", exc_info=error, extra={"path": scope["path"], **response.names}
-            )
-            error = Refused(500, "internal", "hotreload failed to answer; its log says why")
-        count_as(scope, status_of(error))
-        if response.is_started:  # an answer cut off must not look like a whole one
-            await hang_up(scope, receive)
-            return
-        try:
-            await problem_of(error, scope["path"])(scope, receive, response.send)
-        except ClientGone:
-            count_as(scope, _disconnect_code(scope))
+
+async def _fail(error: Exception, response: "_ResponseSender") -> None:
+    """Answer an error; hang up where the answer has begun, so that it does not look whole."""
+    scope, receive = response.scope, response.receive
+    if not isinstance(error, HotReloadError):
+        more = {"path": scope["path"], **response.names}
+        log.error("request.failed", exc_info=error, extra=more)
+        error = Refused(500, "internal", "hotreload failed to answer; its log says why")
+    count_as(scope, status_of(error))
+    if response.is_started:
+        await hang_up(scope, receive)
+        return
+    try:
+        await problem_of(error, scope["path"])(scope, receive, response.send)
+    except ClientGone:
+        count_as(scope, _disconnect_code(scope))
 
 
+@dataclass(slots=True)
 class _ResponseSender:
     """Sends one response; keeps its status and hangs up on a client that does not read."""
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        live: Callable[[], Generation | None],
-        write_seconds: float,
-    ) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._live = live
-        self._write_seconds = write_seconds
-        self._origin = origin_of(scope)
-        self.code = CLIENT_GONE
-        self.is_started = False
-        self.generation: int | None = None
-        """The generation in the response's header; None before any is live."""
+    scope: Scope
+    receive: Receive
+    send_on: Send
+    live: Callable[[], Generation | None]
+    write_seconds: float
+    origin: Origin
+    code: int = CLIENT_GONE
+    is_started: bool = False
+    generation: int | None = None
+    """The generation in the response's header; None before any is live."""
 
     @property
     def names(self) -> dict[str, str]:
         """The names of the request for the log: its id, and its caller's trace if there is one."""
-        id, trace = self._origin.id, self._origin.trace
+        id, trace = self.origin.id, self.origin.trace
         return {"request_id": id, **({"trace_id": trace.split("-")[1]} if trace else {})}
 
     async def send(self, message: Message) -> None:
@@ -208,31 +220,27 @@ class _ResponseSender:
             self.code = message["status"]
             self._add_headers(message)
         try:
-            async with asyncio.timeout(self._write_seconds):
-                await self._send(message)
+            async with asyncio.timeout(self.write_seconds):
+                await self.send_on(message)
         except TimeoutError:
             # The client reads nothing. Its request would keep its place in the request limit and
             # would hold up every swap. A client that pipelines causes this without a stream, too.
-            await hang_up(self._scope, self._receive)
+            await hang_up(self.scope, self.receive)
             raise ClientGone from None
-        if message["type"] == "http.response.body" and not message.get("more_body"):
-            self._watch_reader()
-
-    def _watch_reader(self) -> None:
-        """Hang up later unless the client reads the unsent rest of the response."""
-        watch = self._scope.get("extensions", {}).get("watch_reader")
-        if watch is not None:
-            watch(self._write_seconds)
+        is_over = message["type"] == "http.response.body" and not message.get("more_body")
+        watch = self.scope.get("extensions", {}).get("watch_reader") if is_over else None
+        if watch is not None:  # hang up later unless the client reads the unsent rest
+            watch(self.write_seconds)
 
     def _add_headers(self, message: Message) -> None:
         """Add the request's names, and the live generation unless the route has named one."""
-        headers = [*message["headers"], (_REQUEST_ID, self._origin.id.encode())]
-        if self._origin.trace:
-            headers.append((_TRACEPARENT, self._origin.trace.encode()))
+        headers = [*message["headers"], (_REQUEST_ID, self.origin.id.encode())]
+        if self.origin.trace:
+            headers.append((_TRACEPARENT, self.origin.trace.encode()))
         named = dict(headers).get(_GENERATION)
         if named is not None:
             self.generation = int(named)
-        elif (live := self._live()) is not None:
+        elif (live := self.live()) is not None:
             self.generation = live.number
             headers.append((_GENERATION, str(live.number).encode()))
         message["headers"] = headers

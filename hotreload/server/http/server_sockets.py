@@ -1,4 +1,4 @@
-"""The listening sockets: those that the daemon binds, and those that systemd passes to it.
+"""The listening sockets: those that the daemon binds, those of systemd, and TLS on the TCP port.
 
 systemd keeps its sockets open from one daemon to the next. If a daemon cannot serve a socket, it
 answers the clients that wait there with the reason.
@@ -7,8 +7,11 @@ answers the clients that wait there with the reason.
 import contextlib
 import errno
 import grp
+import hashlib
+import logging
 import os
 import socket
+import ssl
 import stat
 import time
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -20,6 +23,8 @@ from hotreload.facts.holders import process_of, who_has
 from hotreload.facts.names import LOOKING
 from hotreload.server.http.peers import peer_of
 from hotreload.server.http.problems import problem_of
+
+log = logging.getLogger("hotreload.server")
 
 BACKLOG = 2048
 """Large, because asyncio's clients believe they are connected when a unix backlog is full."""
@@ -216,3 +221,61 @@ def _refusal(fault: ConfigError) -> bytes:
     headers = [*problem.raw_headers, (b"connection", b"close")]
     lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(header) for header in headers)]
     return b"\r\n".join([*lines, b"", bytes(problem.body)])
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+TLS = "[server] tls_cert, tls_key"
+"""The settings that name the files, for messages."""
+
+
+class TlsPair:
+    """A certificate with its chain and its key; each new connection gets the last good pair."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        """ConfigError if the files are no pair."""
+        self._files = cert, key
+        self._digest = self._read()
+        self.context = self._last = self._load()
+        """The server listens with it; every handshake goes on with the last pair."""
+        self.context.sni_callback = self._choose
+
+    def read_again(self) -> None:
+        """Take what the files hold now; ConfigError if that is no pair, and the last one stays."""
+        digest = self._read()
+        if digest != self._digest:
+            self._last, self._digest = self._load(), digest
+            log.info("tls.changed", extra={"certificate": str(self._files[0])})
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, first: object) -> None:
+        """Give a connection the last pair; OpenSSL calls it early in each handshake."""
+        connection.context = self._last
+
+    def _read(self) -> bytes:
+        digest = hashlib.sha256()
+        for file in self._files:
+            try:
+                digest.update(file.read_bytes())
+            except OSError as error:
+                raise ConfigError(f"{TLS}: {file} cannot be read: {error.strerror}") from None
+        return digest.digest()
+
+    def _load(self) -> ssl.SSLContext:
+        cert, key = self._files
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(cert, key, password=self._refuse_password)
+        except OSError as error:
+            why = getattr(error, "reason", None) or error.strerror
+            words = (
+                f"{key} is not the key of {cert}"
+                if why == "KEY_VALUES_MISMATCH"
+                else f"{cert} and {key} are no certificate and key in PEM ({why})"
+            )
+            raise ConfigError(f"{TLS}: {words}") from None
+        return context
+
+    def _refuse_password(self) -> str:
+        """Raise ConfigError: OpenSSL would ask for the password on the terminal."""
+        raise ConfigError(f"{TLS}: {self._files[1]} is encrypted: write it without a password")

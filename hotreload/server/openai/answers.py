@@ -3,15 +3,15 @@
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 from hotreload.errors import HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.http.problems import openai_fields
-from hotreload.server.model import EngineAnswer
-from hotreload.server.openai.echo import Echo
+from hotreload.server.model import EngineAnswer, answers_in
+from hotreload.server.openai.requests import Echo
 from hotreload.types import Generation, StampFields
 
 
@@ -101,17 +101,18 @@ class ChatCompletionFields(AnsweredFields):
     choices: list[MessageChoiceFields]
 
 
+@dataclass(slots=True)
 class Choice:
     """One choice and the part of it that was sent; the engine yields the whole text each time."""
 
-    def __init__(self, echo: Echo | None = None) -> None:
-        self._echo = echo
-        self._head = 0
-        self._tokens_told = 0
-        self._calls_told = 0
-        self.usage = (0, 0, 0)
-        """The numbers of prompt tokens, of cached ones among them, and of completion tokens."""
-        self.has_begun = False
+    echo: Echo | None = None
+    usage: tuple[int, int, int] = (0, 0, 0)
+    """The numbers of prompt tokens, of cached ones among them, and of completion tokens."""
+    has_begun: bool = False
+    sent_length: int = 0
+    """The characters that were sent; the numbers of tokens and of calls."""
+    sent_tokens: int = 0
+    sent_calls: int = 0
 
     def take_new_text(self, answer: Fields) -> tuple[str, Fields | None]:
         """Return the text that was not sent yet, and how the choice ended, if it has."""
@@ -124,16 +125,16 @@ class Choice:
         )
         ended: Fields | None = meta.get("finish_reason")
         text: str = answer["text"]
-        if self._echo is not None:
-            text = self._echo.text(answer, text)
-        new = text[self._head :]
-        self._head = max(self._head, len(text))
+        if self.echo is not None:
+            text = self.echo.text(answer, text)
+        new = text[self.sent_length :]
+        self.sent_length = max(self.sent_length, len(text))
         return new, ended or None
 
     def take_new_calls(self, answer: Fields) -> list[Fields]:
         """Return the tool calls that were not sent yet, each with a new id."""
-        calls, first = answer.get("tool_calls") or [], self._calls_told
-        self._calls_told = len(calls)
+        calls, first = answer.get("tool_calls") or [], self.sent_calls
+        self.sent_calls = len(calls)
         return [
             {
                 "index": at,
@@ -149,7 +150,7 @@ class Choice:
         if ended is None:
             return None
         kind: str = ended["type"]
-        return "tool_calls" if kind == "stop" and self._calls_told else kind
+        return "tool_calls" if kind == "stop" and self.sent_calls else kind
 
     def take_new_logprobs(self, answer: Fields) -> NewTokens | None:
         """Return the tokens that were not sent yet, if the client wants log-probabilities."""
@@ -158,10 +159,10 @@ class Choice:
         if tokens is None:
             return None
         tops = meta.get("output_top_logprobs")
-        if self._echo is not None:
-            tokens = self._echo.tokens(meta, "token_logprobs")
-            tops = self._echo.tokens(meta, "top_logprobs")
-        first, self._tokens_told = self._tokens_told, len(tokens)
+        if self.echo is not None:
+            tokens = self.echo.tokens(meta, "token_logprobs")
+            tops = self.echo.tokens(meta, "top_logprobs")
+        first, self.sent_tokens = self.sent_tokens, len(tokens)
         tops = tops or [[] for _ in tokens]
         offset = sum(len(text) for _, _, text in tokens[:first])
         return NewTokens(tokens[first:], tops[first:], offset)
@@ -251,34 +252,24 @@ CHAT_SHAPE = AnswerShape(
 )
 
 
+@dataclass(slots=True)
 class OpenAIAnswer:
     """Formats one answer; remembers the part of each choice that was sent already."""
 
-    def __init__(
-        self,
-        shape: AnswerShape,
-        *,
-        model: str,
-        copies: int,
-        has_usage: bool,
-        has_usage_so_far: bool = False,
-        echoes: Sequence[Echo] = (),
-    ) -> None:
-        self._shape = shape
-        self._model = model
-        self._copies = copies
-        self._has_usage = has_usage
-        self._has_usage_so_far = has_usage_so_far
-        self._echoes = echoes
-        self._id = f"{shape.prefix}-{uuid.uuid4().hex}"
-        self._created = int(time.time())
-        self._choices: dict[int, Choice] = {}
+    shape: AnswerShape
+    model: str
+    copies: int
+    has_usage: bool
+    has_usage_so_far: bool = False
+    echoes: Sequence[Echo] = ()
+    _name: str = field(init=False, default_factory=lambda: uuid.uuid4().hex)
+    _created: int = field(init=False, default_factory=lambda: int(time.time()))
+    _choices: dict[int, Choice] = field(init=False, default_factory=dict)
 
     def format_whole(self, item: EngineAnswer, generation: Generation) -> Fields:
         """Return all choices and the usage."""
-        answers = item if isinstance(item, list) else [item]
-        choices = [self._whole_choice(at, answer) for at, answer in enumerate(answers)]
-        fields = self._head(self._shape.whole_object, generation)
+        choices = [self._whole_choice(at, each) for at, each in enumerate(answers_in(item))]
+        fields = self._head(self.shape.whole_object, generation)
         return fields | {"choices": choices, "usage": self._usage()}
 
     def format_piece(self, answer: Fields, generation: Generation) -> list[Fields]:
@@ -290,35 +281,33 @@ class OpenAIAnswer:
         calls = choice.take_new_calls(answer)
         if not (is_first or text or calls or ended):
             return []
-        fields = self._shape.piece(text, calls, is_first) | self._about(
-            index, choice, answer, ended
-        )
-        return [
-            self._chunk([fields], self._usage() if self._has_usage_so_far else None, generation)
-        ]
+        fields = self.shape.piece(text, calls, is_first)
+        fields |= self._about(index, choice, answer, ended)
+        usage = self._usage() if self.has_usage_so_far else None
+        return [self._chunk([fields], usage, generation)]
 
     def format_end(self, generation: Generation) -> list[Fields]:
         """Return the usage, if the client wants it in a stream."""
-        return [self._chunk([], self._usage(), generation)] if self._has_usage else []
+        return [self._chunk([], self._usage(), generation)] if self.has_usage else []
 
     def format_error(self, error: HotReloadError) -> Fields:
         """Return the error that OpenAI's client raises in place of the next piece."""
         return {"error": openai_fields(error)}
 
     def _choice(self, index: int) -> Choice:
-        echo = self._echoes[index // self._copies] if self._echoes else None
+        echo = self.echoes[index // self.copies] if self.echoes else None
         return self._choices.setdefault(index, Choice(echo))
 
     def _chunk(self, choices: list[Fields], usage: Any, generation: Generation) -> Fields:
-        fields = self._head(self._shape.piece_object, generation) | {"choices": choices}
-        return fields | ({"usage": usage} if self._has_usage or usage else {})
+        fields = self._head(self.shape.piece_object, generation) | {"choices": choices}
+        return fields | ({"usage": usage} if self.has_usage or usage else {})
 
     def _head(self, name: str, generation: Generation) -> Fields:
         return {
-            "id": self._id,
+            "id": f"{self.shape.prefix}-{self._name}",
             "object": name,
             "created": self._created,
-            "model": self._model,
+            "model": self.model,
             "system_fingerprint": generation.fingerprint,
             "hotreload": generation.stamp,
         }
@@ -326,7 +315,7 @@ class OpenAIAnswer:
     def _usage(self) -> UsageFields:
         """Return the usage; a prompt counts once, however many answers it has."""
         used = {index: choice.usage for index, choice in self._choices.items()}
-        prompts = [one for index, one in used.items() if index % self._copies == 0]
+        prompts = [one for index, one in used.items() if index % self.copies == 0]
         prompt, cached = sum(one[0] for one in prompts), sum(one[1] for one in prompts)
         completion = sum(one[2] for one in used.values())
         return {
@@ -339,12 +328,11 @@ class OpenAIAnswer:
     def _whole_choice(self, index: int, answer: Fields) -> Fields:
         choice = self._choice(index)
         text, ended = choice.take_new_text(answer)
-        return self._shape.whole(text, choice.take_new_calls(answer)) | self._about(
-            index, choice, answer, ended
-        )
+        fields = self.shape.whole(text, choice.take_new_calls(answer))
+        return fields | self._about(index, choice, answer, ended)
 
     def _about(self, index: int, choice: Choice, answer: Fields, ended: Fields | None) -> Fields:
         fields: Fields = {"index": index, "finish_reason": choice.reason(ended)}
         if ended and ended["type"] == "abort":  # OpenAI has no such reason; others would be wrong
             fields["stop_reason"] = ended.get("message")
-        return fields | {"logprobs": self._shape.logprobs(choice.take_new_logprobs(answer))}
+        return fields | {"logprobs": self.shape.logprobs(choice.take_new_logprobs(answer))}

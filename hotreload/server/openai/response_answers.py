@@ -58,7 +58,7 @@ class ResponseAnswer:
     Long fields of the request (instructions, tools) are not repeated in each event.
     """
 
-    def __init__(self, asked: Fields, *, model: str) -> None:
+    def __init__(self, asked: Fields, model: str) -> None:
         self._asked = asked
         self._model = model
         self._choice = Choice()

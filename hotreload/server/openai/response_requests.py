@@ -4,32 +4,20 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import Field
 
-from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
-from hotreload.server.answerer import MIN_GENERATION
-from hotreload.server.api_schema.field_kinds import (
-    TOKENS,
-    TOOL_CHOICE,
-    TOOLS,
-    FunctionFields,
-    NotEmpty,
-)
+from hotreload.server.answerer import MIN_GENERATION, rename_field
+from hotreload.server.api_schema import kinds
+from hotreload.server.api_schema.kinds import FunctionFields, Kind, list_of
 from hotreload.server.api_schema.known_fields import CHAT, IGNORED_FIELDS, SAMPLING, KnownFields
-from hotreload.server.http.request_body import BOOLEAN, OBJECT, STRING, Kind
-from hotreload.server.openai.messages import bad_value, check_no_more, plain_message
-from hotreload.server.openai.requests import make_chat_request, rename_field
+from hotreload.server.openai.requests import (
+    bad_value,
+    check_no_more,
+    make_chat_request,
+    plain_message,
+)
 
 MOST_METADATA = 16
 LONGEST_METADATA = 512
-
-
-def _is_metadata(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= MOST_METADATA
-        and all(isinstance(each, str) and len(each) <= LONGEST_METADATA for each in value.values())
-        and all(len(name) <= LONGEST_METADATA for name in value)
-    )
 
 
 class ItemFields(TypedDict):
@@ -48,29 +36,28 @@ class FlatToolFields(FunctionFields):
 _Word = Annotated[str, Field(max_length=LONGEST_METADATA)]
 METADATA = Kind(
     f"an object of up to {MOST_METADATA} strings, none longer than {LONGEST_METADATA}",
-    _is_metadata,
     Annotated[dict[_Word, _Word], Field(max_length=MOST_METADATA)],
 )
 INPUT = Kind(
     "a string or a list of items, at least one",
-    lambda value: isinstance(value, str) or (isinstance(value, list) and bool(value)),
-    str | Annotated[list[ItemFields], NotEmpty],
+    str | list_of(ItemFields, least=1),
+    str | list_of(Any, least=1),
 )
-FLAT_TOOLS = Kind(TOOLS.words, TOOLS.fits, list[FlatToolFields])
+FLAT_TOOLS = Kind(kinds.TOOLS.words, list_of(FlatToolFields), kinds.TOOLS.checked_as)
 _SUPPORTED = {
-    "model": STRING,
+    "model": kinds.STRING,
     "input": INPUT,
-    "instructions": STRING,
-    "max_output_tokens": TOKENS,
+    "instructions": kinds.STRING,
+    "max_output_tokens": kinds.TOKENS,
     "metadata": METADATA,
-    "stream": BOOLEAN,
-    "store": BOOLEAN,
-    "text": OBJECT,
-    "reasoning": OBJECT,
+    "stream": kinds.BOOLEAN,
+    "store": kinds.BOOLEAN,
+    "text": kinds.OBJECT,
+    "reasoning": kinds.OBJECT,
     "tools": FLAT_TOOLS,
-    "tool_choice": TOOL_CHOICE,
-    "parallel_tool_calls": BOOLEAN,
-    "chat_template_kwargs": OBJECT,
+    "tool_choice": kinds.TOOL_CHOICE,
+    "parallel_tool_calls": kinds.BOOLEAN,
+    "chat_template_kwargs": kinds.OBJECT,
     **{name: kind for name, (_, kind) in SAMPLING.items()},
     **MIN_GENERATION,
 }
@@ -106,8 +93,6 @@ _SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *SAMPLING)
 
 def response_request(fields: Fields) -> Fields:
     """Return a response's request as the engine's request for the next message of a chat."""
-    if "input" not in fields:
-        raise BadRequest("input is missing", code="bad_field", param="input")
     chat: Fields = {name: fields[name] for name in _SAME if name in fields}
     if "max_output_tokens" in fields:
         chat["max_completion_tokens"] = fields["max_output_tokens"]

@@ -4,18 +4,20 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, TypedDict
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, FastAPI, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields
 from hotreload.picture.status import Status
-from hotreload.server.answerer import check_batch
+from hotreload.server.answerer import check_batch, rename_field
+from hotreload.server.api_schema.kinds import STRING, whole_number
 from hotreload.server.api_schema.operation import TEXT, Operation, Parameter, read_body
-from hotreload.server.http.keys import Admit
 from hotreload.server.http.problems import (
     Json,
     OpenAIErrorFields,
@@ -23,8 +25,7 @@ from hotreload.server.http.problems import (
     check_live,
     openai_fields,
 )
-from hotreload.server.http.request_body import STRING, whole_number
-from hotreload.server.openai.requests import chat_request, rename_to_openai
+from hotreload.server.openai.requests import chat_request, openai_name
 from hotreload.server.orders import abort, flush_all
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import answers, bodies
@@ -36,60 +37,34 @@ DEFAULT_ROWS = 100
 """The numbers, or rows, of a leaf that are returned by default."""
 
 
-def sglang_routes[P](
-    limits: Limits,
-    *,
-    entrance: Entrance[P],
-    status: Status,
-    model: answers.ServedModel,
-    admission: Admit,
-    last_token_at: Callable[[], float],
-) -> APIRouter:
-    """Build the routes; those behind `admission` require an administrator's rights.
-
-    `last_token_at` returns when a client was sent a token last, by the monotonic clock.
-    """
-    router = APIRouter()
-    router.include_router(_info_routes(entrance, status, model))
-    router.include_router(_tokenizer_routes(limits, entrance))
-    router.include_router(_guarded_routes(entrance, admission))
-    health_probe = HealthProbe(entrance, last_token_at)
-
-    @router.get("/health_generate")
-    @Operation("SGLang's: make one token.", None, (503,))
-    async def health_generate() -> Response:
-        await health_probe.wait_for_token()
-        return Response(status_code=200)
-
-    return router
-
-
-def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.ServedModel) -> APIRouter:
-    router = APIRouter()
+def add_info_routes[P](
+    app: FastAPI, entrance: Entrance[P], status: Status, model: answers.ServedModel
+) -> None:
+    """Add the routes that describe the model, the server and its load."""
 
     def facts() -> answers.EngineFacts:
         with entrance.lend_engine() as engine:
             return engine.facts()
 
-    @router.get("/get_model_info")
-    @router.get("/model_info")
+    @app.get("/get_model_info")
+    @app.get("/model_info")
     @Operation("SGLang's: the model and its weights.", answers.ModelInfoFields, (503,))
     async def model_info() -> Response:
         return Json(answers.model_info(model, facts(), check_live(status.live)))
 
-    @router.get("/get_server_info")
-    @router.get("/server_info")
+    @app.get("/get_server_info")
+    @app.get("/server_info")
     @Operation("SGLang's: the server's settings.", answers.ServerInfoFields, (503,))
     async def server_info() -> Response:
         return Json(answers.server_info(model, facts(), check_live(status.live), status.engines()))
 
-    @router.get("/get_load")
+    @app.get("/get_load")
     @Operation("SGLang's: the load of each engine.", list[answers.ShortLoadFields], (503,))
     async def get_load() -> Response:
         check_live(status.live)  # an engine that is not there yet must not look idle
         return Json(answers.load_array(status.engines()))
 
-    @router.get("/v1/loads")
+    @app.get("/v1/loads")
     @Operation(
         "SGLang's: the full load report.",
         answers.LoadsFields,
@@ -117,8 +92,6 @@ def _info_routes[P](entrance: Entrance[P], status: Status, model: answers.Served
             raise Refused(400, "bad_field", words, param="include")
         return Json(answers.loads(status.engines(), facts(), include=named, rank=dp_rank))
 
-    return router
-
 
 class TokensFields(TypedDict):
     """The tokens of a text, or of each of several."""
@@ -143,11 +116,11 @@ class CheckedFields(TypedDict):
     message: str
 
 
-def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
-    router = APIRouter()
+def add_tokenizer_routes[P](app: FastAPI, limits: Limits, entrance: Entrance[P]) -> None:
+    """Add the routes that encode and decode texts."""
 
-    @router.post("/tokenize")
-    @router.post("/v1/tokenize")
+    @app.post("/tokenize")
+    @app.post("/v1/tokenize")
     @Operation(
         "SGLang's and vLLM's: the tokens of texts or of a chat.",
         TokensFields,
@@ -159,7 +132,7 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         given = await read_body(request, nesting=limits.nesting)
         asked = _tokenizer_input(given)
         check_batch(len(asked.get("text", ())), limits, "prompt")
-        with rename_to_openai(given.keys), entrance.lend_engine() as engine:
+        with rename_field(partial(openai_name, given=given)), entrance.lend_engine() as engine:
             tokens = await engine.answers.tokenize(asked)
             most = engine.facts().get("context_length")
         is_batch = isinstance(given.get("prompt"), list)
@@ -172,8 +145,8 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         }
         return Json(found)
 
-    @router.post("/detokenize")
-    @router.post("/v1/detokenize")
+    @app.post("/detokenize")
+    @app.post("/v1/detokenize")
     @Operation(
         "SGLang's and vLLM's: the texts of tokens.",
         DetokenizedFields,
@@ -194,20 +167,19 @@ def _tokenizer_routes[P](limits: Limits, entrance: Entrance[P]) -> APIRouter:
         text = texts if is_batch else texts[0]
         return Json(DetokenizedFields(text=text, prompt=text))
 
-    return router
 
+def add_engine_routes[P](guarded: APIRouter, entrance: Entrance[P]) -> None:
+    """Add the routes to the engine, which require an administrator's rights."""
 
-def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
-    router = APIRouter(dependencies=[Depends(admission)])
     checker = WeightsChecker(entrance)
 
-    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    @guarded.api_route("/flush_cache", methods=["GET", "POST"])
     @Operation("SGLang's: drop cached prefixes that are not in use.", None, (408, 503), [TEXT])
     async def flush_cache() -> Response:
         tokens = await flush_all(entrance)
         return Response(answers.FLUSHED.format(tokens=tokens), media_type="text/plain")
 
-    @router.post("/abort_request")
+    @guarded.post("/abort_request")
     @Operation(
         "SGLang's: abort a request, or all.",
         None,
@@ -222,7 +194,7 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
             await abort(entrance, None if given.get("abort_all") else rid)
         return Response(status_code=200)
 
-    @router.api_route("/get_weights_by_name", methods=["GET", "POST"])
+    @guarded.api_route("/get_weights_by_name", methods=["GET", "POST"])
     @Operation(
         "SGLang's: the first numbers of a leaf or a tensor.",
         list[float | list[Any] | None],
@@ -240,7 +212,7 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         except BadRequest as fault:
             return Json({"error": openai_fields(fault)}, 400)
 
-    @router.api_route("/weights_checker", methods=["GET", "POST"])
+    @guarded.api_route("/weights_checker", methods=["GET", "POST"])
     @Operation(
         "SGLang's: compute checksums, or compare them with a snapshot.",
         CheckedFields,
@@ -257,8 +229,6 @@ def _guarded_routes[P](entrance: Entrance[P], admission: Admit) -> APIRouter:
         except BadRequest as fault:
             return Json(CheckedFields(success=False, message=str(fault)), 400)
         return Json({**CheckedFields(success=True, message="Success."), **found})
-
-    return router
 
 
 def _tokenizer_input(given: Fields) -> Fields:
@@ -279,23 +249,31 @@ HEALTHY_SECONDS = 20.0
 ONE_TOKEN_REQUEST = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
 
 
+def add_health_probe[P](
+    app: FastAPI, entrance: Entrance[P], last_token_at: Callable[[], float]
+) -> None:
+    """Add the route that makes one token; `last_token_at` is as in `HealthProbe`."""
+    health_probe = HealthProbe(entrance, last_token_at)
+
+    @app.get("/health_generate")
+    @Operation("SGLang's: make one token.", None, (503,))
+    async def health_generate() -> Response:
+        await health_probe.wait_for_token()
+        return Response(status_code=200)
+
+
+@dataclass(slots=True)
 class HealthProbe[P]:
     """Requests one token from the engine for all callers; one such request runs at a time.
 
     It has no time limit, and goes on when a caller leaves: it may be waiting for a compilation.
     """
 
-    def __init__(
-        self,
-        entrance: Entrance[P],
-        last_token_at: Callable[[], float],
-        within: float = HEALTHY_SECONDS,
-    ) -> None:
-        """`last_token_at` returns when a client was sent a token last, by the monotonic clock."""
-        self._entrance = entrance
-        self._last_token_at = last_token_at
-        self._within = within
-        self._probe: asyncio.Task[None] | None = None
+    entrance: Entrance[P]
+    last_token_at: Callable[[], float]
+    """Returns when a client was sent a token last, by the monotonic clock."""
+    within: float = HEALTHY_SECONDS
+    _probe: asyncio.Task[None] | None = None
 
     async def wait_for_token(self) -> None:
         """Return once a token is made; NotServing if there is no engine, Refused if none comes."""
@@ -303,18 +281,18 @@ class HealthProbe[P]:
         if self._probe is None or self._probe.done():
             self._probe = asyncio.create_task(self._make_token(), name="one token")
             self._probe.add_done_callback(_mark_error_seen)
-        done, _ = await asyncio.wait({self._probe}, timeout=self._within)
+        done, _ = await asyncio.wait({self._probe}, timeout=self.within)
         if done:
             return self._probe.result()
-        if self._last_token_at() < began:
-            words = f"no token was made within {self._within:g} s; the engine may be compiling"
-            raise Refused(503, "no_token", words, headers={"Retry-After": "5"})
+        if self.last_token_at() < began:
+            words = f"no token was made within {self.within:g} s; the engine may be compiling"
+            raise Refused(503, "no_token", words, retry_after=5)
 
     async def _make_token(self) -> None:
-        with self._entrance.lend_engine() as engine:
+        with self.entrance.lend_engine() as engine:
             prepared = await engine.answers.prepare(ONE_TOKEN_REQUEST)
         async with (
-            self._entrance.inspect() as lease,
+            self.entrance.inspect() as lease,
             aclosing(lease.engine.answers.generate(prepared, lease.weights)) as answers,
         ):
             await anext(answers)

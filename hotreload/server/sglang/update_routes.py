@@ -4,9 +4,10 @@ An update is an order like one of /admin/reload_weights: with the same checks, p
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,15 +20,19 @@ from hotreload.json_fields import (
     reason_fields,
 )
 from hotreload.picture.status import Status
+from hotreload.server.api_schema.kinds import BOOLEAN
 from hotreload.server.api_schema.operation import Operation, Parameter, read_body
-from hotreload.server.http.keys import Admit
-from hotreload.server.http.problems import Json, check_live
-from hotreload.server.http.request_body import BOOLEAN
+from hotreload.server.http.problems import (
+    FaultFields,
+    Json,
+    NotDoneFields,
+    check_live,
+    failure_fields,
+)
 from hotreload.server.orders import TrainerOrders, flush_all
 from hotreload.server.ports import Entrance
 from hotreload.server.sglang import bodies
 from hotreload.server.sglang.answers import checksums, named_checksums
-from hotreload.server.sglang.not_served import FaultFields, NotDoneFields, failure_fields
 from hotreload.types import Outcome
 
 
@@ -40,16 +45,14 @@ class UpdatedFields(TypedDict):
     reason: str | None
 
 
-def sglang_update_routes[P](
-    orders: TrainerOrders[P], *, status: Status, admission: Admit
-) -> APIRouter:
-    """Build the routes; all but the read-only ones require an administrator's rights."""
-    router = APIRouter()
-    guarded = APIRouter(dependencies=[Depends(admission)])
+def add_sglang_update_routes[P](
+    app: FastAPI, guarded: APIRouter, orders: TrainerOrders[P], status: Status
+) -> None:
+    """Add the routes; all but the read-only ones require an administrator's rights."""
 
-    @router.get("/weight_version")
-    @router.get("/weight_info")
-    @router.get("/get_weight_version")
+    @app.get("/weight_version")
+    @app.get("/weight_info")
+    @app.get("/get_weight_version")
     @Operation(
         "SGLang's and vLLM's: the version of the weights that answer.", GenerationFields, (503,)
     )
@@ -88,9 +91,6 @@ def sglang_update_routes[P](
             return Json(failure_fields(f"Failed to update weight version: {fault}"), 400)
         said = {"success": True, "message": f"Weight version updated to {version}"}
         return Json({**said, "new_version": version, **generation_fields(live)})
-
-    router.include_router(guarded)
-    return router
 
 
 async def answer_update[P](orders: TrainerOrders[P], request: Request, folder: str) -> Response:
@@ -136,14 +136,12 @@ class NotCheckedFields(TypedDict):
     error: FaultFields
 
 
-def vllm_routes[P](
-    orders: TrainerOrders[P], *, entrance: Entrance[P], admission: Admit
-) -> APIRouter:
-    """Build the routes; all but the read-only one require an administrator's rights."""
-    router = APIRouter()
-    guarded = APIRouter(dependencies=[Depends(admission)])
+def add_vllm_routes[P](
+    app: FastAPI, guarded: APIRouter, orders: TrainerOrders[P], entrance: Entrance[P]
+) -> None:
+    """Add the routes; all but the read-only one require an administrator's rights."""
 
-    @router.get("/get_world_size")
+    @app.get("/get_world_size")
     @Operation(
         "vLLM's: the number of devices.",
         WorldSizeFields,
@@ -190,9 +188,6 @@ def vllm_routes[P](
             words = str(fault)
             return Json(NotCheckedFields(detail=words, error={"message": words}), 400)
 
-    router.include_router(guarded)
-    return router
-
 
 async def _check_weights[P](entrance: Entrance[P], given: Fields) -> Fields:
     action, baseline = given.get("action", "checksum"), given.get("baseline", {})
@@ -220,12 +215,12 @@ MOST_LISTED_LEAVES = 10
 """The most leaves that are named when they differ from the snapshot."""
 
 
+@dataclass(slots=True)
 class WeightsChecker[P]:
     """Computes checksums on one engine, and keeps a snapshot until it is compared."""
 
-    def __init__(self, entrance: Entrance[P]) -> None:
-        self._entrance = entrance
-        self._snapshot: Mapping[str, int] | None = None
+    entrance: Entrance[P]
+    _snapshot: Mapping[str, int] | None = None
 
     async def run(self, action: str, skip: Sequence[str] = ()) -> Fields:
         """Carry out the action; BadRequest if it is unknown or if leaves differ."""
@@ -243,7 +238,7 @@ class WeightsChecker[P]:
         raise BadRequest(f"Unsupported action={show_value(action)}: checksum, snapshot or compare")
 
     async def _now(self) -> tuple[Mapping[str, int], Mapping[str, object]]:
-        async with self._entrance.inspect() as lease:  # no swap while they are computed
+        async with self.entrance.inspect() as lease:  # no swap while they are computed
             return await lease.engine.weights.checksums(), lease.engine.facts()
 
     async def _compare(self, skip: Sequence[str]) -> Fields:

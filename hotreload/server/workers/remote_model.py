@@ -1,33 +1,42 @@
-"""The model as a worker has it: each request is sent to the engine's process."""
+"""The model over a wire: a worker's end sends requests, the engine's end answers them.
+
+Of a growing answer only the step from its last piece is sent: whole pieces would cost bytes that
+grow with the square of the answer's length.
+"""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from hotreload.errors import EngineLost, HotReloadError, NotServing
+from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.model import (
     EncodedBy,
     EncoderMismatch,
     EngineAnswer,
+    Model,
     ModelRequest,
     StartedAnswer,
 )
-from hotreload.server.ports import AnswerTexts, Encoder
-from hotreload.server.workers import message_kinds
-from hotreload.server.workers.answer_steps import apply_step
-from hotreload.server.workers.message_kinds import MessageKind, error_from
-from hotreload.server.workers.wire import Message, Wire
+from hotreload.server.ports import AnswerTexts, Encoder, Metrics
+from hotreload.server.workers.messages import Message, MessageKind, Wire
 from hotreload.types import Generation
+
+log = logging.getLogger("hotreload.server")
 
 MOST_UNREAD = 64
 """Pieces that may wait for a slow reader; beyond that only the newest of each answer is kept."""
 PROCESS_ENDED = "the engine's process has ended; ask again"
+SEE_ITS_LOG = "the engine's process failed to answer; its log says why"
+
+
+class EngineProcessFault(Exception):
+    """An unexpected exception in the engine's process; the log of that process has it."""
 
 
 class RemoteModel:
@@ -85,11 +94,7 @@ class RemoteModel:
             raise EngineLost(PROCESS_ENDED)
         name = next(self._names)
         answer = self._pending[name] = _PendingAnswer(texts)
-        self._wire.send(
-            MessageKind.ASK,
-            name,
-            message_kinds.request_fields(request, asyncio.get_running_loop().time()),
-        )
+        self._wire.send(MessageKind.ASK, name, request)
         try:
             generation = await answer.wait_for_start()
             async with aclosing(answer.items()) as items:
@@ -135,11 +140,11 @@ class _PendingAnswer:
             case MessageKind.BATCH:
                 self._unread.append((kind, None, parts[0]))
             case MessageKind.BEGUN:
-                self._generation = message_kinds.generation_from(parts[0])
+                self._generation = parts[0]
             case MessageKind.OVER:
                 self.is_over = True
             case MessageKind.FAILED:
-                self.fail(error_from(parts[0]))
+                self.fail(parts[0] or EngineProcessFault(SEE_ITS_LOG))
         self._message_came.set()
 
     def fail(self, fault: Exception) -> None:
@@ -188,23 +193,127 @@ class _PendingAnswer:
         self._unread.extend((MessageKind.WHOLE, index, piece) for index, piece in newest.items())
 
 
+@dataclass(frozen=True, slots=True)
 class RemoteMetrics:
     """A worker's metrics: sent to the engine's process, which has the page and counts tokens."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    wire: Wire
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Send the count to the engine's process."""
-        self._wire.send(MessageKind.FINISHED, route, code, seconds)
+        self.wire.send(MessageKind.FINISHED, route, code, seconds)
 
     def first_token(self, seconds: float) -> None:
         """Send the time to the engine's process."""
-        self._wire.send(MessageKind.FIRST_TOKEN, seconds)
+        self.wire.send(MessageKind.FIRST_TOKEN, seconds)
 
     def tokens(self, count: int) -> None:
         """Count nothing: the engine's process counts tokens."""
 
-    def latest(self) -> Future[bytes]:
-        """Raise NotServing: a worker has no metrics page."""
-        raise NotServing("the engine's process has the page")
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequests:
+    """The requests that one worker has sent, each answered here in a task of its own."""
+
+    wire: Wire
+    model: Model
+    metrics: Metrics
+    _tasks: dict[int, asyncio.Task[None]] = field(default_factory=dict, init=False)
+
+    def receive(self, message: Message) -> None:
+        """Handle one message of the worker."""
+        match message:
+            case [MessageKind.ASK, name, request]:
+                task = asyncio.create_task(self._answer(name, request), name="asked by a worker")
+                self._tasks[name] = task
+                task.add_done_callback(lambda _: self._tasks.pop(name, None))
+            case [MessageKind.LEAVE, name]:
+                if name in self._tasks:
+                    self._tasks[name].cancel()
+            case [MessageKind.FINISHED, route, code, seconds]:
+                self.metrics.request_finished(route, code, seconds)
+            case [MessageKind.FIRST_TOKEN, seconds]:
+                self.metrics.first_token(seconds)
+
+    def cancel_all(self) -> None:
+        """Abort every answer, because the worker has ended and its clients with it."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    async def _answer(self, name: int, request: ModelRequest) -> None:
+        last: dict[Any, Fields] = {}
+        try:
+            async with self.model.open_answer(request) as answer:
+                self.wire.send(MessageKind.BEGUN, name, answer.generation)
+                async for item in answer.items:
+                    self._send_item(name, item, last)
+                    await self.wire.drain()
+        except HotReloadError as fault:
+            self.wire.send(MessageKind.FAILED, name, fault)
+        except Exception as fault:
+            log.error("request.failed", exc_info=fault)
+            self.wire.send(MessageKind.FAILED, name, None)
+        else:
+            self.wire.send(MessageKind.OVER, name)
+
+    def _send_item(self, name: int, item: EngineAnswer, last: dict[Any, Fields]) -> None:
+        """Send a batch or a piece; `last` holds the last piece of each answer, by its index."""
+        if isinstance(item, list):
+            self.wire.send(MessageKind.BATCH, name, item)
+            return
+        index = item.get("index")
+        step = step_between(last[index], item) if index in last else None
+        last[index] = item
+        if step is None:
+            self.wire.send(MessageKind.WHOLE, name, index, item)
+        else:
+            self.wire.send(MessageKind.STEP, name, index, step)
+
+
+PieceStep = list[Any]
+"""Three objects: fields with a new value, what was appended to fields, steps of inner objects."""
+
+
+def step_between(last: Fields, now: Fields) -> PieceStep | None:
+    """Return the step that turns `last` into `now`; None if `now` lacks fields."""
+    if not last.keys() <= now.keys():
+        return None
+    others: Fields = {}
+    grown: Fields = {}
+    within: Fields = {}
+    for name, value in now.items():
+        before = last.get(name)
+        if value == before and name in last:
+            continue
+        are_objects = isinstance(before, dict) and isinstance(value, dict)
+        if has_grown(before, value):
+            grown[name] = value[len(last[name]) :]
+        elif are_objects and (step := step_between(last[name], value)) is not None:
+            within[name] = step
+        else:
+            others[name] = value
+    return [others, grown, within]
+
+
+def has_grown(before: Any, now: Any) -> bool:
+    """True if `now` is `before` with something appended; compares of a list the last item alone."""
+    match before, now:
+        case str(), str():
+            return bool(before) and now.startswith(before)
+        case list(), list():
+            return 0 < len(before) <= len(now) and before[-1] == now[len(before) - 1]
+    return False
+
+
+def apply_step(last: Fields, step: PieceStep) -> Fields:
+    """Return the next piece. The lists of the last one are extended in place."""
+    others, grown, within = step
+    now = {**last, **others}
+    for name, more in grown.items():
+        if isinstance(more, str):
+            now[name] += more
+        else:
+            now[name].extend(more)
+    for name, inner in within.items():
+        now[name] = apply_step(now[name], inner)
+    return now

@@ -8,15 +8,13 @@ from typing import Any
 from fastapi import FastAPI
 
 from hotreload.server.http.http_server import HttpServer
-from hotreload.server.http.shared_counters import SharedCounters
+from hotreload.server.http.limits import SharedCounters
 from hotreload.server.http.socket_paths import SocketPaths
 from hotreload.server.model_routes import is_model_request
-from hotreload.server.ports import Encoder
-from hotreload.server.workers import message_kinds
+from hotreload.server.ports import Encoder, OtherProcess
 from hotreload.server.workers.handover import HandoverChannel
-from hotreload.server.workers.message_kinds import MessageKind
+from hotreload.server.workers.messages import Message, MessageKind, Wire
 from hotreload.server.workers.remote_model import RemoteMetrics, RemoteModel
-from hotreload.server.workers.wire import Message, Wire
 from hotreload.server_limits import Limits
 from hotreload.types import Generation
 
@@ -24,7 +22,7 @@ GRACE_SECONDS = 2.0
 """Seconds in which clients get an error once the engine's process is gone."""
 
 
-class Worker:
+class Worker(OtherProcess):
     """One worker; `run` returns after a shutdown message, or once the engine's process is gone."""
 
     def __init__(
@@ -93,24 +91,12 @@ class Worker:
         self._handover.queue_handover(descriptor, data)
         return True
 
-    def make_room(self, *, is_local: bool) -> bool:
-        """Return False: the engine's process closes no connection for a worker."""
-        return False
-
-    def shut_down(self) -> None:
-        """Do nothing: the engine's process decides when it ends."""
-
-    @property
-    def is_shut_down(self) -> bool:
-        """True: a worker need not wait for answers of the engine's process."""
-        return True
-
     # --- messages of the engine's process ---------------------------------------------------------
 
     def _receive(self, message: Message) -> None:
         match message:
-            case [MessageKind.LIVE, parts]:
-                self._live = message_kinds.generation_from(parts)
+            case [MessageKind.LIVE, live]:
+                self._live = live
             case [MessageKind.PING, number]:
                 self._wire.send(MessageKind.ALIVE, number)
             case [MessageKind.SETTINGS, fields]:
