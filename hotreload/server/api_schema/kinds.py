@@ -22,8 +22,7 @@ class Kind:
     type: Any = Any
     """The type of the values, of which the described API makes a JSON schema."""
     checked_as: Any = None
-    """A wider type to check values by, where later code says better what is wrong; None for none.
-    """
+    """A wider type to check values by, where later code names the fault better; None for none."""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
