@@ -37,7 +37,7 @@ from hotreload.engine.weights.load.extra_reads import SameLeaves
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
 from hotreload.engine.weights.load.own import Reader
 from hotreload.engine.weights.load.trust import read_mark
-from hotreload.engine.weights.memory import headroom, host_arrays
+from hotreload.engine.weights.memory import headroom, host_arrays, page_locked
 from hotreload.engine.weights.weights import Destination, Weights, sources_of
 from hotreload.errors import (
     CheckpointChanged,
@@ -107,11 +107,21 @@ async def test_leaves_that_are_turned_on_the_device_answer_and_nothing_recompile
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await engine.weights.stage(folders.checkpoint(9))
+    expected.weights.sources = {}  # else its leaves are shared, and none is made
     await real.ask(engine)
     compiled = engine.recompiles
     monkeypatch.setattr(own, "SMALL", 0)  # each leaf by itself, as large ones are
     monkeypatch.setattr(own, "pays_on_device", can_turn)
+    rings, ring_for = list[Any](), page_locked.ring_for
+
+    def noted(*of: Any) -> Any:
+        rings.append(ring_for(*of))
+        return rings[-1]
+
+    monkeypatch.setattr(own, "ring_for", noted)
     staged = await engine.weights.stage(folders.checkpoint(9))
+    assert None not in rings
+    assert rings
     assert staged.fingerprint == expected.fingerprint
     assert staged.leaves == expected.leaves
     for place in engine.weights.layout.places:
@@ -608,6 +618,7 @@ async def test_one_reading_makes_what_a_second_one_makes(
     engine: Engine, folders: real.Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await engine.weights.stage(folders.checkpoint(12))
+    sources, expected.weights.sources = expected.weights.sources, {}  # else its leaves are shared
     folder = folders.root / "step_12"
     monkeypatch.setattr(own, "SMALL", 0)
     for turn in (on_device.pays_on_device, can_turn):
@@ -615,7 +626,7 @@ async def test_one_reading_makes_what_a_second_one_makes(
         staged = await engine.weights.stage(unread(folder))
         assert staged.revision.id == content_id(survey(folder))
         assert (staged.fingerprint, staged.leaves) == (expected.fingerprint, expected.leaves)
-        assert staged.weights.sources == expected.weights.sources
+        assert staged.weights.sources == sources
         assert staged.loading.bytes_read == (folder / WEIGHTS).stat().st_size - head_of(folder)
         await engine.weights.release(staged)
     await engine.weights.release(expected)

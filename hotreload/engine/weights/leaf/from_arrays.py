@@ -70,6 +70,9 @@ class Borrower(Reader):
         memory.view(tensor.dtype).reshape(tensor.shape)[...] = tensor
         return pieces
 
+    def _ring_for(self, part: Ingredient, live: jax.Array) -> None:
+        """JAX takes it from the caller's memory: to copy it into a ring would be as much work."""
+
 
 class Copier:
     """Makes leaves of arrays on accelerators, there; belongs to one thread."""

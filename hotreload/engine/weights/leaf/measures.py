@@ -125,6 +125,8 @@ def measure_leaf(leaf: jax.Array, parts: Sequence[Ingredient]) -> One:
     return one_of(parts, _measure_on_device(freely_split(leaf), rules))
 
 
+Sums = tuple[jax.Array, ...]
+"""Both sums of a tensor's bytes, on a device."""
 Figures = tuple[jax.Array, ...]
 """Of a tensor on a device: both sums, and the sum of its elements' squares."""
 
@@ -223,7 +225,7 @@ def figures_of(tensor: jax.Array) -> Figures:
     return (*sums_of(tensor), jnp.sum(jnp.square(tensor.astype(jnp.float32))))
 
 
-def sums_of(tensor: jax.Array) -> tuple[jax.Array, ...]:
+def sums_of(tensor: jax.Array) -> Sums:
     """Return both sums of an array on a device, to be computed there."""
     words, at = _words(tensor)
     fold = fingerprint.fold_words(words)

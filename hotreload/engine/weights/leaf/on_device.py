@@ -1,11 +1,13 @@
 """Turns tensors into leaves on their devices: the host hands bytes over as a file has them.
 
 `put` places an array on the devices of a leaf, in the file's order. `make_leaf` and `add_to_stack`
-take such an array and return the leaf and figures of the tensor, which `measures.one_of` reads. A
-program is compiled for each rule, shape, dtype and sharding, when it is first needed: leaves that
-differ in their place alone share one. Where the device is the host this is the slower way.
+take such an array, or the tensor as rows of equal length, and return the leaf, figures of the
+tensor, which `measures.one_of` reads, and the sums of the bytes that arrived. A program is compiled
+for each rule, shape, dtype and sharding, when it is first needed: leaves that differ in their place
+alone share one. Where the device is the host this is the slower way.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -22,7 +24,7 @@ from hotreload.engine.weights.leaf.leaves import (
     place_copy,
     without_types,
 )
-from hotreload.engine.weights.leaf.measures import Figures, figures_of
+from hotreload.engine.weights.leaf.measures import Figures, Sums, figures_of, sums_of
 from hotreload.engine.weights.memory.host_arrays import is_on_host
 
 Sharding = jax.sharding.Sharding
@@ -55,22 +57,25 @@ def there_twice(leaves: Sequence[Any], threads: int) -> list[Any]:
     return sorted(large, key=lambda leaf: int(leaf.nbytes), reverse=True)[:threads]
 
 
-def put(tensor: Array, part: Ingredient, live: Any) -> jax.Array:
+def put(tensor: Array | jax.Array, part: Ingredient, live: Any) -> jax.Array:
     """Put the tensor on the leaf's devices, split as the leaf is; a CPU may share our memory."""
+    if isinstance(tensor, jax.Array):  # it is there
+        return tensor
     where = split_like(live, part)
     return jnp.asarray(tensor) if where is None else jax.device_put(tensor, where)
 
 
-def keep_as_it_is(tensor: Array, live: Any) -> tuple[jax.Array, Figures]:
+def keep_as_it_is(tensor: Array, live: Any) -> tuple[jax.Array, Figures, Sums]:
     """Make the leaf of a tensor that nothing moves or casts; return it with its figures."""
     leaf = place_copy(tensor, live.sharding if live.committed else None)
-    return leaf, _figures(freely_split(leaf))
+    figures = _figures(freely_split(leaf))
+    return leaf, figures, figures[:-1]
 
 
-def make_leaf(raw: jax.Array, rule: Rule, live: Any) -> tuple[jax.Array, Figures]:
+def make_leaf(raw: jax.Array, rule: Rule, live: Any) -> tuple[jax.Array, Figures, Sums]:
     """Make a tensor's leaf by its rule, like the live one; return it with the tensor's figures."""
-    leaf, figures = _leaf_program(rule, live.dtype, _free(live))(raw)
-    return _like(leaf, live), figures
+    leaf, figures, sums = _leaf_program(rule, live.dtype, _free(live))(raw)
+    return _like(leaf, live), figures, sums
 
 
 def empty_stack(live: Any) -> jax.Array:
@@ -80,12 +85,12 @@ def empty_stack(live: Any) -> jax.Array:
 
 def add_to_stack(
     stack: jax.Array, raw: jax.Array, part: Ingredient, live: Any
-) -> tuple[jax.Array, Figures]:
+) -> tuple[jax.Array, Figures, Sums]:
     """Put an expert's tensor in its place in the stack; return it with the tensor's figures.
 
     The given stack may not be used any more: the returned one lies in its memory.
     """
-    filled: tuple[jax.Array, Figures]
+    filled: tuple[jax.Array, Figures, Sums]
     filled = _stack_program(part.rule, live.dtype, _free(live))(
         stack, raw, np.int32(part.expert or 0)
     )
@@ -135,21 +140,30 @@ _figures: Callable[[jax.Array], Figures] = jax.jit(figures_of)
 
 @cache
 def _leaf_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
-    def turn(raw: jax.Array) -> tuple[jax.Array, Figures]:
+    def turn(raw: jax.Array) -> tuple[jax.Array, Figures, Sums]:
+        raw = _without_rest(raw, rule)
         tensor = raw.astype(dtype)
-        return rule.apply(tensor), figures_of(tensor)
+        return rule.apply(tensor), figures_of(tensor), sums_of(raw)
 
-    return jax.jit(turn, out_shardings=(where, None))
+    return jax.jit(turn, out_shardings=(where, None, None))
 
 
 @cache
 def _stack_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
-    def put_in(stack: jax.Array, raw: jax.Array, at: jax.Array) -> tuple[jax.Array, Figures]:
+    def put_in(stack: jax.Array, raw: jax.Array, at: jax.Array) -> tuple[jax.Array, Figures, Sums]:
+        raw = _without_rest(raw, rule)
         tensor = raw.astype(dtype)
         filled = jax.lax.dynamic_update_index_in_dim(stack, rule.apply(tensor), at, 0)
-        return filled, figures_of(tensor)
+        return filled, figures_of(tensor), sums_of(raw)
 
-    return jax.jit(put_in, donate_argnums=0, out_shardings=(where, None))
+    return jax.jit(put_in, donate_argnums=0, out_shardings=(where, None, None))
+
+
+def _without_rest(raw: jax.Array, rule: Rule) -> jax.Array:
+    """Return a tensor that came as rows without what fills up the last one."""
+    if raw.shape == rule.shape:  # it came in one piece, and may be split over devices
+        return raw
+    return raw.reshape(-1)[: math.prod(rule.shape)].reshape(rule.shape)
 
 
 @cache

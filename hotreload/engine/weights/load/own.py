@@ -5,7 +5,7 @@ to that leaf alone. Knows rules and arrays, and nothing of engines.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from hotreload.checkpoint.file_reader import Changed, HashedPieces, Readable
+from hotreload.checkpoint.fingerprint import TensorSum, join_lanes
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Ingredients
-from hotreload.engine.weights.leaf.measures import One, Tally, one_of
+from hotreload.engine.weights.leaf.measures import Figures, One, Sums, Tally, one_of
 from hotreload.engine.weights.leaf.on_device import (
     add_to_stack,
     as_leaf,
@@ -28,6 +29,8 @@ from hotreload.engine.weights.leaf.on_device import (
 )
 from hotreload.engine.weights.load.checked_bytes import open_checked, words_for
 from hotreload.engine.weights.memory.host_arrays import copy_to_host, fresh, in_order, lay
+from hotreload.engine.weights.memory.page_locked import BufferRing, ring_for
+from hotreload.errors import TryAgain
 from hotreload.types import Checkpoint, TensorBytes
 
 PIECE = 1 << 20
@@ -82,6 +85,10 @@ class Reader:
         self._piece = PIECE
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
+        self._rings: dict[tuple[Any, ...], BufferRing | None] = {}
+        """By the leaves' device and the tensors' dtype; None where there can be none."""
+        self._sum = TensorSum()
+        """Of the tensor that was last read for a device."""
 
     def make_leaves(self, recipes: Sequence[Recipe]) -> list[Made]:
         """Make the leaves of these tensors, each placed like its live one; several at once."""
@@ -107,30 +114,61 @@ class Reader:
         )
 
     def _on_device(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
-        """The leaf made there of bytes in the file's order: here they are only read and hashed.
+        """The leaf made there of bytes in the file's order: here they are read, hashed, summed up.
 
         Figures are waited for: when they are there, no transfer reads our memory any more.
         """
         if parts[0].expert is not None:
             return self._make_stack(parts, live)
-        part, tensor = parts[0], _read_through(*self.borrow(parts[0]))
+        part, tensor = parts[0], self._read_for_device(parts[0], live)
         if (there := self.there(parts, live)) is not None:
             return there
-        if part.rule.moves_nothing and tensor.dtype == live.dtype:
-            leaf, figures = keep_as_it_is(tensor, live)
+        is_kept = part.rule.moves_nothing and tensor.dtype == live.dtype
+        if is_kept and isinstance(tensor, np.ndarray):
+            leaf, *measured = keep_as_it_is(tensor, live)
         else:
-            leaf, figures = make_leaf(put(tensor, part, live), part.rule, live)
+            leaf, *measured = make_leaf(put(tensor, part, live), part.rule, live)
+        figures = self._check_arrived(part, *measured)
         return Made(leaf.block_until_ready(), one_of(parts, [figures]))
 
     def _make_stack(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, figures = empty_stack(live), []
         for part in parts:
-            stack, of_part = add_to_stack(
-                stack, put(_read_through(*self.borrow(part)), part, live), part, live
-            )
-            figures.append(jax.device_get(of_part))
+            raw = put(self._read_for_device(part, live), part, live)
+            stack, *measured = add_to_stack(stack, raw, part, live)
+            figures.append(self._check_arrived(part, *measured))
         made = Made(as_leaf(stack, live).block_until_ready(), one_of(parts, figures))
         return self.there(parts, live) or made
+
+    def _read_for_device(self, part: Ingredient, live: jax.Array) -> Array | jax.Array:
+        """Read a tensor that goes to the leaf's device; a ring has it there already."""
+        if (ring := self._ring_for(part, live)) is None:
+            tensor, pieces = self.borrow(part)
+        else:
+            held = self._checkpoint.held[part.tensor]
+            pieces = self._read(part.tensor, held, ring.memory_for(held.end - held.begin))
+        self._sum.reset()
+        for piece in pieces:
+            self._sum.update(piece.reshape(-1).view(np.uint8))
+        return tensor if ring is None else ring.take()
+
+    def _ring_for(self, part: Ingredient, live: jax.Array) -> BufferRing | None:
+        stored = self._stored_dtype(part)
+        key = (live.committed, frozenset(live.devices()), stored)
+        if key not in self._rings:
+            self._rings[key] = ring_for(live, stored)
+        return self._rings[key]
+
+    def _check_arrived(self, part: Ingredient, figures: Figures, sums: Sums) -> Figures:
+        """Wait for a tensor's figures; TryAgain unless its bytes arrived as they were read."""
+        figures, sums = jax.device_get((figures, sums))
+        if join_lanes(sums) != self._sum.value:
+            raise TryAgain(
+                f"{part.tensor} arrived on its device with other bytes than were read: "
+                "if that happens again, look at that device's memory",
+                code="copy_differs",
+            )
+        return figures
 
     def _on_host(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         """The leaf in memory of its own, where JAX may leave it.
@@ -189,14 +227,16 @@ class Reader:
     def check(self, tensor: str) -> None:
         """Read a tensor and make nothing of it; CheckpointChanged unless it is what was checked."""
         held = self._checkpoint.held[tensor]
-        for _ in self._read(tensor, held, self._room(held.end - held.begin)):
+        for _ in self._read(tensor, held, [self._room(held.end - held.begin)]):
             pass
 
     def close(self) -> None:
         """Let go of the files. What was read of them is what was checked, whatever they are now."""
         for file in self._files.values():
             file.close()
-        self._files = {}
+        for ring in filter(None, self._rings.values()):
+            ring.close()
+        self._files, self._rings = {}, {}
 
     def borrow(self, part: Ingredient) -> tuple[Array, Iterator[Array]]:
         """The tensor as the file has it, once these pieces have passed; the next overwrites it."""
@@ -208,7 +248,7 @@ class Reader:
     def read_into(self, memory: Array, part: Ingredient) -> Iterator[Array]:
         """Fill memory with the tensor as the file has it; each piece, as soon as it is there."""
         held, stored = self._checkpoint.held[part.tensor], self._stored_dtype(part)
-        return (piece.view(stored) for piece in self._read(part.tensor, held, memory))
+        return (piece.view(stored) for piece in self._read(part.tensor, held, [memory]))
 
     def _stored_dtype(self, part: Ingredient) -> Any:
         return DTYPES[self._checkpoint.tensors[part.tensor].dtype]
@@ -220,25 +260,30 @@ class Reader:
             self._scratch = fresh(size)
         return self._scratch[:size]
 
-    def _read(self, tensor: str, held: TensorBytes, memory: Array) -> Iterator[Array]:
-        """Fill the memory with the tensor's bytes; refuse them unless they are as when checked.
+    def _read(self, tensor: str, held: TensorBytes, memories: Iterable[Array]) -> Iterator[Array]:
+        """Fill memories with the tensor's bytes; refuse them unless they are as when checked.
 
         Bytes that are read for the first time are checked meanwhile.
         """
         first = self._checkpoint.first_read
         if first and (kept := first.take(tensor)) is not None:
-            memory[:] = np.frombuffer(kept, np.uint8)
+            read = 0
+            for memory in memories:
+                memory[:] = np.frombuffer(kept[read : read + len(memory)], np.uint8)
+                read += len(memory)
+                yield memory
             self._report(len(kept))
-            yield memory
             return
-        seen = first and first.begin(tensor)
+        seen, read = first and first.begin(tensor), held.begin
         with words_for(held.file):
             hashing = HashedPieces(self._file(held.file), self._piece, self._cancel)
-            for piece in hashing.into(memoryview(memory), held.begin):
-                self._report(len(piece))
-                if seen:
-                    seen.look(piece)
-                yield np.frombuffer(piece, np.uint8)
+            for memory in memories:
+                for piece in hashing.into(memoryview(memory), read):
+                    self._report(len(piece))
+                    if seen:
+                        seen.look(piece)
+                    yield np.frombuffer(piece, np.uint8)
+                read += len(memory)
             if hashing.seconds > LONG_READ * hashing.reads:
                 self._piece = min(4 * self._piece, LARGEST_PIECE)
             digest = hashing.digest()

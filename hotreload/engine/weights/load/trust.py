@@ -17,7 +17,7 @@ from hotreload.engine.weights.leaf import leaf_rules, on_device
 from hotreload.engine.weights.leaf.leaf_rules import Plan
 from hotreload.engine.weights.leaf.leaves import Layout
 from hotreload.engine.weights.load import own
-from hotreload.engine.weights.memory import host_arrays
+from hotreload.engine.weights.memory import host_arrays, page_locked
 from hotreload.facts import files
 from hotreload.types import Checkpoint
 
@@ -40,7 +40,8 @@ def mark_of(layout: Layout, leaves: Sequence[Any], plan: Plan, checkpoint: Check
 
 def _our_code() -> list[str]:
     """A version may be another one's code while it is not released."""
-    files_of = (str(each.__file__) for each in (own, on_device, leaf_rules, host_arrays))
+    ours = (own, on_device, leaf_rules, host_arrays, page_locked)
+    files_of = (str(each.__file__) for each in ours)
     return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files_of]
 
 
