@@ -22,7 +22,7 @@ from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.own import Made, Reader
 from hotreload.engine.weights.memory.host_arrays import fresh
-from hotreload.engine.weights.memory.page_locked import KIND, SENT_AT_ONCE, Buffer, BufferRing
+from hotreload.engine.weights.memory.page_locked import KIND, SENT_AT_ONCE, Buffer, LockedBuffers
 from hotreload.types import Checkpoint
 from tests.bench.figures import median
 from tests.engine import real
@@ -64,7 +64,7 @@ def test_what_page_locked_memory_gives(tmp_path: Path) -> None:
     (path := tmp_path / "bytes").write_bytes(values.tobytes())
     file, there = os.open(path, os.O_RDONLY), jax.sharding.SingleDeviceSharding(device)
     host, buffer = fresh(SENT_AT_ONCE), Buffer(SENT_AT_ONCE, np.dtype(np.uint16), device)
-    ring = BufferRing(device, np.uint16)
+    ring = LockedBuffers(device, np.uint16)
     ring.check()
 
     def by_ring() -> jax.Array:

@@ -22,7 +22,7 @@ from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import own
 from hotreload.engine.weights.load.own import Made, Reader, Recipe
 from hotreload.engine.weights.memory import page_locked
-from hotreload.engine.weights.memory.page_locked import KIND, Buffer, BufferRing
+from hotreload.engine.weights.memory.page_locked import KIND, Buffer, LockedBuffers
 from hotreload.errors import CheckpointChanged, TryAgain
 from hotreload.quiet import Quiet, do_quietly
 from hotreload.types import Checkpoint
@@ -195,8 +195,8 @@ def late_transfers(monkeypatch: pytest.MonkeyPatch) -> None:
         return jax.device_put(rows.view(BF16), jax.devices()[1])
 
     monkeypatch.setattr(Buffer, "send", send)
-    monkeypatch.setattr(BufferRing, "check", lambda ring: None)
-    monkeypatch.setattr(BufferRing, "take", take)
+    monkeypatch.setattr(LockedBuffers, "check", lambda ring: None)
+    monkeypatch.setattr(LockedBuffers, "take", take)
     monkeypatch.setattr(page_locked, "_begin", lambda row, count: [row])
     monkeypatch.setattr(page_locked, "_put_in", lambda rows, row, at: [*rows, row])
 

@@ -29,7 +29,7 @@ from hotreload.engine.weights.leaf.on_device import (
 )
 from hotreload.engine.weights.load.checked_bytes import open_checked, words_for
 from hotreload.engine.weights.memory.host_arrays import copy_to_host, fresh, in_order, lay
-from hotreload.engine.weights.memory.page_locked import BufferRing, ring_for
+from hotreload.engine.weights.memory.page_locked import LockedBuffers, ring_for
 from hotreload.errors import TryAgain
 from hotreload.types import Checkpoint, TensorBytes
 
@@ -85,7 +85,7 @@ class Reader:
         self._piece = PIECE
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
-        self._rings: dict[tuple[Any, ...], BufferRing | None] = {}
+        self._rings: dict[tuple[Any, ...], LockedBuffers | None] = {}
         """By the leaves' device and the tensors' dtype; None where there can be none."""
         self._sum = TensorSum()
         """Of the tensor that was last read for a device."""
@@ -152,7 +152,7 @@ class Reader:
             self._sum.update(piece.reshape(-1).view(np.uint8))
         return tensor if ring is None else ring.take()
 
-    def _ring_for(self, part: Ingredient, live: jax.Array) -> BufferRing | None:
+    def _ring_for(self, part: Ingredient, live: jax.Array) -> LockedBuffers | None:
         stored = self._stored_dtype(part)
         key = (live.committed, frozenset(live.devices()), stored)
         if key not in self._rings:

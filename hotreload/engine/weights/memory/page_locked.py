@@ -64,8 +64,8 @@ class _Writable:
         }
 
 
-class BufferRing:
-    """Buffers that bring tensors of one dtype to one device; belongs to one thread."""
+class LockedBuffers:
+    """A ring of buffers that brings tensors of one dtype to one device; belongs to one thread."""
 
     def __init__(self, device: Any, dtype: Any) -> None:
         self._size = SENT_AT_ONCE
@@ -95,7 +95,7 @@ class BufferRing:
         return arrived
 
     def check(self) -> None:
-        """Raise ValueError or OSError unless what is written to the buffers arrives.
+        """Raise ValueError or OSError unless bytes that are written to the buffers arrive.
 
         A device may keep an array in another order, or where this process cannot write. The system
         writes here: where it cannot it says so, and the process does not end.
@@ -117,7 +117,7 @@ class BufferRing:
         self._arrived, self._buffers = None, []
 
 
-def ring_for(live: Any, dtype: Any) -> BufferRing | None:
+def ring_for(live: Any, dtype: Any) -> LockedBuffers | None:
     """Make a ring for leaves on this one's device; None where there can be none, which is logged.
 
     `dtype` is that of the tensors.
@@ -126,7 +126,7 @@ def ring_for(live: Any, dtype: Any) -> BufferRing | None:
     if len(devices) > 1 or not live.committed:
         return _without("a leaf lies on several devices, or on whichever JAX takes")
     try:
-        ring = BufferRing(devices[0], dtype)
+        ring = LockedBuffers(devices[0], dtype)
         ring.check()
     except Exception as fault:  # whatever it is, other memory does it, too
         return _without(f"{type(fault).__name__}: {fault}")
