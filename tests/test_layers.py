@@ -27,7 +27,10 @@ VOCABULARY = {
 }
 PROBE = {"engine.answering.probe"}
 """A probe is a setting, too."""
-DEFAULTS = {"checkpoint.settings", "core.rules", "server_limits", "sources.settings", *PROBE}
+OPTIONS = {"engine.options"}
+"""The settings of [engine], beside what else an engine is started with."""
+DEFAULTS = {"checkpoint.settings", "core.rules", "server_limits", "sources.settings"}
+DEFAULTS |= {*PROBE, *OPTIONS}
 """Tables of settings that lie with what goes by them, and other defaults of the server."""
 RULES_OF_ANSWERS = {"behaviour"}
 """What weights are asked and answer: pure values."""
@@ -54,6 +57,7 @@ ENGINE = {
     "engine",
     "engine.answering",
     *PROBE,
+    *OPTIONS,
     "engine.grammar_trials",
     "engine.lanes",
     "engine.upstream",
@@ -105,6 +109,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": CORE,
     "setting": {"figures"},
     **dict.fromkeys(PROBE, SETTING),
+    "engine.options": {"engine", "core.rules", "facts", "quiet", "types"}
+    | {*SETTING, *RULES_OF_ANSWERS},
     "feature": {"parts", "picture.words", "reasons", "types"},
     "parts": {"picture", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
@@ -122,7 +128,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {*ENGINE, *CORE},
     "engine.grammar_trials": {"engine.grammar_trials", *VOCABULARY},
     "engine.lanes": {"engine.lanes", "engine", *VOCABULARY},
-    "engine.upstream": {"engine.upstream", "engine", "engine.lanes", "threads"}
+    "engine.upstream": {"engine.upstream", "engine", *OPTIONS, "engine.lanes", "threads"}
     | {"engine.grammar_trials", *VOCABULARY},
     "engine.weights": {
         "engine.weights",
@@ -141,7 +147,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "life": {*FEATURES, "life", "settings", "observe", *PICTURE}
     | {*SIBLINGS, *DEFAULTS, *ENGINE, *CORE},
     "hot": {"hot", "checkpoint", "checkpoint.arrangement", "checkpoint.in_memory"}
-    | {"engine", "engine.answering", *PROBE}
+    | {"engine", "engine.answering", *PROBE, *OPTIONS}
     | {"engine.weights", *CORE},
     "library": {"hot", "checkpoint", "engine", "sources", "features", *CORE},
     "daemon": {*FEATURES, "life", *CONFIGURED, "hosts.life", "settings", "observe", *PICTURE}

@@ -71,6 +71,7 @@ async def start(
     _check_kinds(device=device, dtype=dtype, args=args or {}, terms=terms)
     if not all(isinstance(probe, Probe) for probe in probes):
         raise ConfigError(f"probes must be a list of Probe(…), not {show_value(probes)}")
+    given: dict[str, Any] = {"device": device, "tp": tp, "dtype": dtype, "args": args or {}}
     folder = _folder_of(model)
     served = await in_thread(lambda cancel: read_served_model(folder))
     checkpoint = None
@@ -82,12 +83,10 @@ async def start(
         engine = await SglangEngine.start(
             EngineOptions(
                 folder,
-                device,
-                tp=tp,
-                dtype=dtype,
+                **given,
                 load_format="auto" if checkpoint else "dummy",
-                args=args or {},
                 first_device=first_device,
+                warm_batches=0,
                 shares=terms.rules.shares,
                 unseen=UnseenOptions(compares=compares, corpus=corpus),
             ),

@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from hotreload.engine.model_folder import context_of, tokens_of, why_unshared
+from hotreload.engine.options import COMPILED
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, SourceUnavailable
 from hotreload.facts.names import LONGEST_SOCKET_PATH
@@ -28,7 +29,6 @@ from hotreload.settings.credentials import (
     read_keys,
     read_secret,
 )
-from hotreload.settings.engine import COMPILED
 from hotreload.settings.given import GivenValue
 from hotreload.settings.load import Loaded, load, missing_to_serve
 from hotreload.settings.sections import Settings

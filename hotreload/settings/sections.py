@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings, Rules
 from hotreload.engine.answering.probe import Probe
+from hotreload.engine.options import EngineSettings
 from hotreload.facts.names import DEFAULT_SOCKET, DEFAULT_STATE
 from hotreload.server_limits import Limits, LimitSettings
 from hotreload.setting import (
@@ -30,7 +31,6 @@ from hotreload.setting import (
     origin,
     setting,
 )
-from hotreload.settings.engine import EngineSettings
 from hotreload.settings.tables import FORBID_UNKNOWN, HasSettings, fields_of, values_of
 from hotreload.sources.settings import SourceSettings
 

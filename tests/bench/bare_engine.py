@@ -18,7 +18,7 @@ ONE_DEVICE = "--xla_force_host_platform_device_count=1"
 def main(model: str, args: str) -> None:
     """Start it, and ask."""
     entry, server_args = build._ready_upstream()
-    options = EngineOptions(Path(model), "cpu", args=json.loads(args))
+    options = EngineOptions(Path(model), args=json.loads(args))
     engine = entry.Engine(**arguments.arguments_of(server_args, options, "cpu"))
     sampling = {"temperature": 0, "max_new_tokens": 1}
     answer = engine.generate(prompt="Who serves?", sampling_params=sampling)

@@ -199,7 +199,7 @@ class WordsCase(FakeCase):
 async def engine_of_words(folders: real.Folders, number: int = 1) -> EngineOfWords:
     checkpoint = folders.checkpoint(number)
     terms = StagingOptions(folders.root / "spool")
-    options = EngineOptions(checkpoint.path, device="cpu")
+    options = EngineOptions(checkpoint.path, device="cpu", warm_batches=0)
     return await EngineOfWords.start(
         options, terms=terms, revision=checkpoint.revision, checkpoint=checkpoint
     )

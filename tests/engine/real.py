@@ -110,11 +110,11 @@ async def engine_of(folder: Path, spool: Path, **settings: Any) -> AsyncIterator
             terms[name] = settings.pop(name)
     if not settings.keys() & {"checkpoint", "twin", "filling"}:
         settings["checkpoint"] = checked(folder)
-    settings = {"dtype": "bfloat16", **settings}
+    settings = {"device": "cpu", "dtype": "bfloat16", "warm_batches": 0, **settings}
     settings = {"revision": Revision(folder.name), **settings}
     settings["args"] = {**ARGS, **settings.get("args", {})}
     unseen = UnseenOptions(**_popped(UnseenOptions, settings))
-    options = EngineOptions(folder, "cpu", unseen=unseen, **_popped(EngineOptions, settings))
+    options = EngineOptions(folder, unseen=unseen, **_popped(EngineOptions, settings))
     engine = await SglangEngine.start(options, terms=StagingOptions(**terms), **settings)
     try:
         await (

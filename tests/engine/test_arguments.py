@@ -21,10 +21,10 @@ class UpstreamArgs:
 @pytest.mark.parametrize("name", OWNED_ARGS)
 def test_what_hotreload_decides_is_refused_in_the_words_of_check_config(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        arguments_of(UpstreamArgs, EngineOptions(Path("m"), "cpu", args={name: 1}), "cpu")
+        arguments_of(UpstreamArgs, EngineOptions(Path("m"), args={name: 1}), "cpu")
     assert str(refused.value) == f"[engine.args] {refused_args([name])[0]}"
 
 
 def test_other_arguments_are_handed_on() -> None:
-    options = EngineOptions(Path("m"), "tpu", args={"context_length": 1})
+    options = EngineOptions(Path("m"), args={"context_length": 1})
     assert arguments_of(UpstreamArgs, options, "tpu") == {"context_length": 1}

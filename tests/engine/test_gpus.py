@@ -42,11 +42,11 @@ def found(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_it_attends_natively_and_compiles_no_kernels_of_tpus_unless_told(tmp_path: Path) -> None:
-    options = EngineOptions(tmp_path, "gpu")
+    options = EngineOptions(tmp_path)
     assert {each.name for each in fields(UpstreamArgs)} >= arguments.ON_DEVICE["gpu"].keys()
     given = arguments_of(UpstreamArgs, options, "gpu")
     assert given == {"device": "gpu", "attention_backend": "native", "disable_precompile": True}
-    told = EngineOptions(tmp_path, "gpu", args={"attention_backend": "fa"})
+    told = EngineOptions(tmp_path, args={"attention_backend": "fa"})
     assert arguments_of(UpstreamArgs, told, "gpu")["attention_backend"] == "fa"
     assert arguments_of(UpstreamArgs, options, "tpu") == {"device": "tpu"}
 

@@ -107,7 +107,7 @@ def test_a_device_that_says_its_size_gets_a_share_and_another_upstreams(
     sized = SimpleNamespace(platform="tpu", memory_stats=lambda: {"bytes_limit": 10**7})
     silent = SimpleNamespace(platform="tpu", memory_stats=lambda: None)
     few = {"max_total_tokens": 10}
-    options = EngineOptions(model, "tpu", args=few)
+    options = EngineOptions(model, args=few)
     fraction = plan_for(options, [sized])
     assert fraction == plan(model, args=few, there=10**7).fraction
     assert plan_for(options, [silent]) is None
@@ -116,7 +116,7 @@ def test_a_device_that_says_its_size_gets_a_share_and_another_upstreams(
     one, weights = plan(model, args=few, sets=(2, 1), there=3 * 10**6), plan(model).weights
     assert (one.sets, one.why_not()) == (1, None)
     assert weights * 2 > 0.88 * 3 * 10**6 > weights
-    own = EngineOptions(model, "tpu", args={"mem_fraction_static": 0.5})
+    own = EngineOptions(model, args={"mem_fraction_static": 0.5})
     for asked, share in ((options, fraction), (own, 0.5)):
         made = arguments_of(UpstreamArgs, asked, "tpu", fraction=fraction)
         assert made["mem_fraction_static"] == share

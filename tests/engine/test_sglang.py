@@ -586,7 +586,7 @@ async def test_another_engine_can_be_started_and_closed_beside_it(
 
 async def texts_of_two(engine: Engine, folders: real.Folders) -> list[str]:
     other_place = folders.root / "other"
-    async with real.engine_of(folders.folder(3), other_place, at_once=AT_ONCE) as other:
+    async with real.engine_of(folders.folder(3), other_place, warm_batches=AT_ONCE) as other:
         await nobody_waits_for_the_compiler(other, folders.checkpoint(2), clients=8)
         return [(await real.ask(each))["text"] for each in (other, engine)]
 

@@ -16,5 +16,6 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.at_night]
 @pytest.mark.parametrize("clients", [1, 32])
 async def test_nobody_waits_for_the_compiler(tmp_path: Path, clients: int) -> None:
     folders = real.Folders(tmp_path)
-    async with real.engine_of(folders.folder(1), tmp_path / "spool", at_once=AT_ONCE) as engine:
+    given = {"warm_batches": AT_ONCE}
+    async with real.engine_of(folders.folder(1), tmp_path / "spool", **given) as engine:
         await nobody_waits_for_the_compiler(engine, folders.checkpoint(2), clients=clients)

@@ -164,7 +164,13 @@ class Doing:
         model = Path(f"/proc/self/fd/{OPENED + rank}")
         self._member = await RankEngine.start_rank(
             self._joined,
-            EngineOptions(model, "cpu", tp=2, dtype="bfloat16", args=real.ARGS | real.ONE_SIZE),
+            EngineOptions(
+                model,
+                device="cpu",
+                tp=2,
+                dtype="bfloat16",
+                args=real.ARGS | real.ONE_SIZE,
+            ),
             terms=StagingOptions(self._root / f"spool{rank}", quiet=Quiet(priority="normal")),
             probes=(),
             revision=checkpoint.revision,

@@ -26,7 +26,7 @@ RANKS = Ranks(0, 2, "nowhere:1")
 
 def start(terms: StagingOptions) -> asyncio.Task[RankEngine]:
     """A start of rank 0, before anything is built."""
-    joined, options = JoinedRanks(RANKS, MemoryStore()), EngineOptions(Path("model"), "cpu", tp=2)
+    joined, options = JoinedRanks(RANKS, MemoryStore()), EngineOptions(Path("model"), tp=2)
     asked: dict[str, Any] = {"revision": NEW, "checkpoint": unread(NEW), "terms": terms}
     return asyncio.create_task(RankEngine.start_rank(joined, options, probes=(), **asked))
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from hotreload import HotTerms
 from hotreload.checkpoint.settings import CheckSettings
 from hotreload.core.rules import ReloadSettings
+from hotreload.engine.options import EngineSettings
 from hotreload.errors import ConfigError
-from hotreload.settings.engine import EngineSettings
 from hotreload.settings.tables import fields_of, read_table
 
 SECTIONS = (ReloadSettings, CheckSettings, EngineSettings)

@@ -64,7 +64,7 @@ def build(
         entry, server_args = _ready_upstream()
     if why := why_unshared(model, options.tp, args):
         raise ConfigError(why)
-    devices = find_devices(options.device, options.tp, options.first_device, options.engines)
+    devices = find_devices(options.device, options.tp, options.first_device, options.replicas)
     over_processes = distributed.arguments if distributed else None
     own = [each for each in devices if each.process_index == devices[0].client.process_index()]
     fraction = plan_for(options, own or devices)
@@ -81,7 +81,7 @@ def build(
     )
     try:
         holding = sockets.hold_sockets(sys.modules[server_args.__module__])
-        kept = keeping_programs(options.compile_cache, devices)
+        kept = keeping_programs(options.programs, devices)
         with _STARTING, launching, holding, kept, loading or nullcontext():
             parts.engine = entry.Engine(**arguments)
     except HotReloadError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hotreload.core.progress import AttemptProgress, publish_progress
 from hotreload.engine.compile_cache import JAX_VARIABLE, CompileCache
-from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
+from hotreload.engine.options import COMPILED, RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine
 from hotreload.engine.upstream.build import DOES_NOT_START, import_upstream
 from hotreload.engine.weights.load.first_load import FirstLoad, NotByOurs
@@ -26,8 +26,8 @@ from hotreload.life.start.model_files import keep_model, kept_model
 from hotreload.life.start.private_copies import copy_privately, place_for_copies
 from hotreload.life.start.warmup import LONGEST, warm
 from hotreload.quiet import Quiet
-from hotreload.settings.engine import COMPILED
 from hotreload.settings.load import Settings
+from hotreload.settings.tables import values_of
 from hotreload.threads import in_thread, run_to_end
 from hotreload.types import Checkpoint, Phase
 
@@ -195,19 +195,12 @@ async def _warm(engine: RunningEngine, settings: Settings, progress: AttemptProg
 
 def engine_options(settings: Settings, model: Path, load_format: str = "auto") -> EngineOptions:
     """Return the options of every engine, from the settings."""
-    engine = settings.engine
     return EngineOptions(
-        model,
-        engine.device,
-        tp=engine.tp,
-        dtype=engine.dtype,
+        **{**dict(values_of(settings.engine)), "model": model},
         load_format=load_format,
-        args=engine.args,
         tool_call_parser=settings.server.tool_call_parser,
-        engines=engine.replicas,
-        compile_cache=compile_cache_of(settings),
+        programs=compile_cache_of(settings),
         shares=settings.rules.shares,
-        at_once=engine.warm_batches or 1,
         sets=settings.reload.sets_planned,
         unseen=_unseen_options(settings),
     )
