@@ -7,9 +7,9 @@ from hotreload import events
 from hotreload.events import Event
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake import evidence as of_bakes
-from hotreload.features.command import evidence as of_commands
-from hotreload.features.departure import events as of_departures
-from hotreload.features.pause import events as of_pauses
+from hotreload.features.command import command as of_commands
+from hotreload.features.departure import departure as of_departures
+from hotreload.features.pause import pause as of_pauses
 
 BASES = (Event, LateEvidence)
 

@@ -16,7 +16,7 @@ from hotreload.types import NOT_PROBED, Attempt, Evidence, replace_evidence
 from tests.features.given import report_of
 
 if TYPE_CHECKING:
-    from hotreload.features.bake.judgement import Bake
+    from hotreload.features.bake.evidence import Bake
     from hotreload.features.compare.evidence import Behaviour
 
 BLANK = tuple(each.blank for each in FEATURES if each.blank)
@@ -50,7 +50,7 @@ def judged(
 
         evidence = replace_evidence(evidence, evidence_of(behaviour, not_compared))
     if command_said:
-        from hotreload.features.command import evidence as command
+        from hotreload.features.command import command
 
         end = command.CommandEnd(0, tuple(command_said))
         evidence = replace_evidence(evidence, command.evidence_of(end))

@@ -14,10 +14,10 @@ from hotreload.core.engines.background import close_drained_generations
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import ProbeFailed
-from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.judge import CommandJudge
 from hotreload.features.compare.judge import CompareJudge
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Mode, Outcome, Revision
 from tests.core.conftest import World

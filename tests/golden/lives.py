@@ -35,11 +35,10 @@ from hotreload.events import (
     Warmup,
     WorkerMoved,
 )
-from hotreload.features.bake.evidence import BakeChanged
-from hotreload.features.bake.judgement import BAKE, BakeOutcome
-from hotreload.features.command.evidence import CommandBegan
-from hotreload.features.departure.events import DepartureBegan, DepartureOver
-from hotreload.features.pause.events import PauseBegan, PauseOver
+from hotreload.features.bake.evidence import BAKE, BakeChanged, BakeOutcome
+from hotreload.features.command.command import CommandBegan
+from hotreload.features.departure.departure import DepartureBegan, DepartureOver
+from hotreload.features.pause.pause import PauseBegan, PauseOver
 from hotreload.picture.picture import Rank
 from hotreload.types import (
     By,

@@ -17,8 +17,8 @@ import structlog
 from hotreload.core.ledger import Ledger
 from hotreload.events import AttemptFinished, Event, Events, event_fields
 from hotreload.facts.listed import Listed
-from hotreload.features.bake.judgement import Bake
-from hotreload.features.compare.request_recorder import HearingNow
+from hotreload.features.bake.evidence import Bake
+from hotreload.features.compare.replay import HearingNow
 from hotreload.observe import log, systemd
 from hotreload.observe.log import LogObserver
 from hotreload.observe.metrics import Metrics

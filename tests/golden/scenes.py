@@ -8,9 +8,9 @@ from hotreload.events import (
     GateChanged,
 )
 from hotreload.facts.listed import Listed, ListedState
-from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.bake.evidence import Bake, BakeOutcome, SignalCount
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
-from hotreload.features.compare.request_recorder import HearingNow
+from hotreload.features.compare.replay import HearingNow
 from hotreload.types import (
     NOISY,
     START,

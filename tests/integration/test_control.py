@@ -16,8 +16,8 @@ import pytest
 
 from hotreload.cli.client.texts import history_text, status_text
 from hotreload.events import PhaseEntered, SettingsRead, Warmup
-from hotreload.features.bake.settings import BakeSettings
-from hotreload.features.command.settings import CommandSettings
+from hotreload.features.bake.rule import BakeSettings
+from hotreload.features.command.command import CommandSettings
 from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.life.acceptance import with_files

@@ -17,7 +17,7 @@ from hotreload.daemon import Daemon
 from hotreload.engine.answering.probe import Probe
 from hotreload.events import SettingsRead, TroubleNews
 from hotreload.features import FEATURES
-from hotreload.features.command.settings import CommandSettings
+from hotreload.features.command.command import CommandSettings
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.features.pause.pause import Pause
 from hotreload.features.sessions.sessions import Sessions

@@ -27,10 +27,9 @@ from hotreload.events import (
     TroubleNews,
     WorkerMoved,
 )
-from hotreload.features.bake.evidence import BakeChanged
-from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.bake.evidence import Bake, BakeChanged, BakeOutcome
 from hotreload.features.compare.evidence import Behaviour, RightAnswers
-from hotreload.features.pause.events import PauseBegan
+from hotreload.features.pause.pause import PauseBegan
 from hotreload.observe.metrics import Metrics
 from hotreload.observe.metrics_page import Page
 from hotreload.picture.picture import Readings, ReplicaFigures, Setup

@@ -38,11 +38,10 @@ from hotreload.events import (
     WorkerMoved,
     event_fields,
 )
-from hotreload.features.bake.evidence import BakeChanged
-from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
-from hotreload.features.command.evidence import CommandBegan
-from hotreload.features.departure.events import DepartureBegan, DepartureOver
-from hotreload.features.pause.events import PauseBegan, PauseOver
+from hotreload.features.bake.evidence import Bake, BakeChanged, BakeOutcome, SignalCount
+from hotreload.features.command.command import CommandBegan
+from hotreload.features.departure.departure import DepartureBegan, DepartureOver
+from hotreload.features.pause.pause import PauseBegan, PauseOver
 from hotreload.json_fields import NOT_LOADED, attempt_fields, iso
 from hotreload.picture.history import History
 from hotreload.types import By, GateState, Mode, Outcome, PassedOver, Phase, Reason, ReplicaState

@@ -25,8 +25,7 @@ from hotreload.events import (
     StateSaved,
     Wait,
 )
-from hotreload.features.bake.evidence import BakeChanged
-from hotreload.features.bake.judgement import Bake, BakeOutcome, SignalCount
+from hotreload.features.bake.evidence import Bake, BakeChanged, BakeOutcome, SignalCount
 from hotreload.features.bake.report import ENDS
 from hotreload.features.compare.evidence import Behaviour, RightAnswers
 from hotreload.observe.metrics import OTHER_ROUTES, SCAN_CAUSES, STATUS_CODES, Metrics

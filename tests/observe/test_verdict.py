@@ -14,7 +14,7 @@ from hotreload.events import (
     RevisionWanted,
     Wait,
 )
-from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.bake.evidence import Bake, BakeOutcome
 from hotreload.types import Attempt, By, GateState, Outcome
 from tests.evidence import judged
 from tests.observe.things import (

@@ -27,8 +27,8 @@ from tests.evidence import REASONS, WORD, judged
 from tests.features.given import report_of as default_report_of
 
 if TYPE_CHECKING:
-    from hotreload.features.bake.judgement import Bake
-    from hotreload.features.compare.request_recorder import HearingNow
+    from hotreload.features.bake.evidence import Bake
+    from hotreload.features.compare.replay import HearingNow
 
 STEP_7 = Revision("7" * 40, "step-7")
 STEP_8 = Revision("8" * 40, "step-8")
@@ -89,7 +89,7 @@ def reports(
     def report_of(name: str) -> FeatureReport:
         match name:
             case "departure":
-                from hotreload.features.departure.report import DepartureReport
+                from hotreload.features.departure.departure import DepartureReport
 
                 return DepartureReport(clock or time.time)
             case "pause":
@@ -105,7 +105,7 @@ def reports(
 
                 return CompareReport(reads.hearing, ledger.attempts)
             case "command":
-                from hotreload.features.command.report import CommandReport
+                from hotreload.features.command.judge import CommandReport
 
                 return CommandReport(ledger, clock or time.monotonic)
         return default_report_of(next(each for each in FEATURES if each.name == name))

@@ -30,7 +30,7 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.features.command.evidence import CommandBegan
+from hotreload.features.command.command import CommandBegan
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
 from hotreload.picture.picture import Rank, ReplicaFigures
 from hotreload.picture.status import Status

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from tests.server.test_answer_listeners import ALL, EACH_ROUTE
 from tests.server.test_request_counts import WHOLE_OR_NOT
 from tests.server.world import World, serve

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from hotreload.events import Warmup
-from hotreload.features.bake.evidence import BakeChanged
-from hotreload.features.bake.judgement import BakeOutcome
+from hotreload.features.bake.evidence import BakeChanged, BakeOutcome
 from hotreload.life.acceptance import with_files
 from hotreload.tiny import write_tiny
 from hotreload.tiny.sayings import BASE_TEXT, TUNED_TEXT

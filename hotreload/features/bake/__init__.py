@@ -4,9 +4,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.bake.evidence import BLANK, BakeFields, words_of_bake
-from hotreload.features.bake.judgement import BAKE
-from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.bake.evidence import BAKE, BLANK, BakeFields, words_of_bake
+from hotreload.features.bake.rule import BakeSettings
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given

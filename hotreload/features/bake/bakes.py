@@ -15,19 +15,19 @@ from hotreload.core.engines.background import Leave
 from hotreload.errors import EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, OperatorAsked
 from hotreload.features.bake.conduct import Conduct, Conducts
-from hotreload.features.bake.evidence import BakeChanged, bake_of
-from hotreload.features.bake.judgement import (
+from hotreload.features.bake.evidence import (
     BAKE,
     Bake,
+    BakeChanged,
     BakeOutcome,
+    bake_of,
     convicted_words,
     promoted_words,
     refusal_of,
     too_few_words,
 )
 from hotreload.features.bake.one_bake import OneBake, WayOut
-from hotreload.features.bake.rule import MIN_ANSWERS
-from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.bake.rule import MIN_ANSWERS, BakeSettings
 from hotreload.types import ROLLBACK, Attempt, Generation, Outcome, Reason, Revision
 
 log = logging.getLogger("hotreload.bake")

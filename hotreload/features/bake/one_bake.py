@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from hotreload.core.engines.background import Leave
 from hotreload.events import Publish
 from hotreload.features.bake.conduct import Conduct
-from hotreload.features.bake.evidence import CONVICTED_ANSWERS
-from hotreload.features.bake.judgement import Bake, BakeOutcome, refusal_of
+from hotreload.features.bake.evidence import CONVICTED_ANSWERS, Bake, BakeOutcome, refusal_of
 from hotreload.features.bake.rule import (
+    BakeSettings,
     Sides,
     SignalTally,
     count_signals,
     is_decidable,
     list_convicting,
 )
-from hotreload.features.bake.settings import BakeSettings
 from hotreload.features.bake.signals import Signal
 from hotreload.troubles import Trouble
 from hotreload.types import Generation, Reason

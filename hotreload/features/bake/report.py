@@ -3,8 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hotreload.events import Event
-from hotreload.features.bake.evidence import CONVICTED_ANSWERS, BakeChanged, bake_fields
-from hotreload.features.bake.judgement import Bake, BakeOutcome
+from hotreload.features.bake.evidence import (
+    CONVICTED_ANSWERS,
+    Bake,
+    BakeChanged,
+    BakeOutcome,
+    bake_fields,
+)
 from hotreload.features.bake.signals import Signal
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, WishVerdict, counter, gauge

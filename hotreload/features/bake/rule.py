@@ -1,4 +1,4 @@
-"""The rule of a bake: from counts of answers to whether new weights are worse than old ones.
+"""The rule of a bake and its settings: from counts of answers to whether new weights are worse.
 
 One test for all signals: new weights are convicted when the confidence sequence of a signal's share
 lies above that of the old weights by more than is allowed. An answer that still runs counts for the
@@ -15,9 +15,48 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import lgamma, log, log1p
+from typing import Literal
 
-from hotreload.features.bake.judgement import SignalCount
+from hotreload.features.bake.evidence import SignalCount
 from hotreload.features.bake.signals import SeenAnswer, Signal
+from hotreload.setting import PartOfAll, Seconds, setting
+
+
+@dataclass(frozen=True, slots=True)
+class BakeSettings:
+    """The judgement of new weights by their clients' answers, after they went live."""
+
+    time: Seconds = setting(
+        0.0,
+        "How long clients' answers judge new weights; clearly worse ones are rolled back and "
+        "refused (judge.md). 0: off.",
+        live=True,
+        example="5m",
+        was="reload.bake",
+    )
+    max_time: Seconds = setting(
+        1800.0, "The longest bake, with inconclusive = 'hold'.", live=True, was="reload.bake_max"
+    )
+    inconclusive: Literal["promote", "hold", "rollback"] = setting(
+        "hold",
+        "What to do if there are too few answers: promote with a mark, go on until there are "
+        "enough, or roll back and refuse.",
+        live=True,
+        was="reload.bake_inconclusive",
+    )
+    allowed_increase: PartOfAll = setting(
+        0.02,
+        "How much more often answers may show a sign of bad weights: 0.02 is 2 more of 100. "
+        "Errors may not increase.",
+        live=True,
+        was="reload.allowed_increase",
+    )
+
+    @property
+    def longest(self) -> float:
+        """Seconds that it lasts at most, where it goes on because there were too few answers."""
+        return max(self.max_time, self.time)
+
 
 RISK = 0.01
 """The chance that good weights are convicted, over all signals, both sides and every look."""

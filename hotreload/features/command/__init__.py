@@ -3,16 +3,14 @@
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.command.evidence import BLANK, COMMAND, words_of_command
-from hotreload.features.command.settings import CommandSettings
+from hotreload.features.command.command import BLANK, COMMAND, CommandSettings, words_of_command
 
 if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
 
 
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.command.judge import CommandRunner
-    from hotreload.features.command.report import CommandReport
+    from hotreload.features.command.judge import CommandReport, CommandRunner
     from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 

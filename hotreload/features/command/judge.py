@@ -11,18 +11,24 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hotreload.core.judge import Case, Judge, check_can_ask
+from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Engine
 from hotreload.errors import ConfigError, Misbehaved, NotJudged
-from hotreload.features.command.evidence import (
+from hotreload.events import AttemptFinished, Event, PhaseEntered
+from hotreload.features.command.command import (
     COMMAND,
     COULD_NOT_JUDGE,
     CommandBegan,
     CommandEnd,
+    CommandSettings,
     evidence_of,
 )
 from hotreload.features.command.process import Rights, rights_of, run_command
-from hotreload.features.command.settings import CommandSettings
+from hotreload.figures import duration
+from hotreload.json_fields import Fields
 from hotreload.parts import Given
+from hotreload.picture.report import FeatureReport
+from hotreload.picture.words import plain
 from hotreload.server.candidate_app import create_candidate_app, serve_at_loopback
 from hotreload.types import Generation, Lease, Phase, Staged
 
@@ -136,3 +142,41 @@ def _not_live(staged: Staged) -> Generation:
     return Generation(
         NO_NUMBER, staged.revision, staged.fingerprint, time.time(), staged.leaves, staged.bytes
     )
+
+
+class CommandReport(FeatureReport):
+    """Reports the command of the attempt under way."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+        """`ledger` knows how many tries before this one the command did not judge."""
+        self._ledger, self._clock = ledger, clock
+        self._began: CommandBegan | None = None
+        self._since = 0.0
+
+    def observe(self, event: Event) -> None:
+        """Take in that it begins, and that its phase is over."""
+        match event:
+            case CommandBegan():
+                self._began, self._since = event, self._clock()
+            case PhaseEntered() | AttemptFinished():
+                self._began = None
+
+    def attempt_fields(self) -> Fields:
+        """Return the command that decides now, and its deadline; None without one."""
+        if (began := self._began) is None:
+            return {"command": None}
+        command = {
+            "name": began.command,
+            "within": began.within,
+            "seconds": round(self._clock() - self._since, 3),
+            "try": 1 + self._ledger.in_a_row(began.revision, NotJudged.code),
+        }
+        return {"command": command}
+
+    def at_work(self, attempt: Fields) -> str | None:
+        """Say which command decides, for how long, and how often it was tried."""
+        if (command := attempt["command"]) is None:
+            return None
+        times = f"for {duration(command['seconds'])} of {duration(command['within'])} at most"
+        program = f"[command] run ({plain(command['name'])})"
+        return f"{program} decides, {times}, try {command['try']}"

@@ -22,7 +22,7 @@ from typing import Any
 
 from hotreload.errors import ConfigError, cut
 from hotreload.features.command import process_session
-from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.process_session import END_SECONDS, kill_session
 from hotreload.threads import in_thread, run_to_end
 

@@ -16,8 +16,8 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.compare.comparison import KnownAnswers
     from hotreload.features.compare.evidence import Behaviour
     from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
+    from hotreload.features.compare.replay import HearingNow, RequestRecorder
     from hotreload.features.compare.report import CompareReport
-    from hotreload.features.compare.request_recorder import HearingNow, RequestRecorder
     from hotreload.parts import FeatureParts, nothing_to_apply
     from hotreload.server.ports import FeatureRoutes
 

@@ -30,8 +30,7 @@ from hotreload.features.compare.comparison import (
     check_limits,
 )
 from hotreload.features.compare.evidence import LiveCompared, evidence_of
-from hotreload.features.compare.replay import also_by_heard
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder, also_by_heard
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.threads import deadline
 from hotreload.types import Evidence, Generation, Phase, Reason

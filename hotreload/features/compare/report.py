@@ -7,7 +7,7 @@ from typing import Any
 
 from hotreload.events import AttemptFinished, DryRunFinished, Event
 from hotreload.features.compare.evidence import LiveCompared
-from hotreload.features.compare.request_recorder import HearingNow
+from hotreload.features.compare.replay import HearingNow
 from hotreload.json_fields import Fields
 from hotreload.picture.report import Family, FeatureReport, gauge
 from hotreload.picture.rows import row

@@ -1,13 +1,18 @@
-"""The settings of how new weights are compared with the live ones before they answer."""
+"""The settings of how new weights are compared with the live ones before they answer.
 
+The operator's own questions are a file of JSON objects, one a line.
+"""
+
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, override
 
-from hotreload.behaviour import Question
+from hotreload.behaviour import AnswerCheck, Question
 from hotreload.errors import ConfigError
-from hotreload.features.compare.corpus import UnfitCorpus, read_corpus
+from hotreload.features.compare.answer_checks import CHECK_KINDS
 from hotreload.setting import (
     AtMost,
     Bounds,
@@ -18,14 +23,105 @@ from hotreload.setting import (
     setting,
 )
 
+USUAL_ANSWER = 32
+"""Tokens of an answer where the line does not say."""
+MOST_QUESTIONS = 1000
+"""Each is answered, and led along, by both weights, and what they expected is held till the end."""
+PROMPT_FIELDS = ("prompt", "messages")
+CORPUS_FIELDS = (*PROMPT_FIELDS, "max_tokens", *CHECK_KINDS)
+
+
+CORPUS = "[compare] corpus"
+MOST_BYTES = 64 * 2**20
+"""A file that is longer was not meant."""
+
+
+def read_corpus(file: Path, text: str) -> tuple[Question, ...]:
+    """The questions in this text of the file; ConfigError names each line at fault."""
+    questions, faults = list[Question](), list[str]()
+    for number, line in enumerate(text.split("\n"), 1):
+        place = f"{file}: line {number}"
+        try:
+            questions += [_question(line, place)] if line.strip() else []
+        except ValueError as fault:
+            faults.append(f"{place}: {fault}")
+    if not questions and not faults:
+        faults.append(
+            f'{file}: holds no question; write one a line, such as {{"prompt": "2 + 2 ="}}'
+        )
+    if len(questions) > MOST_QUESTIONS:
+        faults.append(f"{file}: holds {len(questions)} questions; take {MOST_QUESTIONS} of them")
+    if faults:
+        raise ConfigError.from_faults([f"{CORPUS}: {each}" for each in faults])
+    return tuple(questions)
+
+
+def _question(line: str, place: str) -> Question:
+    asked = _object(line)
+    if unknown := sorted(asked.keys() - set(CORPUS_FIELDS)):
+        raise ValueError(f"unknown field {unknown[0][:80]!r}; known are {', '.join(CORPUS_FIELDS)}")
+    tokens = asked.get("max_tokens", USUAL_ANSWER)
+    if type(tokens) is not int or tokens < 1:
+        raise ValueError("max_tokens: should be a whole number, at least 1")
+    if sum(name in asked for name in PROMPT_FIELDS) != 1:
+        raise ValueError("give either prompt, a text, or messages, a chat")
+    check = _check(asked)
+    if "prompt" in asked:
+        return Question(_text(asked, "prompt"), tokens, check=check, place=place)
+    messages = [*_messages(asked["messages"])]
+    last = messages[-1]["content"]
+    return Question(last, tokens, request={"messages": messages}, check=check, place=place)
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as fault:
+        raise ValueError(f"is not JSON: {fault.msg} (character {fault.colno})") from fault
+    except RecursionError as fault:
+        raise ValueError("is nested too deep") from fault
+    if not isinstance(found, dict):
+        raise ValueError('must be a JSON object, such as {"prompt": "2 + 2 =", "answer": "4"}')
+    return found
+
+
+def _check(asked: Mapping[str, Any]) -> AnswerCheck | None:
+    kinds = [kind for kind in CHECK_KINDS if kind in asked]
+    if len(kinds) > 1:
+        raise ValueError(f"give one of {', '.join(kinds)}")
+    if not kinds:
+        return None
+    (kind,) = kinds
+    text = _text(asked, kind)
+    if kind == "matches":
+        try:
+            re.compile(text)
+        except (re.error, OverflowError, RecursionError) as fault:
+            raise ValueError(f"matches: is no regular expression: {fault}") from fault
+    return AnswerCheck(kind, text)
+
+
+def _text(asked: Mapping[str, Any], name: str) -> str:
+    text = asked[name]
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{name}: should be a text that is not empty")
+    return text
+
+
+def _messages(given: object) -> Iterator[dict[str, str]]:
+    if not isinstance(given, list) or not given:
+        raise ValueError("messages: should be a list of messages")
+    for each in given:
+        if not isinstance(each, dict) or each.keys() != {"role", "content"}:
+            raise ValueError("messages: each should have a role and a content, and nothing else")
+        yield {name: _text(each, name) for name in ("role", "content")}
+
+
 UNDECIDING_SECONDS = 2.0
 """The most time that a comparison by which nothing decides keeps new weights from going live.
 
 They wait for it only where one set of weights answers at a time.
 """
-CORPUS = "[compare] corpus"
-MOST_BYTES = 64 * 2**20
-"""A file that is longer was not meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +292,3 @@ def _read(file: Path) -> tuple[Question, ...]:
         raise ConfigError(f"{CORPUS}: {file}: cannot be read: {fault.strerror}") from fault
     except UnicodeDecodeError as fault:
         raise ConfigError(f"{CORPUS}: {file}: is not UTF-8 text; save it as such") from fault
-    except UnfitCorpus as unfit:
-        raise ConfigError.from_faults([f"{CORPUS}: {each}" for each in unfit.faults]) from unfit

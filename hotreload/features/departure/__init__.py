@@ -1,18 +1,41 @@
 """Ends in order before a machine is taken away: on a notice of its cloud, a file, a command."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.departure.settings import DepartureSettings
+from hotreload.setting import Deadline, Location, setting
 
 if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
 
 
+@dataclass(frozen=True, slots=True)
+class DepartureSettings:
+    """Notices that this machine will be taken away."""
+
+    gce: bool = setting(
+        False,
+        "Ask Google's metadata server for preemptions and maintenance that ends the machine.",
+    )
+    file: Location | None = setting(
+        None,
+        "A file that is there as long as the machine is to be left.",
+        example="/run/hotreload/leave",
+    )
+    run: tuple[str, ...] = setting(
+        (),
+        "A command, run every 5 s: it exits with 0 as long as the machine is to be left.",
+        example=["/opt/is-preempted.sh"],
+    )
+    grace: Deadline = setting(
+        25.0, "How long answers may take from the notice on; then they end with what they have."
+    )
+
+
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.departure.departure import Departure
+    from hotreload.features.departure.departure import Departure, DepartureFields, DepartureReport
     from hotreload.features.departure.notices import list_notices
-    from hotreload.features.departure.report import DepartureFields, DepartureReport
     from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
@@ -21,7 +44,7 @@ def _begin(given: "Given") -> "FeatureParts":
         given.attempts,
         given.entrance,
         engines=given.engines,
-        notices=list_notices(settings),
+        notices=list_notices(settings.file, settings.run, gce=settings.gce),
         within=settings.grace,
     )
     return FeatureParts(

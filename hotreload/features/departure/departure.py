@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import DrainTimedOut, NotServing
-from hotreload.features.departure.events import DepartureBegan, DepartureOver
+from hotreload.events import Event
+from hotreload.json_fields import Fields, iso
+from hotreload.picture.report import Family, FeatureReport, gauge
+from hotreload.picture.rows import row
 
 log = logging.getLogger("hotreload.departure")
 
@@ -19,6 +24,27 @@ CUT_AGAIN_SECONDS = 1.0
 
 Notices = Callable[[], AsyncGenerator[str | None]]
 """Yield why the machine will be taken away, or None, as often as one looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureBegan(Event):
+    """A notice came: no request is taken in, and nothing new is staged."""
+
+    why: str
+    within: float
+    """Seconds that answers under way may take."""
+
+    name = "departure.began"
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureOver(Event):
+    """The notice was withdrawn: all goes on."""
+
+    why: str
+
+    name = "departure.over"
 
 
 class Departure(Admission):
@@ -100,3 +126,56 @@ class Departure(Admission):
         words = f"this machine will be taken away: {self._why}"
         raise NotServing(words, code="leaving", retry_after=1)
         yield  # a generator, as it must be
+
+
+class DepartureFields(TypedDict):
+    """A notice: its words, since when it stands, and when the last answers are cut short."""
+
+    why: str
+    since: str
+    until: str
+
+
+class DepartureReport(FeatureReport):
+    """Reports notices."""
+
+    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+        self._wall = wall
+        self._began: tuple[DepartureBegan, float] | None = None
+
+    def observe(self, event: Event) -> None:
+        """Take in that a notice came, or was withdrawn."""
+        match event:
+            case DepartureBegan():
+                self._began = (event, self._wall())
+            case DepartureOver():
+                self._began = None
+
+    def why_not_ready(self) -> str | None:
+        """Say why another machine should get the requests."""
+        return f"leaving: {self._began[0].why}" if self._began else None
+
+    def fields(self) -> Fields:
+        """Return the notice that stands; None where none does."""
+        if self._began is None:
+            return {"departure": None}
+        notice, since = self._began
+        departure: DepartureFields = {
+            "why": notice.why,
+            "since": iso(since),
+            "until": iso(since + notice.within),
+        }
+        return {"departure": departure}
+
+    def rows(self, status: Fields) -> Iterable[Fields]:
+        """Return its row."""
+        notice = status.get("departure")
+        words = notice and f"{notice['why']}\nanswers end until {notice['until']}"
+        return [row("departure", words, "wait")] if words else []
+
+    def families(self) -> Iterator[Family]:
+        """Return since when a notice stands."""
+        words = "Since when a notice stands that this machine will be taken away; 0 without one."
+        yield gauge(
+            "departure_since_timestamp_seconds", words, self._began[1] if self._began else 0
+        )

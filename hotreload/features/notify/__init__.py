@@ -10,17 +10,15 @@ if TYPE_CHECKING:
 
 
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.notify.notices import EndNotices
-    from hotreload.features.notify.receiver import Receiver
-    from hotreload.features.notify.report import NoticeCounts, NotifyReport
+    from hotreload.features.notify.receiver import EndNotices, NotifyReport, Receiver
     from hotreload.parts import FeatureParts
 
-    settings, counts = given.settings(), NoticeCounts()
+    settings, report = given.settings(), NotifyReport()
     wanted: tuple[NotifySettings, ...] = getattr(settings, "notify", ())
-    receivers = [Receiver(each, counts) for each in wanted]
+    receivers = [Receiver(each, report) for each in wanted]
     return FeatureParts(
         observe=EndNotices(receivers, settings.model_name).observe,
-        report=NotifyReport(counts),
+        report=report,
         tasks={f"notify receiver {n}": each.run for n, each in enumerate(receivers, 1)},
     )
 

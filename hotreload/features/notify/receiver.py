@@ -1,19 +1,26 @@
-"""Posts notices to one receiver, one after the other, in a thread for each try."""
+"""Posts a notice of how each attempt ended to its receivers, in a thread for each try."""
 
 import asyncio
+import json
 import logging
+import socket
 import time
+import uuid
 from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from hotreload import __version__
 from hotreload.errors import HotReloadError
-from hotreload.features.notify.report import NoticeCounts
+from hotreload.events import AttemptFinished, Event
 from hotreload.features.notify.settings import NotifySettings
 from hotreload.features.notify.signature import read_key, sign
+from hotreload.json_fields import Fields, iso
+from hotreload.picture.report import Family, FeatureReport, counter, gauge, shorten
 from hotreload.threads import in_thread
+from hotreload.types import START, Attempt, Outcome
 
 log = logging.getLogger("hotreload.notify")
 
@@ -25,30 +32,54 @@ TRY_SECONDS = 10.0
 LAST_TRY_SECONDS = 2.0
 """The longest try once the daemon ends."""
 SEE_THE_RECEIVER = "nothing for requests; mend what `why` names: the next notice is posted anew"
+FORWARD = frozenset((START, "reload", "perturb"))
+"""Orders that bring new weights; each other order that makes weights live goes back."""
 
 
-class Posted(Protocol):
-    """A notice, as far as a receiver needs it."""
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The end of one attempt, in each format."""
 
-    @property
-    def id(self) -> str:
-        """Its id, the same in each try."""
+    id: str
+    facts: Fields
+    sentence: str
 
     def body(self, format: str) -> bytes:
         """Return the body of its POST."""
+        return json.dumps({"text": self.sentence} if format == "slack" else self.facts).encode()
+
+
+@dataclass(eq=False)
+class NotifyReport(FeatureReport):
+    """Counts the notices of all receivers, and reports the counts."""
+
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+    last_error: tuple[str, str] | None = None
+    """The receiver's host, and what was wrong."""
+
+    def families(self) -> Iterator[Family]:
+        """Return how many were posted, and the last error."""
+        numbers = {"sent": self.sent, "failed": self.failed, "dropped": self.dropped}
+        yield counter("notices", "Posts of [[notify]], by what became of each.", numbers, "result")
+        last = self.last_error
+        errors = {(last[0], shorten(last[1])): 1.0} if last else {("", ""): 0.0}
+        words = "The last error of a post of [[notify]]; 0 before one."
+        yield gauge("notice_error_info", words, errors, "receiver", "message")
 
 
 class Receiver:
     """One `[[notify]]`: its queue, and the task that empties it."""
 
-    def __init__(self, settings: NotifySettings, counts: NoticeCounts) -> None:
+    def __init__(self, settings: NotifySettings, counts: NotifyReport) -> None:
         self.settings = settings
         self._counts = counts
         self._host = urlsplit(settings.url).hostname or ""
-        self._waiting: deque[Posted] = deque()
+        self._waiting: deque[Notice] = deque()
         self._came = asyncio.Event()
 
-    def put(self, notice: Posted) -> None:
+    def put(self, notice: Notice) -> None:
         """Have a notice posted; it waits for nothing."""
         if len(self._waiting) >= MOST_WAITING:
             self._waiting.popleft()
@@ -72,7 +103,7 @@ class Receiver:
             while self._waiting and (left := until - time.monotonic()) > 0:
                 self._note(await self._try(self._waiting.popleft(), left), is_last=True)
 
-    async def _deliver(self, notice: Posted) -> None:
+    async def _deliver(self, notice: Notice) -> None:
         for pause in (*PAUSES, None):
             why = await self._try(notice, TRY_SECONDS)
             self._note(why, is_last=pause is None)
@@ -90,7 +121,7 @@ class Receiver:
             more = {"receiver": self._host, "why": why, "todo": SEE_THE_RECEIVER}
             log.warning("notify.failed", extra=more)
 
-    async def _try(self, notice: Posted, seconds: float) -> str | None:
+    async def _try(self, notice: Notice, seconds: float) -> str | None:
         """Post it once; return why that failed, if it did."""
         try:
             async with asyncio.timeout(seconds):
@@ -106,7 +137,7 @@ class Receiver:
         except Exception as error:  # as of a host that is no name: it must not end the daemon
             return f"{type(error).__name__}: {error}"
 
-    def _post(self, notice: Posted, seconds: float) -> str | None:
+    def _post(self, notice: Notice, seconds: float) -> str | None:
         settings, body, now = self.settings, notice.body(self.settings.format), int(time.time())
         headers = {
             "Content-Type": "application/json",
@@ -129,3 +160,43 @@ class Receiver:
         finally:
             connection.close()
         return None if 200 <= status < 300 else f"it answered {status}"
+
+
+class EndNotices:
+    """Observes attempts; gives a notice to each receiver that wants it."""
+
+    def __init__(self, receivers: Sequence[Receiver], model: str) -> None:
+        self._receivers = receivers
+        self._model = model
+        self._host = socket.gethostname()
+
+    def observe(self, event: Event) -> None:
+        """Take in that an attempt has ended."""
+        if not (self._receivers and isinstance(event, AttemptFinished)):
+            return
+        ending = ending_of(event.attempt)
+        more = {"id": f"msg_{uuid.uuid4().hex}", "event": ending, "at": iso(time.time())}
+        facts = {**event.fields(), **more, "model": self._model, "host": self._host}
+        notice = Notice(str(facts["id"]), facts, self._sentence(event.attempt, ending))
+        for each in self._receivers:
+            if ending in each.settings.on:
+                each.put(notice)
+
+    def _sentence(self, attempt: Attempt, ending: str) -> str:
+        label = attempt.revision.label or attempt.revision.id
+        words = f"{label}: {ending.replace('_', ' ')}"
+        if attempt.generation is not None:
+            words += f", generation {attempt.generation}"
+        if attempt.reason is not None:
+            words += f" ({attempt.reason.code}): {attempt.reason.message}"
+        sentence = f"hotreload, {self._model} on {self._host}: {words}"
+        # Slack reads these three as its markup.
+        return sentence.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def ending_of(attempt: Attempt) -> str:
+    """Return how an attempt ended, in a word of `[[notify]] on`."""
+    is_back = attempt.by is not None and attempt.by.verb not in FORWARD
+    if attempt.outcome is Outcome.LIVE and is_back:
+        return "rolled_back"
+    return attempt.outcome.value

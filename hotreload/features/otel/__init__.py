@@ -1,27 +1,57 @@
 """Sends traces of requests and of attempts to an OpenTelemetry collector."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Self, override
 
+from hotreload.errors import ConfigError
 from hotreload.feature import Feature
-from hotreload.features.otel.settings import OtelSettings
+from hotreload.setting import HttpUrl, SettingsOfFeature, setting
 
 if TYPE_CHECKING:
     from hotreload.parts import FeatureParts, Given
 
+EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+
+
+@dataclass(frozen=True, slots=True)
+class OtelSettings(SettingsOfFeature):
+    """Traces of requests and attempts, sent by OTLP."""
+
+    endpoint: HttpUrl | None = setting(
+        None,
+        "URL of an OTLP/HTTP collector; /v1/traces is added. Unset, nothing is traced. Needs "
+        "`pip install hotreload[otel]`.",
+        example="http://127.0.0.1:4318",
+    )
+
+    @override
+    def with_files(self) -> Self:
+        if self.endpoint is not None and not _is_installed():
+            words = "needs `pip install 'hotreload[otel]'`: the exporter is not installed"
+            raise ConfigError(f"[otel] endpoint: {words}")
+        return self
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec(EXPORTER) is not None
+    except ModuleNotFoundError:  # of a package above it
+        return False
+
 
 def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.features.otel.report import OtelReport, SpanCounts
+    from hotreload.features.otel.report import OtelReport
     from hotreload.parts import FeatureParts
 
-    settings, counts = given.settings(), SpanCounts()
-    report, endpoint = OtelReport(counts), settings.of(OtelSettings).endpoint
+    settings, report = given.settings(), OtelReport()
+    endpoint = settings.of(OtelSettings).endpoint
     if endpoint is None:
         return FeatureParts(report=report)
-    from hotreload.features.otel.attempt_spans import AttemptSpans
     from hotreload.features.otel.exporter import Exporter
-    from hotreload.features.otel.request_spans import RequestSpans
+    from hotreload.features.otel.spans import AttemptSpans, RequestSpans
 
-    exporter = Exporter(endpoint, counts)
+    exporter = Exporter(endpoint, report)
     return FeatureParts(
         listeners=[RequestSpans(exporter.tracer, settings.model_name)],
         observe=AttemptSpans(exporter.tracer).observe,

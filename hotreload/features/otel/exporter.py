@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from hotreload import __version__
-from hotreload.features.otel.report import SpanCounts
+from hotreload.features.otel.report import OtelReport
 
 log = logging.getLogger("hotreload.otel")
 
@@ -28,7 +28,7 @@ UNREACHED = (
 class Exporter:
     """The way of spans to the collector."""
 
-    def __init__(self, endpoint: str, counts: SpanCounts) -> None:
+    def __init__(self, endpoint: str, counts: OtelReport) -> None:
         # The environment may say more: OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
         # OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER ...
         name = os.environ.get("OTEL_SERVICE_NAME", "hotreload")
@@ -57,7 +57,7 @@ class _Watched:
     The SDK would log a line or more for each try.
     """
 
-    def __init__(self, exporter: OTLPSpanExporter, counts: SpanCounts) -> None:
+    def __init__(self, exporter: OTLPSpanExporter, counts: OtelReport) -> None:
         self._exporter = exporter
         self._counts = counts
         self._reasons = _Reasons()

@@ -1,14 +1,27 @@
 """Holds the requests that come while a trainer asks for a pause."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
-from hotreload.features.pause.settings import PauseSettings
+from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
     from hotreload.parts import Apply, FeatureParts, Given
     from hotreload.settings.sections import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class PauseSettings:
+    """Pauses that trainers ask for."""
+
+    limit: Seconds = setting(
+        600.0,
+        "The longest pause (POST /pause_generation); then it ends by itself. 0 forbids pauses.",
+        live=True,
+        was="server.pause_limit",
+    )
 
 
 def _begin(given: "Given") -> "FeatureParts":

@@ -7,19 +7,21 @@ other servers ask for one all the same, and some die before they end it.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
+from logging import INFO, WARNING
 
 from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.errors import BadRequest, NotServing
-from hotreload.events import Publish
-from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
-from hotreload.features.pause.settings import PAUSE_LIMIT
+from hotreload.events import Event, Publish
 from hotreload.figures import duration
-from hotreload.json_fields import iso
+from hotreload.json_fields import Fields, by_fields, iso
 from hotreload.troubles import Trouble
 from hotreload.types import By
 
+PAUSE_LAPSED = "pause_lapsed"
+"""The trouble of a pause that ran out of time: its caller did not end it."""
 FORBIDDEN = (
     "[pause] limit = 0 forbids pauses; leave the pause out: new weights go live beside "
     "those that answer, and no answer is made by two of them"
@@ -27,6 +29,40 @@ FORBIDDEN = (
 LOOK_FOR_THE_CALLER = (
     "find out what became of the caller; the next pause, or POST /continue_generation, ends this"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PauseBegan(Event):
+    """A caller paused: new requests wait."""
+
+    by: By
+    mode: str
+    """The caller's word for it."""
+    running: str
+    """The end of the requests that run: `finish` or `abort`."""
+    limit: float
+    """Seconds after which it ends by itself."""
+
+    name = "pause.began"
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver(Event):
+    """The waiting requests go on; `by` is None if the pause's time was over."""
+
+    by: By | None
+    held: int
+    """Count of the requests that waited."""
+
+    name = "pause.over"
+
+    @property
+    def level(self) -> int:
+        return WARNING if self.by is None else INFO
+
+    def fields(self) -> Fields:
+        fields: Fields = {"held": self.held, "ended": "limit" if self.by is None else "asked"}
+        return {**fields, **by_fields(self.by)} if self.by else fields
 
 
 class RunningRequests(StrEnum):
@@ -45,7 +81,7 @@ class Pause(Admission):
         publish: Publish,
         *,
         look_again: Callable[[], None],
-        limit: float = PAUSE_LIMIT,
+        limit: float = 0.0,
         max_held: int = USUAL_RULES.max_held,
         hold_arrivals: bool = True,
     ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypedDict
 
 from hotreload.events import Event
-from hotreload.features.pause.events import PAUSE_LAPSED, PauseBegan, PauseOver
+from hotreload.features.pause.pause import PAUSE_LAPSED, PauseBegan, PauseOver
 from hotreload.figures import duration
 from hotreload.json_fields import ByFields, Fields, by_fields, iso
 from hotreload.picture.report import Family, FeatureReport, counter, gauge

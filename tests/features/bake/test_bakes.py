@@ -13,10 +13,17 @@ from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import AttemptFinished, Event, GenerationLive, TroubleNews
 from hotreload.features.bake import one_bake
 from hotreload.features.bake.bakes import Bakes
-from hotreload.features.bake.evidence import BLANK, BakeChanged, bake_fields, bake_of
-from hotreload.features.bake.judgement import BAKE, Bake, BakeOutcome, SignalCount
-from hotreload.features.bake.rule import MIN_ANSWERS
-from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.bake.evidence import (
+    BAKE,
+    BLANK,
+    Bake,
+    BakeChanged,
+    BakeOutcome,
+    SignalCount,
+    bake_fields,
+    bake_of,
+)
+from hotreload.features.bake.rule import MIN_ANSWERS, BakeSettings
 from hotreload.types import START, Attempt, Generation, Noise, Outcome, Reason, Revision
 from tests.core.conftest import World, by
 from tests.fakes import HANG

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from hotreload.features.bake.conduct import Conduct
 from hotreload.features.bake.one_bake import OneBake
-from hotreload.features.bake.settings import BakeSettings
+from hotreload.features.bake.rule import BakeSettings
 from hotreload.features.bake.signals import SeenAnswer, Signal
 from hotreload.types import Generation, Revision
 

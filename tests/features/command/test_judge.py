@@ -9,7 +9,7 @@ import pytest
 from hotreload.core.judge import Judge
 from hotreload.core.rules import Rules
 from hotreload.errors import SourceUnavailable
-from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.judge import CommandJudge
 from hotreload.types import Attempt, Mode, Outcome, Revision, Staged
 from tests.core.conftest import World

@@ -11,7 +11,7 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.features.command import process as command_process
-from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.process import LastLines, Rights, rights_of, run_command
 from tests.children import is_there
 from tests.waiting import PATIENCE, turn_until

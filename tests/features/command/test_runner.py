@@ -14,7 +14,7 @@ from hotreload.errors import ConfigError
 from hotreload.events import Events
 from hotreload.features import FEATURES
 from hotreload.features.command import judge
-from hotreload.features.command.evidence import CommandEnd
+from hotreload.features.command.command import CommandEnd
 from hotreload.features.command.judge import CommandRunner
 from hotreload.life.start.start_engine import engine_options
 from hotreload.settings.load import load

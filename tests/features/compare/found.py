@@ -1,7 +1,7 @@
 """Finds what hears clients' requests in a daemon."""
 
 from hotreload.daemon import Daemon
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from tests.features.admissions import listener_of
 
 

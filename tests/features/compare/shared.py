@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hotreload.features.compare.comparison import KnownAnswers
 from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.judge import AllComparisons
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from hotreload.types import Generation, Reason
 
 

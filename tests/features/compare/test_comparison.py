@@ -19,7 +19,7 @@ from hotreload.features.compare.comparison import breaches
 from hotreload.features.compare.differences import BothRead, Pair, report_of
 from hotreload.features.compare.evidence import BLANK, Behaviour, RightAnswers, behaviour_text
 from hotreload.features.compare.judge import CompareJudge
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.json_fields import attempt_fields
 from hotreload.setting import NamedFile

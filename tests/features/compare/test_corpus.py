@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from hotreload.behaviour import AnswerCheck, Question
-from hotreload.features.compare.corpus import MOST_QUESTIONS, USUAL_ANSWER, UnfitCorpus, read_corpus
+from hotreload.errors import ConfigError
+from hotreload.features.compare.settings import (
+    MOST_QUESTIONS,
+    USUAL_ANSWER,
+    read_corpus,
+)
 
 FILE = Path("prompts.jsonl")
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
@@ -57,20 +62,20 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_line_that_is_no_question_is_named_with_what_to_change(name: str) -> None:
     text, words = BAD[name]
-    with pytest.raises(UnfitCorpus) as unfit:
+    with pytest.raises(ConfigError) as unfit:
         read_corpus(FILE, f"{line(prompt='good')}\n{text}\n{line(prompt='good')}")
-    (fault,) = unfit.value.faults
-    assert fault.startswith(f"prompts.jsonl: line 2: {words}")
+    (fault,) = unfit.value.findings
+    assert fault.startswith(f"[compare] corpus: prompts.jsonl: line 2: {words}")
 
 
 def test_all_faults_are_listed_at_once() -> None:
-    with pytest.raises(UnfitCorpus) as unfit:
+    with pytest.raises(ConfigError) as unfit:
         read_corpus(FILE, "a\nb")
-    assert len(unfit.value.faults) == 2
+    assert len(unfit.value.findings) == 2
 
 
 def test_a_file_of_nothing_and_one_of_too_much_are_refused() -> None:
-    with pytest.raises(UnfitCorpus, match="holds no question; write one a line"):
+    with pytest.raises(ConfigError, match="holds no question; write one a line"):
         read_corpus(FILE, "\n \n")
-    with pytest.raises(UnfitCorpus, match="holds 1001 questions; take 1000 of them"):
+    with pytest.raises(ConfigError, match="holds 1001 questions; take 1000 of them"):
         read_corpus(FILE, "\n".join([line(prompt="a")] * (MOST_QUESTIONS + 1)))

@@ -11,7 +11,7 @@ from hotreload.behaviour import Answered, Question
 from hotreload.errors import AnswerNonfinite, BadRequest, EngineLost
 from hotreload.events import event_fields
 from hotreload.features.compare.comparison import FEWEST_HEARD
-from hotreload.features.compare.request_recorder import RequestRecorder
+from hotreload.features.compare.replay import RequestRecorder
 from hotreload.features.compare.settings import CompareLimits, CompareSettings
 from hotreload.types import Attempt, Outcome, Revision, Staged
 from tests.fakes import FakeEngine

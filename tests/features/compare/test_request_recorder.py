@@ -9,7 +9,7 @@ import pytest
 
 from hotreload.behaviour import HeardRequest
 from hotreload.core.way_in.admission import LetIn
-from hotreload.features.compare.request_recorder import MOST_MIRRORED, HearingNow, RequestRecorder
+from hotreload.features.compare.replay import MOST_MIRRORED, HearingNow, RequestRecorder
 from hotreload.features.compare.settings import CompareSettings
 from hotreload.types import Generation, Revision
 from tests.features.admissions import end_answer, listening

@@ -13,8 +13,7 @@ import pytest
 
 from hotreload.errors import NotEnoughMemory
 from hotreload.features.departure import notices as giving
-from hotreload.features.departure.metadata import notices_of_gce
-from hotreload.features.departure.notices import notices_of_command
+from hotreload.features.departure.notices import notices_of_command, notices_of_gce
 from tests.server.world import World, serve
 from tests.waiting import PATIENCE, turn_until
 

@@ -18,9 +18,12 @@ from hotreload.errors import ConfigError
 from hotreload.events import AttemptFinished
 from hotreload.features import FEATURES
 from hotreload.features.notify import receiver as posting
-from hotreload.features.notify.notices import EndNotices
-from hotreload.features.notify.receiver import MOST_WAITING, Receiver
-from hotreload.features.notify.report import NoticeCounts, NotifyReport
+from hotreload.features.notify.receiver import (
+    MOST_WAITING,
+    EndNotices,
+    NotifyReport,
+    Receiver,
+)
 from hotreload.features.notify.settings import NotifySettings
 from hotreload.life.acceptance import read_settings
 from hotreload.types import START, Attempt, By, Outcome, Reason, Revision
@@ -52,8 +55,8 @@ def attempt(outcome: Outcome, by: str | None = None, reason: Reason | None = Non
 
 
 @asynccontextmanager
-async def posting_to(server: Server, **more: Any) -> AsyncIterator[tuple[EndNotices, NoticeCounts]]:
-    counts = NoticeCounts()
+async def posting_to(server: Server, **more: Any) -> AsyncIterator[tuple[EndNotices, NotifyReport]]:
+    counts = NotifyReport()
     receiver = Receiver(NotifySettings(url=f"{server.url}/hook?a=b", **more), counts)
     running = asyncio.create_task(receiver.run())
     await asyncio.sleep(0)
@@ -166,7 +169,7 @@ async def test_one_that_stays_down_costs_a_line_and_a_number(
     assert [each.message for each in caplog.records] == ["notify.failed"]
     assert vars(caplog.records[0])["why"] == "it answered 500"
     assert "/hook" not in str(vars(caplog.records[0]))
-    numbers, last = NotifyReport(counts).families()
+    numbers, last = counts.families()
     assert dict(numbers.series) == {("sent",): 0, ("failed",): 1, ("dropped",): 0}
     assert last.series == [(("127.0.0.1", "it answered 500"), 1.0)]
 
@@ -193,7 +196,7 @@ async def test_a_host_that_cannot_be_reached_ends_nothing(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(posting, "PAUSES", ())
-    counts = NoticeCounts()
+    counts = NotifyReport()
     receiver = Receiver(NotifySettings(url=f"http://{host}/hook"), counts)
     running = asyncio.create_task(receiver.run())
     EndNotices([receiver], "tiny").observe(AttemptFinished(attempt(Outcome.LIVE), None))

@@ -15,11 +15,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from hotreload.errors import AnswerNonfinite, ConfigError
 from hotreload.events import PhaseEntered
-from hotreload.features import FEATURES
+from hotreload.features import FEATURES, otel
 from hotreload.features.otel import exporter
-from hotreload.features.otel import settings as otel_settings
-from hotreload.features.otel.attempt_spans import AttemptSpans
-from hotreload.features.otel.report import OtelReport, SpanCounts
+from hotreload.features.otel.report import OtelReport
+from hotreload.features.otel.spans import AttemptSpans
 from hotreload.life.acceptance import read_settings
 from hotreload.types import Outcome, Phase, Revision
 from tests.features.receiver import Receiver
@@ -215,7 +214,7 @@ def test_an_exporter_that_raises_loses_spans_and_is_logged(
         def export(self, spans: object) -> Any:
             raise TimeoutError("no answer")
 
-    counts, sending = SpanCounts(), Raises()
+    counts, sending = OtelReport(), Raises()
     watched = exporter._Watched(sending, counts)
     watched.export([])
     (told,) = caplog.records
@@ -253,6 +252,6 @@ def test_an_endpoint_that_is_none_is_refused(url: str) -> None:
 
 
 def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otel_settings, "EXPORTER", "no_such_package.exporter")
+    monkeypatch.setattr(otel, "EXPORTER", "no_such_package.exporter")
     with pytest.raises(ConfigError, match="needs `pip install 'hotreload\\[otel\\]'`"):
         read_settings(None, ["otel.endpoint=http://x:4318"], {}, FEATURES)

@@ -9,8 +9,7 @@ from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import BadRequest, NotNewEnough, NotServing
 from hotreload.events import Event, TroubleNews
-from hotreload.features.pause.events import PauseBegan, PauseOver
-from hotreload.features.pause.pause import Pause, RunningRequests
+from hotreload.features.pause.pause import Pause, PauseBegan, PauseOver, RunningRequests
 from hotreload.types import By, Generation, Lease, Revision
 from tests.waiting import turn_until
 
@@ -221,7 +220,7 @@ async def test_who_leaves_is_not_counted_any_more() -> None:
 
 async def test_before_anything_is_live_they_hear_that_it_boots() -> None:
     entrance = Entrance[str](print)
-    pause = Pause(print, look_again=entrance.look_again)
+    pause = Pause(print, look_again=entrance.look_again, limit=LONG)
     entrance.admissions = (pause,)
     pause.begin(TRAINER, "abort", RunningRequests.ABORT)
     with pytest.raises(NotServing) as refused:

@@ -258,7 +258,7 @@ async def test_a_rank_that_follows_takes_none_of_it(path: str) -> None:
         """Let everybody through."""
 
     app = FastAPI()
-    pause = Pause(print, look_again=print)
+    pause = Pause(print, look_again=print, limit=600.0)
     follower: Any = FollowerRefusal(Ranks(1, 2, "10.0.0.1:7000"))
     app.include_router(pause_routes(pause).make(follower, admit))
     transport = httpx.ASGITransport(app)

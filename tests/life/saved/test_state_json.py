@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 
 from hotreload.cli.client.texts import history_text
 from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.features.bake.evidence import bake_fields, bake_of
-from hotreload.features.bake.judgement import Bake
+from hotreload.features.bake.evidence import Bake, bake_fields, bake_of
 from hotreload.features.compare.evidence import Behaviour, BothAnswers, behaviour_fields
 from hotreload.life.saved.state_json import VERSION, Memory, NewerState, from_json, to_json
 from hotreload.picture.history import History
