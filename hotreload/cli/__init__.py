@@ -1,52 +1,78 @@
 """The command `hotreload`: one small file for each group of verbs.
 
-Every start builds the parsers of all verbs, so a verb imports heavy modules only when it runs.
+A start imports the module of its own verb alone, so no verb waits for the imports of another.
 """
 
 import argparse
 import io
 import os
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 
 from hotreload import __version__
-from hotreload.cli import launch, serve
-from hotreload.cli.client import ask, change, explain, log, look, ls, top
 from hotreload.cli.exits import BROKEN_PIPE, INTERRUPTED, USAGE, exit_code
-from hotreload.cli.ops import check, check_config, completion, doctor, install_unit
-from hotreload.cli.trial import demo, diff, swap, tiny
 from hotreload.errors import HotReloadError, did_you_mean
 
-MODULES: tuple[Any, ...] = (
-    serve,
-    launch,
-    doctor,
-    install_unit,
-    demo,
-    tiny,
-    check,
-    check_config,
-    look,
-    log,
-    ls,
-    explain,
-    top,
-    change,
-    ask,
-    swap,
-    diff,
-    completion,
-)
-"""The modules of the verbs; each has `add(verbs)`, which adds parsers and sets their `run`."""
+MODULES: Mapping[str, Sequence[str]] = {
+    "serve": ("serve",),
+    "launch": ("launch",),
+    "ops.check_config": ("check-config",),
+    "ops.doctor": ("doctor",),
+    "ops.install_unit": ("install-unit",),
+    "ops.completion": ("completion",),
+    "client.look": ("status", "log", "history", "checksums", "events"),
+    "client.top": ("top",),
+    "client.ls": ("ls",),
+    "client.explain": ("explain",),
+    "client.change": ("reload", "rollback", "pin", "unpin", "perturb"),
+    "client.ask": ("generate",),
+    "trial.demo": ("demo",),
+    "trial.tiny": ("tiny",),
+    "ops.check": ("check",),
+    "trial.diff": ("diff",),
+    "trial.swap": ("swap",),
+}
+"""The verbs of each module, which has `add(verbs)`: it adds their parsers and sets their `run`."""
 
-GROUPS = (
-    ("run it", ("serve", "launch", "check-config", "doctor", "install-unit", "completion")),
-    ("look", ("status", "top", "log", "ls", "history", "checksums", "events", "explain")),
-    ("change", ("reload", "rollback", "pin", "unpin", "perturb")),
-    ("try it", ("demo", "tiny", "check", "diff", "swap", "generate")),
-)
+OVERVIEW = """\
+run it:
+  serve         run the daemon
+  launch        serve by sglang-jax's own flags
+  check-config  show the settings and where each came from
+  doctor        look whether this machine is fit to serve
+  install-unit  write the systemd units of this installation
+  completion    print a script that completes in bash, zsh or fish
+
+look:
+  status        what is live, what is wanted, what was refused
+  top           what is live and what happens, redrawn in place
+  log           what came of each checkpoint and order, in words, the newest last
+  ls            every checkpoint the source sees, and why it is not live
+  history       the attempts so far, newest first
+  checksums     checksums of the live weights, computed now
+  events        every event as it happens, until interrupted
+  explain       what a reason, a trouble, an alert or an exit code means, and what to do
+
+change:
+  reload        make a checkpoint live, or the newest
+  rollback      go back to the generation before, or to a named one, and hold it
+  pin           hold what is live against the source, across restarts too
+  unpin         follow the source again
+  perturb       put noise on some of the live weights, to see that checksums move
+
+try it:
+  demo          see it all happen on this machine's CPU, in about 30 seconds
+  tiny          write a tiny checkpoint that says a sentence
+  check         run every check on a checkpoint, without an engine
+  diff          say how the answers of two checkpoints differ, without a daemon
+  swap          swap a checkpoint into an engine of its own, and ask it once
+  generate      ask the model"""
+
+VERBS: Mapping[str, str] = dict(re.findall(r"(?m)^  ([a-z-]+) +(.+)$", OVERVIEW))
+"""The line of each verb in the overview."""
 
 INTRODUCTION = """\
 Keeps a running sglang-jax engine's weights equal to the newest good checkpoint:
@@ -64,8 +90,6 @@ exit codes: 0 ok, 1 refused or failed, 2 usage, 3 unreachable, 4 busy, 5 timed o
 `hotreload VERB --help` tells more, and `hotreload explain CODE` what a reason, an alert or an exit
 code means."""
 
-ParserOfVerb = Mapping[str, argparse.ArgumentParser]
-
 _WITHOUT_A_VERB = ("-h", "--help", "--version")
 
 
@@ -75,8 +99,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a folder's name may have bytes that are no text
             stream.reconfigure(errors="backslashreplace")
-    parser = build_parser()
-    args = _parse(parser, sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser([name for name in argv[:1] if name in VERBS])
+    args = _parse(parser, argv)
     if not hasattr(args, "run"):
         parser.print_help(sys.stderr)
         return USAGE
@@ -106,60 +131,51 @@ def _fill_closed_descriptors() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all verbs."""
+def build_parser(names: Iterable[str] = VERBS) -> argparse.ArgumentParser:
+    """Return the parser of the verbs that are named, and of those beside them in their modules."""
+    wanted = {*names}
     parser = argparse.ArgumentParser(
         prog="hotreload",
         usage="hotreload VERB …",
         description=INTRODUCTION,
+        epilog=f"{OVERVIEW}\n\n{CLOSING}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"hotreload {__version__}")
-    parser.set_defaults(parser=parser)  # `completion` writes its script from it
     verbs = parser.add_subparsers(prog="hotreload", metavar="VERB", help=argparse.SUPPRESS)
-    for module in MODULES:
-        module.add(verbs)
-    parser.epilog = f"{_list_verbs(verbs)}\n\n{CLOSING}"
+    for module, its in MODULES.items():
+        if wanted.intersection(its):
+            import_module(f"hotreload.cli.{module}").add(verbs)
     return parser
-
-
-def _list_verbs(verbs: Any) -> str:
-    """Return the verbs in groups, which argparse cannot list."""
-    about = {each.dest: each.help for each in verbs._choices_actions}
-    return "\n\n".join(
-        "\n".join([f"{title}:", *(f"  {name:<14}{about[name]}" for name in names)])
-        for title, names in GROUPS
-    )
 
 
 def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of `hotreload`; invalid ones end the process with exit code 2."""
-    verbs = _verbs_of(parser)
-    if argv and argv[0] not in verbs and argv[0] not in _WITHOUT_A_VERB:
-        parser.error(_without_a_verb(verbs, argv))
+    if argv and argv[0] not in VERBS and argv[0] not in _WITHOUT_A_VERB:
+        parser.error(_without_a_verb(argv))
     args, unknown = parser.parse_known_args(argv)
     if "further" in args:
         args.further = unknown
     elif unknown:
-        name = argv[0]
-        verbs[name].error(_unknown(name, verbs[name], unknown))
+        verb = _verbs_of(parser)[argv[0]]
+        verb.error(_unknown(argv[0], verb, unknown))
     return args
 
 
-def _verbs_of(parser: argparse.ArgumentParser) -> ParserOfVerb:
+def _verbs_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """Return each verb's parser, by a private name of argparse."""
     actions = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     return {name: verb for action in actions for name, verb in action.choices.items()}
 
 
-def _without_a_verb(verbs: ParserOfVerb, argv: Sequence[str]) -> str:
+def _without_a_verb(argv: Sequence[str]) -> str:
     first = argv[0]
     if first.endswith(".toml"):
         return f"{first}: write hotreload serve --config {shlex.quote(first)}"
     if not first.startswith("-"):
-        hint = did_you_mean(first, verbs) or "; `hotreload --help` lists the verbs"
+        hint = did_you_mean(first, VERBS) or "; `hotreload --help` lists the verbs"
         return f"{first!r} is no verb{hint}"
-    at = next((at for at, word in enumerate(argv) if word in verbs), None)
+    at = next((at for at, word in enumerate(argv) if word in VERBS), None)
     if at is None:
         return f"{first}: the verb comes first; `hotreload --help` lists the verbs"
     return f"{first}: the verb comes first: hotreload {shlex.join([*argv[at:], *argv[:at]])}"

@@ -1,6 +1,6 @@
 """The arguments that several verbs share: of a daemon, of settings, of a hub, of an engine.
 
-Every start builds all parsers, so this module imports nothing heavy.
+Client verbs must start quickly, so this module imports nothing heavy.
 """
 
 import argparse
@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload.cli import VERBS
 from hotreload.cli.exits import Misused
 from hotreload.figures import HOW_TO_WRITE, seconds_in
 
 if TYPE_CHECKING:
-    from hotreload.client.synchronous import Client
     from hotreload.settings.load import Settings
 
 HELP_WIDTH = 96
@@ -42,12 +42,12 @@ RunVerb = Callable[[argparse.Namespace], int]
 
 
 def add_verb(
-    verbs: Any, name: str, about: str, run: RunVerb, explained: str, *, epilog: str | None = None
+    verbs: Any, name: str, run: RunVerb, explained: str, *, epilog: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add a verb: `about` is its line in the overview, and its help shows the rest unchanged."""
+    """Add a verb, whose help shows the explanation unchanged."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         name,
-        help=about,
+        help=VERBS[name],
         description=explained,
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -60,22 +60,15 @@ def add_verb(
 
 
 def add_client_verb(
-    verbs: Any,
-    name: str,
-    description: str,
-    run: RunVerb,
-    *,
-    explained: str = "",
-    as_json: bool = True,
+    verbs: Any, name: str, run: RunVerb, explained: str, *, more: str = "", as_json: bool = True
 ) -> argparse.ArgumentParser:
-    """Add a verb that talks to the daemon; the overview shows the first sentence of its help.
+    """Add a verb that talks to the daemon; its help begins with its line in the overview.
 
-    `explained`, with more words and examples, is appended unchanged.
+    `more` sentences follow, and `explained`, with examples, is appended unchanged.
     """
-    line = description.partition(".")[0]
-    paragraphs = (textwrap.fill(description, HELP_WIDTH), explained)
-    about, whole = line[:1].lower() + line[1:], "\n\n".join(filter(None, paragraphs))
-    parser = add_verb(verbs, name, about, run, whole, epilog=f"{EPILOG}\n\n{EXITS}")
+    line = VERBS[name]
+    begins = textwrap.fill(f"{line[:1].upper()}{line[1:]}. {more}".rstrip(), HELP_WIDTH)
+    parser = add_verb(verbs, name, run, f"{begins}\n\n{explained}", epilog=f"{EPILOG}\n\n{EXITS}")
     where = parser.add_argument_group("which daemon")
     one = where.add_mutually_exclusive_group()
     one.add_argument("--socket", metavar="PATH", help="its unix socket")
@@ -86,13 +79,6 @@ def add_client_verb(
     if as_json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
-
-
-def daemon_of(args: argparse.Namespace) -> "Client":
-    """Return the daemon that the arguments name."""
-    from hotreload.cli.client.which_daemon import find_daemon  # only verbs that need it import it
-
-    return find_daemon(args)
 
 
 def seconds(text: str, least: float = 0.0, most: float = math.inf) -> float:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from hotreload.errors import HotReloadError
+from hotreload.picture.under_way import Pace
 from hotreload.picture.words import plain, progress_text, share_of
 
 ProgressFields = Mapping[str, Any] | None
@@ -102,8 +103,6 @@ def while_it_lasts(look: Callable[[], ProgressFields], wanted: bool) -> Iterator
 
 def make_observer(bar: Bar) -> Callable[[Any], None]:
     """Return an observer that draws the progress of a download."""
-    from hotreload.picture.under_way import Pace
-
     pace = Pace()
 
     def observe(event: Any) -> None:

@@ -1,19 +1,32 @@
 """`hotreload launch`: the daemon, by the command line of sglang-jax's own server."""
 
 import argparse
+import asyncio
+import hashlib
 import os
 import sys
 from collections.abc import Iterator, Set
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotreload.checkpoint.digests import Digests
 from hotreload.cli import serve
 from hotreload.cli.args import add_verb, cache_of, keep_remarks_out
-
-if TYPE_CHECKING:
-    from hotreload.settings.from_upstream import Launched
-    from hotreload.settings.given import GivenValue, SettingPath
-    from hotreload.settings.load import Loaded
+from hotreload.cli.bar import Bar, make_observer
+from hotreload.cli.ops.check_config import as_lines
+from hotreload.engine.upstream.command_line import read_command_line
+from hotreload.engine.versions import imports_explained
+from hotreload.errors import ConfigError
+from hotreload.facts.files import hold_lock
+from hotreload.facts.names import names_a_repo
+from hotreload.features import FEATURES
+from hotreload.life.saved.state_lock import LOCK, describe_user, user_of
+from hotreload.settings.from_upstream import BY_DEFAULT, Launched, translate
+from hotreload.settings.given import GivenValue, SettingPath, from_env, from_file
+from hotreload.settings.load import Loaded, config_file, load
+from hotreload.settings.tables import as_json
+from hotreload.sources.huggingface import download
 
 EXPLAINED = """\
 Serve as `python -m sgl_jax.launch_server` does, by the same flags, and follow checkpoints, too:
@@ -35,7 +48,7 @@ HOTRELOAD__SECTION__KEY, which overrides the file.
 
 def add(verbs: Any) -> None:
     """Add the verb; its parser leaves unknown flags to upstream's."""
-    parser = add_verb(verbs, "launch", "serve by sglang-jax's own flags", run, EXPLAINED)
+    parser = add_verb(verbs, "launch", run, EXPLAINED)
     parser.allow_abbrev = False  # a beginning may be that of a flag of upstream
     parser.set_defaults(further=[])
     parser.add_argument(
@@ -62,12 +75,6 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve by the settings that the flags come to, or print these."""
-    from hotreload.engine.upstream.command_line import read_command_line
-    from hotreload.engine.versions import imports_explained
-    from hotreload.features import FEATURES
-    from hotreload.settings.from_upstream import translate
-    from hotreload.settings.load import config_file, load
-
     keep_remarks_out("auto")  # upstream's parser imports jax
     command = ["--model-path", args.model_path] if args.model_path is not None else []
     with imports_explained():
@@ -76,17 +83,16 @@ def run(args: argparse.Namespace) -> int:
     file = config_file(args.hotreload_config, os.environ)
     sets = [*_values(args, launched, file), *args.set]
     loaded = load(file, sets, os.environ, FEATURES)
+    state = loaded.settings.state.directory
     if loaded.origins.get("state.directory", "default") == "default":
-        sets.append(_state_of(loaded, launched))
-        loaded = load(file, sets, os.environ, FEATURES)
+        state = _state_of(loaded, launched)
+        sets.append(GivenValue(("state", "directory"), str(state), BY_DEFAULT))
     if launched.api_key is not None:
-        from hotreload.settings.given import GivenValue
-
-        keys = loaded.settings.state.directory / "api-key"
+        keys = state / "api-key"
         sets.append(GivenValue(("server", "api_keys_file"), str(keys), "--api-key"))
         if not args.print_config:
             _write_key(keys, launched.api_key)
-        loaded = load(file, sets, os.environ, FEATURES)
+    loaded = load(file, sets, os.environ, FEATURES)
     for note in (*launched.notes, *_about(loaded, launched.name)):
         print(f"hotreload: {note}", file=sys.stderr)
     if args.print_config:
@@ -96,12 +102,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _values(
-    args: argparse.Namespace, launched: "Launched", file: Path | None
-) -> Iterator["GivenValue"]:
+    args: argparse.Namespace, launched: Launched, file: Path | None
+) -> Iterator[GivenValue]:
     """Yield the values of the flags, and the defaults of all others."""
-    from hotreload.settings.from_upstream import BY_DEFAULT
-    from hotreload.settings.given import GivenValue, from_env, from_file
-
     told = {item.where for item in [*(from_file(file) if file else ()), *from_env(os.environ)]}
     values = [*launched.flags]
     values += _find_followed(args, launched, told)
@@ -116,38 +119,28 @@ def _values(
     yield from (item for item in (*launched.defaults, made) if item.where not in told)
 
 
-def _home(launched: "Launched", rank: int) -> Path:
+def _home(launched: Launched, rank: int) -> Path:
     """Return the folder of the daemon on this port; each rank on a host has its own."""
     tcp = str(next(item.value for item in launched.defaults if item.where == ("server", "tcp")))
     home = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
     return home / "hotreload" / (tcp.rpartition(":")[2] + (f"-{rank}" if rank else ""))
 
 
-def _state_of(loaded: "Loaded", launched: "Launched") -> "GivenValue":
+def _state_of(loaded: Loaded, launched: Launched) -> Path:
     """Return the state folder, one for each model and source.
 
     What was live last under another model, or in another folder, is nothing to start from.
     """
-    import hashlib
-
-    from hotreload.facts.names import names_a_repo
-    from hotreload.settings.from_upstream import BY_DEFAULT
-    from hotreload.settings.given import GivenValue
-
     model, source = launched.model, loaded.settings.source
     place = model if names_a_repo(model) else Path(model).expanduser().absolute()
     name = hashlib.sha256(f"{place}\n{source.repo or source.path}".encode()).hexdigest()[:8]
-    home = _home(launched, loaded.settings.engine.node_rank)
-    return GivenValue(("state", "directory"), str(home / name), BY_DEFAULT)
+    return _home(launched, loaded.settings.engine.node_rank) / name
 
 
 def _find_followed(
-    args: argparse.Namespace, launched: "Launched", told: Set["SettingPath"]
-) -> Iterator["GivenValue"]:
+    args: argparse.Namespace, launched: Launched, told: Set[SettingPath]
+) -> Iterator[GivenValue]:
     """Yield the model's place and the source's; a repo that is not followed is downloaded."""
-    from hotreload.facts.names import names_a_repo
-    from hotreload.settings.given import GivenValue
-
     model, is_repo = launched.model, names_a_repo(launched.model)
     named = f"{model}@{launched.revision}" if launched.revision else model
     hub, origin = args.hub, "--hub"
@@ -171,14 +164,7 @@ def _find_followed(
         yield GivenValue(("engine", "model"), str(_download(named, launched)), "--model-path")
 
 
-def _download(repo: str, launched: "Launched") -> Path:
-    import asyncio
-    from contextlib import closing
-
-    from hotreload.checkpoint.digests import Digests
-    from hotreload.cli.bar import Bar, make_observer
-    from hotreload.sources.huggingface import download
-
+def _download(repo: str, launched: Launched) -> Path:
     cache = cache_of(argparse.Namespace(cache=launched.downloads))
     with closing(Bar()) as bar:
         fetching = download(repo, cache=cache, digests=Digests(), publish=make_observer(bar))
@@ -195,10 +181,6 @@ def _write_key(file: Path, key: str) -> None:
 
     The file of a daemon that runs is left alone: that daemon reads it again.
     """
-    from hotreload.errors import ConfigError
-    from hotreload.facts.files import hold_lock
-    from hotreload.life.saved.state_lock import LOCK, describe_user, user_of
-
     state = file.parent
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -215,7 +197,7 @@ def _write_key(file: Path, key: str) -> None:
         raise ConfigError(f"--api-key: {file}: cannot be written: {fault.strerror}") from fault
 
 
-def _about(loaded: "Loaded", name: str) -> Iterator[str]:
+def _about(loaded: Loaded, name: str) -> Iterator[str]:
     """Yield the differences from upstream's server."""
     settings = loaded.settings
     told = f"export HOTRELOAD_SOCKET={settings.server.socket}"
@@ -230,16 +212,13 @@ def _about(loaded: "Loaded", name: str) -> Iterator[str]:
         )
 
 
-def _as_toml(loaded: "Loaded") -> str:
+def _as_toml(loaded: Loaded) -> str:
     """Return a settings file without the defaults."""
-    from hotreload.cli.ops.check_config import as_lines
-    from hotreload.settings.tables import as_json
-
     kept = _but_defaults(as_json(loaded.settings), "", loaded)
     return "\n".join(as_lines(kept, loaded)).lstrip("\n")
 
 
-def _but_defaults(table: dict[str, Any], above: str, loaded: "Loaded") -> dict[str, Any]:
+def _but_defaults(table: dict[str, Any], above: str, loaded: Loaded) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in table.items():
         where = f"{above}{key}"
@@ -247,10 +226,7 @@ def _but_defaults(table: dict[str, Any], above: str, loaded: "Loaded") -> dict[s
             if inner := _but_defaults(value, f"{where}.", loaded):
                 found[key] = inner
         elif loaded.origins.get(where, "default") != "default":
-            rows = value if key == "probe" and not above else None
-            found[key] = value if rows is None else [_set_ones(row) for row in rows]
+            found[key] = value
+    if "probe" in found and not above:
+        found["probe"] = [{k: v for k, v in row.items() if v is not None} for row in found["probe"]]
     return found
-
-
-def _set_ones(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if value is not None}

@@ -42,7 +42,7 @@ has an address of ours (stop it), 78 a setting is wrong."""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "serve", "run the daemon", run, EXPLAINED)
+    parser = add_verb(verbs, "serve", run, EXPLAINED)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, a TOML file")
     add_set(parser)
     add_insecure_join(parser)

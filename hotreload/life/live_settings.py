@@ -26,8 +26,7 @@ from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.server_sockets import TLS
 from hotreload.server_limits import KeyTerms, Limits
 from hotreload.settings.credentials import ADMIN_KEYS, KEYS, TOKEN, read_keys, read_secret
-from hotreload.settings.live_changes import reread
-from hotreload.settings.load import Settings
+from hotreload.settings.load import Settings, reread
 from hotreload.settings.tables import values_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble

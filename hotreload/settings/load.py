@@ -3,11 +3,13 @@
 The defaults, then what starts a rank (`[engine] ranks`), then the file, then
 HOTRELOAD__SECTION__KEY, then --set: the last one wins.
 One error lists all faults, each with its place and what was probably meant: `faults` words them.
+Read again, only some settings can change while the daemon runs; every other one waits for a
+restart.
 """
 
 import json
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -34,6 +36,7 @@ from hotreload.settings.tables import (
     TableField,
     as_json,
     defaults_of,
+    fields_in,
     fields_of,
     is_table,
     read_table,
@@ -204,3 +207,71 @@ def to_toml(value: Any) -> str:
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     return json.dumps(value, ensure_ascii=False)
+
+
+# --- what can change while the daemon runs -----------------------------------------------
+
+JUDGING = ("checks", "probe")
+"""Tables by which all hosts of one engine judge checkpoints: there a change needs a restart of
+all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """The result of reading the settings again."""
+
+    settings: Settings
+    """The settings from now on: those that run, with what can change changed."""
+    changed: tuple[str, ...]
+    waiting: tuple[str, ...]
+    """Settings that were changed in the file too, and need a restart."""
+
+
+def reread(running: Settings, wished: Settings) -> Reread:
+    """Compare the settings that run with those that are wished now."""
+    live = need_no_restart(type(running))
+    if running.engine.nnodes > 1:
+        live -= list_judging(type(running))
+    before, after = dict(_flat(running)), dict(_flat(wished))
+    names = [where for where, value in before.items() if value != after[where]]
+    return Reread(
+        _merge(running, wished, live),
+        tuple(_spell(where) for where in names if where in live),
+        tuple(_spell(where) for where in names if where not in live),
+    )
+
+
+def need_no_restart(settings: type[Settings]) -> Set[str]:
+    """Return the names of all settings that can change while the daemon runs."""
+    found = fields_in(settings)
+    return {".".join(map(str, where)) for where, field in found if field.setting.live}
+
+
+def list_judging(settings: type[Settings]) -> Set[str]:
+    """Return those of them by which all hosts of one engine judge checkpoints."""
+    return {name for name in need_no_restart(settings) if name.partition(".")[0] in JUDGING}
+
+
+def _flat(table: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values_of(table):
+        if is_table(type(value)):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _merge[T](running: T, wished: T, live: Set[str], above: str = "") -> T:
+    update: dict[str, Any] = {}
+    for name, value in values_of(running):
+        other = getattr(wished, name)
+        if is_table(type(value)):
+            update[name] = _merge(value, other, live, f"{above}{name}.")
+        elif f"{above}{name}" in live:
+            update[name] = other
+    return with_values(running, update)
+
+
+def _spell(where: str) -> str:
+    """Name a setting as the file does."""
+    section, _, key = where.rpartition(".")
+    return f"[{section}] {key}" if section else f"[[{key}]]"

@@ -5,13 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotreload import __version__
-from hotreload.cli import GROUPS, MODULES, build_parser, main
+from hotreload.cli import MODULES, OVERVIEW, VERBS, build_parser, main
 from hotreload.cli.client.which_daemon import find_socket
 from hotreload.cli.trial.tiny import ARCH_NAMES, UNSOUND_NAMES
 from hotreload.errors import ConfigError
@@ -30,11 +31,12 @@ def where(
     return str(found.path), found.origin
 
 
-@pytest.mark.parametrize("module", ["hotreload.cli", "hotreload.cli.client.which_daemon"])
-def test_a_client_verb_starts_without_anything_heavy(module: str) -> None:
-    code = (
-        f"import sys, json, {module}, hotreload.cli.client.texts; print(json.dumps([*sys.modules]))"
-    )
+CLIENT_VERBS = [f"hotreload.cli.{each}" for each in MODULES if each.startswith("client.")]
+
+
+@pytest.mark.parametrize("modules", ["hotreload.cli", ", ".join(CLIENT_VERBS)])
+def test_a_client_verb_starts_without_anything_heavy(modules: str) -> None:
+    code = f"import sys, json, {modules}; print(json.dumps([*sys.modules]))"
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     loaded = {name.partition(".")[0] for name in json.loads(out)}
     assert "hotreload" in loaded
@@ -50,20 +52,22 @@ def test_a_verb_does_its_work_also_where_nobody_listens(tmp_path: Path, closed: 
 
 
 def test_the_overview_lists_every_verb_with_what_it_does() -> None:
-    text = build_parser().format_help()
-    listed = {name for _, names in GROUPS for name in names}
-    registered: set[str] = set()
+    text = build_parser([]).format_help()
+    registered: list[str] = []
 
     class Seen:
         def add_parser(self, name: str, **kwargs: object) -> argparse.ArgumentParser:
-            registered.add(name)
-            assert kwargs["help"], f"{name} has no line for the overview"
+            registered.append(name)
+            assert kwargs["help"] == VERBS[name]
             assert f"\n  {name} " in text
             return argparse.ArgumentParser()
 
-    for module in MODULES:
-        module.add(Seen())
-    assert registered <= listed
+    for module, names in MODULES.items():
+        import_module(f"hotreload.cli.{module}").add(Seen())
+        assert sorted(registered) == sorted(names), "a start imports what has its verb"
+        registered.clear()
+    assert sorted(name for names in MODULES.values() for name in names) == sorted(VERBS)
+    assert len(VERBS) == OVERVIEW.count("\n  ")
     assert max(map(len, text.splitlines())) <= 100
 
 

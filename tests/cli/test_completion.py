@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import GROUPS, build_parser
+from hotreload.cli import VERBS, build_parser
 from hotreload.cli.ops.completion import EXPLAINED, PLACES, SHELLS, script
 from tests.cli.conftest import ROOT
 
 DEVICES = {"auto", "cpu", "tpu", "gpu"}
-NAMES = {name for _, names in GROUPS for name in names}
+NAMES = set(VERBS)
 
 
 def completed(*words: str, folder: Path) -> set[str]:

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from hotreload.cli import GROUPS, build_parser
+from hotreload.cli import VERBS, build_parser
 
-NAMES = [name for _, names in GROUPS for name in names]
+NAMES = list(VERBS)
 
 
 def verbs() -> dict[str, argparse.ArgumentParser]:

@@ -17,8 +17,7 @@ from hotreload.server.api_schema import known_fields
 from hotreload.server.api_schema.known_fields import EMPTY_VALUES, KnownFields
 from hotreload.server.openai.response_requests import RESPONSES
 from hotreload.server.text_generation import PARAMETERS
-from hotreload.settings.live_changes import need_no_restart
-from hotreload.settings.load import to_toml
+from hotreload.settings.load import need_no_restart, to_toml
 from hotreload.settings.sections import class_with
 from hotreload.settings.tables import TableField, defaults_of, fields_of, table_of
 from tests.docs.pages import BESIDE, PAGES, ROOT, marked

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.cli import GROUPS
+from hotreload.cli import VERBS
 from hotreload.errors import (
     Busy,
     ConfigError,
@@ -31,7 +31,6 @@ from tests.server.world import FIRST, World, attempt, serve
 
 PAGE = re.compile(r"\(docs/\w+\.md\)")
 """Codes may move from page to page."""
-VERBS = [name for _, names in GROUPS for name in names]
 NAN = Reason("nonfinite", "lm_head: 3 NaN, and 2 more", ("lm_head: 3 NaN", "norm: 1 NaN", "q: NaN"))
 ROOM = Reason("oom", "no room")
 OWN = LoadFacts("own", "", 12, 18, 600, 12, 0.04, "layers.3.down_proj")

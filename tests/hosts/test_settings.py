@@ -10,8 +10,7 @@ from hotreload.hosts.life import agreement
 from hotreload.hosts.life.agreement import find_differences, list_facts
 from hotreload.hosts.life.rank_group import ranks_of, ranks_with_secret
 from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.settings.live_changes import list_judging, need_no_restart, reread
-from hotreload.settings.load import load, missing_to_serve
+from hotreload.settings.load import list_judging, load, missing_to_serve, need_no_restart, reread
 from hotreload.settings.sections import Settings
 
 OPEN = ("engine.nnodes=2", "engine.tp=2", "engine.dist_init_addr=10.0.0.1:29500")

@@ -24,7 +24,7 @@ from hotreload.features.sessions.sessions import Sessions
 from hotreload.life import live_settings
 from hotreload.life.acceptance import read_settings
 from hotreload.life.serving_life import ServingLife
-from hotreload.settings.live_changes import _flat, need_no_restart, reread
+from hotreload.settings.load import _flat, need_no_restart, reread
 from hotreload.settings.sections import Settings, class_with
 from hotreload.troubles import SETTINGS_REFUSED
 from hotreload.types import Generation, Revision

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
+from hotreload.cli.args import add_client_verb, add_timeout
 from hotreload.cli.client.wait import WAIT_WORDS, check_ready, until_ready
+from hotreload.cli.client.which_daemon import find_daemon
 from hotreload.client.errors import NotReady, error_of
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
@@ -26,13 +27,8 @@ examples:
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_client_verb(
-        verbs,
-        "generate",
-        "Ask the model. The answer is greedy: the likeliest token each time.",
-        run,
-        explained=EXPLAINED,
-    )
+    more = "The answer is greedy: the likeliest token each time."
+    parser = add_client_verb(verbs, "generate", run, EXPLAINED, more=more)
     parser.add_argument("prompt", metavar="PROMPT", help="what to ask")
     parser.add_argument(
         "--max-new-tokens", type=int, default=64, metavar="N", help="the longest answer (64)"
@@ -44,7 +40,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the model's answer."""
-    daemon = daemon_of(args)
+    daemon = find_daemon(args)
     params = {"temperature": 0.0, "max_new_tokens": args.max_new_tokens}
     wish: Fields = {"text": args.prompt, "sampling_params": params}
 

@@ -6,15 +6,16 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hotreload.cli.args import add_client_verb, add_timeout, daemon_of
+from hotreload.cli.args import add_client_verb, add_timeout
+from hotreload.cli.bar import while_it_lasts
+from hotreload.cli.client.texts import dry_run_text, outcome_text
+from hotreload.cli.client.which_daemon import find_daemon
 from hotreload.cli.exits import ENGINE_LOST, FAILED, Misused
+from hotreload.client.synchronous import Client, DaemonAnswer
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, plain
-
-if TYPE_CHECKING:
-    from hotreload.client.synchronous import Client, DaemonAnswer
 
 OUTCOME_WAIT_WORDS = "how long to wait for the outcome: 90, 30s, 5m"
 MOST_OTHERS = 5
@@ -34,10 +35,9 @@ def _add_reload(verbs: Any) -> None:
     reload_verb = add_client_verb(
         verbs,
         "reload",
-        "Make a checkpoint live, or the newest. With --wait it exits 0 once the checkpoint is "
-        "live, 1 when it was refused, 4 when another change is under way, 5 when --timeout was "
-        "over first; the attempt then goes on.",
         reload,
+        more="With --wait it exits 0 once the checkpoint is live, 1 when it was refused, 4 when "
+        "another change is under way, 5 when --timeout was over first; the attempt then goes on.",
         explained="""\
 examples:
   hotreload reload                            look for the newest, and do not wait
@@ -72,9 +72,9 @@ def _add_rollback(verbs: Any) -> None:
     rollback_verb = add_client_verb(
         verbs,
         "rollback",
-        "Go back to the generation before, or to a named one, and hold it. As after a pin the "
-        "source is not followed until `hotreload unpin`. The one left is refused from then on.",
         rollback,
+        more="As after a pin the source is not followed until `hotreload unpin`. The one left is "
+        "refused from then on.",
         explained="""\
 examples:
   hotreload rollback
@@ -99,16 +99,13 @@ def _add_pins(verbs: Any) -> None:
     pin_verb = add_client_verb(
         verbs,
         "pin",
-        "Hold what is live against the source, across restarts too. It ends an attempt at the "
-        "source's wish that is not going live yet, waits for what operators asked before, exits "
-        "0 and names the generation it holds. It exits 1, and holds nothing, when a restart would "
-        "forget the pin.",
         pin,
+        more="It ends an attempt at the source's wish that is not going live yet, waits for what "
+        "operators asked before, exits 0 and names the generation it holds. It exits 1, and holds "
+        "nothing, when a restart would forget the pin.",
         explained='example:\n  hotreload pin --reason "evaluation until Friday"',
     )
-    unpin_verb = add_client_verb(
-        verbs, "unpin", "Follow the source again.", unpin, explained="example:\n  hotreload unpin"
-    )
+    unpin_verb = add_client_verb(verbs, "unpin", unpin, "example:\n  hotreload unpin")
     add_timeout(pin_verb, OUTCOME_WAIT_WORDS)
     for verb in (pin_verb, unpin_verb):
         _add_reason(verb)
@@ -124,10 +121,9 @@ def _add_perturb(verbs: Any) -> None:
     perturb_verb = add_client_verb(
         verbs,
         "perturb",
-        "Put noise on some of the live weights, to see that checksums move. It makes a new "
-        "generation that no probe judges: `rollback` ends it, and so does a restart or the next "
-        "checkpoint.",
         perturb,
+        more="It makes a new generation that no probe judges: `rollback` ends it, and so does a "
+        "restart or the next checkpoint.",
         explained="example:\n  hotreload perturb --seed 1 --scale 0.01 --num-leaves 3 --yes",
     )
     perturb_verb.add_argument("--yes", action="store_true", help="do not ask on a terminal")
@@ -168,7 +164,7 @@ def reload(args: argparse.Namespace) -> int:
     if args.name == "":
         raise Misused("the name is empty; leave it out to load the newest checkpoint")
     waits = args.wait or args.dry_run or args.timeout is not None
-    daemon = daemon_of(args)
+    daemon = find_daemon(args)
     checkpoint = None if args.name is None else _checkpoint(args.name, daemon)
     return _change(
         args,
@@ -185,7 +181,7 @@ def reload(args: argparse.Namespace) -> int:
     )
 
 
-def _checkpoint(name: str, daemon: "Client") -> str | Path:
+def _checkpoint(name: str, daemon: Client) -> str | Path:
     """Return a path as the daemon has it, or the name unchanged.
 
     A name is a path if it is written like one, or if such a folder exists here. For a daemon that
@@ -202,13 +198,13 @@ def _checkpoint(name: str, daemon: "Client") -> str | Path:
     return name
 
 
-def _follows_hub(daemon: "Client") -> bool:
+def _follows_hub(daemon: Client) -> bool:
     return bool(daemon.get("/status").get("source", {}).get("kind") == "huggingface")
 
 
 def rollback(args: argparse.Namespace) -> int:
     """Order a rollback to an earlier generation, and print its end."""
-    daemon = daemon_of(args)
+    daemon = find_daemon(args)
     terms = {"hold": not args.follow, "timeout": args.timeout, "reason": args.reason}
     return _change(args, daemon, lambda: daemon.rollback(args.generation, **terms))
 
@@ -218,12 +214,12 @@ def perturb(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in ("seed", "scale", "num_leaves")}
     wish = {name: value for name, value in given.items() if value is not None}
     checksums = ("checksum_before", "checksum_after")
-    daemon, terms = daemon_of(args), {"timeout": args.timeout, "reason": args.reason}
+    daemon, terms = find_daemon(args), {"timeout": args.timeout, "reason": args.reason}
     _check_meant(args, daemon)
     return _change(args, daemon, lambda: daemon.perturb(wish, **terms), also=checksums)
 
 
-def _check_meant(args: argparse.Namespace, daemon: "Client") -> None:
+def _check_meant(args: argparse.Namespace, daemon: Client) -> None:
     """On a terminal ask the user for confirmation: noise makes the answers of a daemon worse."""
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
@@ -237,18 +233,18 @@ def _check_meant(args: argparse.Namespace, daemon: "Client") -> None:
 def pin(args: argparse.Namespace) -> int:
     """Pin the live generation."""
     words = "pinned: generation {generation} stays, and the source is not followed until unpinned"
-    daemon = daemon_of(args)
+    daemon = find_daemon(args)
     return _say_pin(args, daemon, daemon.pin(timeout=args.timeout, reason=args.reason), words)
 
 
 def unpin(args: argparse.Namespace) -> int:
     """Undo a pin."""
-    daemon = daemon_of(args)
+    daemon = find_daemon(args)
     words = "unpinned: the source is followed"
     return _say_pin(args, daemon, daemon.unpin(reason=args.reason), words)
 
 
-def _say_pin(args: argparse.Namespace, daemon: "Client", answer: "DaemonAnswer", words: str) -> int:
+def _say_pin(args: argparse.Namespace, daemon: Client, answer: DaemonAnswer, words: str) -> int:
     fields = _of(daemon, answer.fields)
     said = words.format(generation=fields.get("generation", "that is live"))
     print(json.dumps(fields) if args.json else f"{said}\n  {_which(fields)}")
@@ -257,16 +253,13 @@ def _say_pin(args: argparse.Namespace, daemon: "Client", answer: "DaemonAnswer",
 
 def _change(
     args: argparse.Namespace,
-    daemon: "Client",
-    order: Callable[[], "DaemonAnswer"],
+    daemon: Client,
+    order: Callable[[], DaemonAnswer],
     *,
     waits: bool = True,
     also: Sequence[str] = (),
 ) -> int:
     """Give the order, and print its outcome."""
-    from hotreload.cli.bar import while_it_lasts
-    from hotreload.cli.client.texts import outcome_text
-
     with while_it_lasts(lambda: daemon.get("/status").get("progress"), waits and not args.json):
         answer = order()
     fields = _of(daemon, answer.fields)
@@ -300,15 +293,13 @@ def _after_a_rollback(fields: Fields) -> Iterator[str]:
 
 def _print_dry_run(args: argparse.Namespace, fields: Fields, generation: str | None) -> int:
     """Print the report of a dry run, good or bad, and return the exit code."""
-    from hotreload.cli.client.texts import dry_run_text
-
     _say(args, f"{dry_run_text(fields, generation)}\n  {_which(fields)}")
     if fields["outcome"] == "lost":
         return ENGINE_LOST
     return 0 if fields["ok"] else FAILED
 
 
-def _of(daemon: "Client", fields: Fields) -> Fields:
+def _of(daemon: Client, fields: Fields) -> Fields:
     """Return the words with the daemon's socket or address, which it may not know itself."""
     kind = "socket" if daemon.is_here else "url"
     return {**fields, "daemon": {**fields.get("daemon", {}), kind: str(daemon.place)}}

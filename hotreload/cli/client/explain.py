@@ -10,12 +10,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hotreload.cli.args import add_verb
+from hotreload.cli.client.show import BELOW, pairs, paragraph
+from hotreload.cli.exits import Misused
+from hotreload.errors import did_you_mean, show_value
+from hotreload.facts.files import find_shipped
 
 EXPLAINED = """\
+What a reason, a trouble, an alert or an exit code means, and what to do.
+
 CODE is what hotreload, or a monitor, shows: the reason of an attempt that was refused or put off,
 or of a folder that is passed over, a trouble, an alert, the code of an error that a client got, an
 exit code. Without one it lists all of them. It asks no daemon, and exits 0, or 2 when it
@@ -47,13 +52,7 @@ CODE_MARK = r"`([^`]+)`"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "explain",
-        "what a reason, a trouble, an alert or an exit code means, and what to do",
-        run,
-        f"What a reason, a trouble, an alert or an exit code means, and what to do.\n\n{EXPLAINED}",
-    )
+    parser = add_verb(verbs, "explain", run, EXPLAINED)
     parser.add_argument("code", nargs="?", metavar="CODE", help="which (all are listed)")
 
 
@@ -65,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _all() -> str:
     """Return every code, under the heading of its table."""
-    from hotreload.cli.client.show import BELOW, paragraph
-
     under: dict[str, dict[str, None]] = {}
     for entry in entries():
         under.setdefault(entry.about, {}).update(dict.fromkeys(entry.codes))
@@ -77,9 +74,6 @@ def _all() -> str:
 
 def _explain(code: str) -> str:
     """Return all entries for a code; a code of several meanings has several entries."""
-    from hotreload.cli.exits import Misused
-    from hotreload.errors import did_you_mean, show_value
-
     known = {each: each for entry in entries() for each in entry.codes}
     found = [entry for entry in entries() if _same(code) in map(_same, entry.codes)]
     if not found:
@@ -97,8 +91,6 @@ def _same(code: str) -> str:
 
 
 def _text(entry: "RunbookEntry") -> str:
-    from hotreload.cli.client.show import pairs, paragraph
-
     first = paragraph(f"{', '.join(entry.codes)}: {entry.about} (docs/{entry.page})")
     return f"{first}\n{pairs(entry.says)}"
 
@@ -118,13 +110,8 @@ class RunbookEntry:
 @cache
 def entries() -> Sequence[RunbookEntry]:
     """Yield the entries of every page."""
-    return [entry for path in _pages() for entry in _entries_of(path.name, path.read_text())]
-
-
-def _pages() -> Iterator[Path]:
-    from hotreload.facts.files import find_shipped
-
-    return iter(sorted(find_shipped("docs").glob("*.md")))
+    pages = sorted(find_shipped("docs").glob("*.md"))
+    return [entry for path in pages for entry in _entries_of(path.name, path.read_text())]
 
 
 def _entries_of(page: str, text: str) -> Iterator[RunbookEntry]:

@@ -1,14 +1,23 @@
-"""`hotreload status`, `history`, `checksums` and `events`: print the state of the daemon."""
+"""`hotreload status`, `log`, `history`, `checksums`, `events`: print what a daemon knows."""
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hotreload.cli.args import add_client_verb, add_count, daemon_of
+from hotreload.cli.args import add_client_verb, add_count
 from hotreload.cli.client.show import local
+from hotreload.cli.client.texts import (
+    check_text,
+    history_text,
+    log_text,
+    status_text,
+    summary_of,
+    words_of,
+)
 from hotreload.cli.client.wait import add_wait, until_ready
+from hotreload.cli.client.which_daemon import find_daemon
 from hotreload.cli.exits import FAILED, check_code
 from hotreload.picture.words import Fields, plain
 
@@ -17,6 +26,8 @@ MOST_SHOWN = 1000
 HISTORIES = ("attempts", "pins")
 OF_AN_END = ("revision", "label", "generation", "reason", "by")
 """The fields that the line of an ended attempt shows."""
+OF_EVENTS = ("event", "live", "replica", "wish", "refusal")
+"""The fields of events that entries of /history lack."""
 STREAM_ENDED = "hotreload: the daemon ended the stream; it is stopping"
 
 STATUS_EXPLAINED = """\
@@ -42,6 +53,21 @@ examples:
   hotreload status --check || alert-somebody
   hotreload status --wait --timeout 900     before the first request of a script
   hotreload status --json | jq -r .generation"""
+
+LOG_EXPLAINED = """\
+A sentence for each attempt that ended, and for each pin and unpin, the newest last; below it why,
+or what changed. It asks the daemon, which keeps the last 200 over a restart, and no journal.
+`hotreload history` has the same as a table, with all words; `hotreload explain CODE` says what to
+do about a refusal.
+
+With --follow it goes on with what ends from now on, until the daemon stops or you interrupt it.
+With --json it prints each as one line of JSON, with the fields of /history.
+
+examples:
+  hotreload log
+  hotreload log -n 3
+  hotreload log -f
+  hotreload log -f --json | jq -r 'select(.outcome == "rejected") | .label'"""
 
 HISTORY_EXPLAINED = """\
 One line for each attempt: when it ended, of which revision it was, how it ended (live, rejected,
@@ -79,27 +105,23 @@ examples:
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
-    words = "What is live, what is wanted, what was refused."
-    status_verb = add_client_verb(verbs, "status", words, status, explained=STATUS_EXPLAINED)
+    status_verb = add_client_verb(verbs, "status", status, STATUS_EXPLAINED)
     status_verb.add_argument(
         "--check",
         action="store_true",
         help="print only what is wrong; the exit code says whether anything is",
     )
     add_wait(status_verb)
-    words = "The attempts so far, newest first."
-    history_verb = add_client_verb(verbs, "history", words, history, explained=HISTORY_EXPLAINED)
-    add_count(history_verb, 20, MOST_SHOWN, "how many")
-    add_client_verb(
-        verbs,
-        "checksums",
-        "Checksums of the live weights, computed now. Exits 1 when they are no longer those that "
-        "went live.",
-        checksums,
-        explained=CHECKSUMS_EXPLAINED,
+    log_verb = add_client_verb(verbs, "log", print_log, LOG_EXPLAINED)
+    add_count(log_verb, 10, MOST_SHOWN, "how many")
+    log_verb.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what ends from now on"
     )
-    words = "Every event as it happens, until interrupted."
-    events_verb = add_client_verb(verbs, "events", words, events, explained=EVENTS_EXPLAINED)
+    history_verb = add_client_verb(verbs, "history", history, HISTORY_EXPLAINED)
+    add_count(history_verb, 20, MOST_SHOWN, "how many")
+    more = "Exits 1 when they are no longer those that went live."
+    add_client_verb(verbs, "checksums", checksums, CHECKSUMS_EXPLAINED, more=more)
+    events_verb = add_client_verb(verbs, "events", events, EVENTS_EXPLAINED)
     events_verb.add_argument(
         "--all", action="store_true", help="also each look at the source that comes by the clock"
     )
@@ -107,9 +129,7 @@ def add(verbs: Any) -> None:
 
 def status(args: argparse.Namespace) -> int:
     """Print the daemon's status."""
-    from hotreload.cli.client.texts import status_text
-
-    daemon, waits = daemon_of(args), args.wait is not None or args.timeout is not None
+    daemon, waits = find_daemon(args), args.wait is not None or args.timeout is not None
     fields = until_ready(daemon, args.timeout) if waits else daemon.get("/status")
     if args.check:
         return _check(fields, args.json)
@@ -119,8 +139,6 @@ def status(args: argparse.Namespace) -> int:
 
 def _check(fields: Fields, as_json: bool) -> int:
     """Print every fault, and return the exit code."""
-    from hotreload.cli.client.texts import check_text, summary_of
-
     said = summary_of(fields)
     if text := _dump(said) if as_json else check_text(fields):
         print(text)
@@ -129,9 +147,7 @@ def _check(fields: Fields, as_json: bool) -> int:
 
 def history(args: argparse.Namespace) -> int:
     """Print the last attempts."""
-    from hotreload.cli.client.texts import history_text
-
-    said = daemon_of(args).get("/history")
+    said = find_daemon(args).get("/history")
     past = newest_first(said)[: args.n]
     if args.json:
         shown = {name: [each for each in said.get(name, []) if each in past] for name in HISTORIES}
@@ -153,9 +169,54 @@ def when(past: Fields) -> str:
     return str(past["at"] if "verb" in past else past["finished_at"])
 
 
+def print_log(args: argparse.Namespace) -> int:
+    """Print the attempts and orders that have ended, and with --follow those that end later."""
+    daemon = find_daemon(args)
+    if not args.follow:
+        past = newest_first(daemon.get("/history"))[: args.n]
+        _print_sentences(past, args.json)
+        if not past:
+            print("no attempt yet", file=sys.stderr)
+        return 0
+    with daemon.open_stream("GET", "/events") as events:  # opened before /history: nothing is lost
+        past = newest_first(daemon.get("/history"))
+        _print_sentences(past[: args.n], args.json)
+        for event in events:
+            each = _entry(event, past)
+            if each is not None and _key(each) not in map(_key, past):
+                _print_sentences([each], args.json)
+                past.insert(0, each)
+    print(STREAM_ENDED, file=sys.stderr)
+    return 0
+
+
+def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
+    """Return an event as an entry of /history; None if the history has no such entry."""
+    if event["event"] in ("operator.pin", "operator.unpin") and event["refusal"] is None:
+        return {name: value for name, value in event.items() if name not in OF_EVENTS}
+    if "finished_at" not in event:
+        return None
+    attempt = {name: value for name, value in event.items() if name not in (*OF_EVENTS, "at")}
+    went_live = (each for each in past if each.get("generation") is not None)
+    before = next(went_live, None) if attempt["generation"] is not None else None
+    replaced = before and {name: before[name] for name in ("generation", "revision", "label")}
+    told = attempt | {"replaced": replaced}
+    return told | {"told": words_of(told)}
+
+
+def _key(past: Fields) -> tuple[Any, ...]:
+    return when(past), past.get("verb"), past.get("revision")
+
+
+def _print_sentences(past: Iterable[Fields], as_json: bool) -> None:
+    """Print entries, given newest first, in the order of time."""
+    for each in reversed([*past]):
+        print(json.dumps(each) if as_json else log_text(each), flush=True)
+
+
 def checksums(args: argparse.Namespace) -> int:
     """Print the checksum of each leaf, and the fingerprint of all."""
-    fields = daemon_of(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
+    fields = find_daemon(args).ask("GET", "/admin/weights_checksum?leaves=1").fields
     if args.json:
         print(_dump(fields))
     else:
@@ -181,7 +242,7 @@ def _print_changes(fields: Fields) -> int:
 
 def events(args: argparse.Namespace) -> int:
     """Print events until the daemon stops or the output is closed."""
-    for event in daemon_of(args).events():
+    for event in find_daemon(args).events():
         if args.all or not _is_usual_look(event):
             print(json.dumps(event) if args.json else _event_text(event), flush=True)
     print(STREAM_ENDED, file=sys.stderr)

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from hotreload.cli.args import add_client_verb, add_count, daemon_of
+from hotreload.cli.args import add_client_verb, add_count
 from hotreload.cli.client.show import Now, ago, now, table
+from hotreload.cli.client.which_daemon import find_daemon
 from hotreload.figures import size
 from hotreload.picture.words import Fields, plain
 
@@ -37,14 +38,13 @@ examples:
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    words = "Every checkpoint the source sees, and why it is not live."
-    parser = add_client_verb(verbs, "ls", words, ls, explained=EXPLAINED)
+    parser = add_client_verb(verbs, "ls", ls, EXPLAINED)
     add_count(parser, 100, MOST_CHECKPOINTS, "how many at most")
 
 
 def ls(args: argparse.Namespace) -> int:
     """Print the source's checkpoints."""
-    said = daemon_of(args).get(f"/checkpoints?most={args.n}")
+    said = find_daemon(args).get(f"/checkpoints?most={args.n}")
     if args.json:
         print(json.dumps(said, indent=2))
         return 0

@@ -6,14 +6,20 @@ import select
 import shutil
 import signal
 import sys
+import termios
 import time
+import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from hotreload.cli.args import add_client_verb, daemon_of, seconds
+from hotreload.cli.args import add_client_verb, seconds
+from hotreload.cli.client.show import now
+from hotreload.cli.client.top_frame import frame, may_colour, write_line
+from hotreload.cli.client.which_daemon import find_daemon
 from hotreload.client.errors import TimedOut
+from hotreload.client.synchronous import STATUS_SECONDS
 from hotreload.errors import HotReloadError
 from hotreload.picture.words import Fields
 
@@ -40,14 +46,7 @@ examples:
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_client_verb(
-        verbs,
-        "top",
-        "What is live and what happens, redrawn in place.",
-        run,
-        explained=EXPLAINED,
-        as_json=False,
-    )
+    parser = add_client_verb(verbs, "top", run, EXPLAINED, as_json=False)
     parser.add_argument(
         "--interval",
         type=partial(seconds, least=0.05, most=3600),
@@ -59,9 +58,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show frames until the user quits; one frame without a terminal."""
-    from hotreload.client.synchronous import STATUS_SECONDS
-
-    watch = TopScreen(daemon_of(args))
+    watch = TopScreen(find_daemon(args))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         watch.look(STATUS_SECONDS)
         shown = watch.lines(colour=False)[:-1]  # without the line of keys
@@ -102,9 +99,6 @@ class TopScreen:
 
     def lines(self, *, colour: bool) -> list[str]:
         """Return the frame's lines, as many as the terminal has."""
-        from hotreload.cli.client.show import now
-        from hotreload.cli.client.top_frame import frame, write_line
-
         width, height = shutil.get_terminal_size((80, 24))
         shown = frame(
             self._status,
@@ -118,8 +112,6 @@ class TopScreen:
 
 
 def _draw(watch: TopScreen) -> None:
-    from hotreload.cli.client.top_frame import may_colour
-
     watch.look_again()
     lines = watch.lines(colour=may_colour())
     body = "\r\n".join(line + REST_OF_LINE for line in lines)
@@ -154,9 +146,6 @@ class _Terminal:
 @contextmanager
 def _terminal() -> Iterator[_Terminal]:
     """Hold the terminal in raw mode; restore it at the end, after errors and signals too."""
-    import termios
-    import tty
-
     before = termios.tcgetattr(sys.stdin)
 
     def enter() -> None:

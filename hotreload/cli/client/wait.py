@@ -1,6 +1,7 @@
 """Waits for a daemon that boots, and prints the step of its start to stderr."""
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -94,7 +95,8 @@ def _open_line() -> Iterator[Any]:
         nonlocal last
         step = words.partition(", for ")[0]
         if is_seen:
-            print(f"\r\033[K{words[: _columns()]}", end="", file=sys.stderr, flush=True)
+            columns = shutil.get_terminal_size((80, 24)).columns - 1
+            print(f"\r\033[K{words[:columns]}", end="", file=sys.stderr, flush=True)
         elif step != last:
             print(f"hotreload: waiting: {step}", file=sys.stderr, flush=True)
         last = step
@@ -104,9 +106,3 @@ def _open_line() -> Iterator[Any]:
     finally:
         if is_seen and last:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-def _columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((80, 24)).columns - 1

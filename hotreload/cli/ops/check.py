@@ -1,14 +1,23 @@
 """`hotreload check`: runs every check on a checkpoint folder, without an engine."""
 
 import argparse
+import asyncio
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hotreload.checkpoint.check import Each, Report, findings
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.findings import Finding, total
+from hotreload.checkpoint.fit import AUTO, Policy, read_served_model
+from hotreload.checkpoint.known_names import foreign_weights
 from hotreload.cli.args import (
     add_repo_options,
     add_set,
@@ -17,15 +26,14 @@ from hotreload.cli.args import (
     given_settings,
     token_of,
 )
+from hotreload.cli.bar import Bar, make_observer
+from hotreload.cli.client.show import paint
 from hotreload.cli.exits import FAILED, USAGE
-
-if TYPE_CHECKING:
-    import threading
-
-    from hotreload.checkpoint.check import Each, Report
-    from hotreload.checkpoint.digests import Digests
-    from hotreload.checkpoint.fit import Policy
-    from hotreload.errors import CheckpointRejected
+from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
+from hotreload.facts.names import names_a_repo
+from hotreload.figures import size
+from hotreload.picture.words import count_of
+from hotreload.sources.huggingface import download
 
 MOST_AT_ONCE = 8
 EXPLAINED = """\
@@ -47,9 +55,7 @@ exit codes: 0 fit to load, 1 not fit, 2 nothing to check, 78 a setting is wrong"
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = add_verb(
-        verbs, "check", "run every check on a checkpoint, without an engine", run, EXPLAINED
-    )
+    parser = add_verb(verbs, "check", run, EXPLAINED)
     parser.add_argument(
         "path",
         metavar="PATH",
@@ -73,11 +79,6 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the folder and print the findings."""
-    from hotreload.checkpoint.check import findings
-    from hotreload.checkpoint.digests import Digests
-    from hotreload.checkpoint.fit import read_served_model
-    from hotreload.errors import CheckpointCorrupt, CheckpointRejected, HotReloadError
-
     policy, compute_in = _settings(args)
     digests = Digests()
     try:
@@ -109,11 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
+def _reading_at_once() -> Iterator[tuple[Each, threading.Event]]:
     """Yield threads that read files, on half of the cores: an engine may serve at the same time."""
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
     cancel = threading.Event()
     half = len(os.sched_getaffinity(0)) // 2
     with ThreadPoolExecutor(max(1, min(MOST_AT_ONCE, half))) as threads:
@@ -124,7 +122,7 @@ def _reading_at_once() -> Iterator[tuple["Each", "threading.Event"]]:
             raise
 
 
-def _print_report(report: "Report", args: argparse.Namespace) -> int:
+def _print_report(report: Report, args: argparse.Namespace) -> int:
     text = _as_json(report) if args.json else _as_text(report)
     # A folder's name may have bytes that are no text, and the terminal may lack "…".
     encoding = sys.stdout.encoding or "utf-8"
@@ -132,17 +130,12 @@ def _print_report(report: "Report", args: argparse.Namespace) -> int:
     return 0 if report.fit else FAILED
 
 
-def _report_refusal(refused: "CheckpointRejected") -> "Report":
+def _report_refusal(refused: CheckpointRejected) -> Report:
     """Return the report on a checkpoint that was refused before its files could be checked."""
-    from hotreload.checkpoint.check import Report
-    from hotreload.checkpoint.findings import Finding
-
     return Report((Finding(refused.code, str(refused)),), (), (), {}, 0, {})
 
 
 def _instead_of_a_folder(path: Path) -> str:
-    from hotreload.checkpoint.known_names import foreign_weights
-
     if not path.exists():
         return "is not there; name the folder of a checkpoint"
     foreign = foreign_weights([path.name], is_meant=True)
@@ -151,27 +144,16 @@ def _instead_of_a_folder(path: Path) -> str:
     return f"is a file that hotreload does not read; {foreign.todo}, and name the folder"
 
 
-def _settings(args: argparse.Namespace) -> tuple["Policy", str]:
+def _settings(args: argparse.Namespace) -> tuple[Policy, str]:
     """Return the settings' policy on findings, and the engine's dtype."""
-    from dataclasses import asdict
-
-    from hotreload.checkpoint.fit import AUTO, Policy
-
     settings = given_settings(args)
     if settings is None:
         return Policy(), AUTO
     return Policy(**asdict(settings.checks)), settings.engine.dtype
 
 
-def _on_this_disk(args: argparse.Namespace, digests: "Digests") -> Path:
+def _on_this_disk(args: argparse.Namespace, digests: Digests) -> Path:
     """Return the checkpoint's folder; a checkpoint on a hub is downloaded first."""
-    import asyncio
-    from contextlib import closing
-
-    from hotreload.cli.bar import Bar, make_observer
-    from hotreload.facts.names import names_a_repo
-    from hotreload.sources.huggingface import download
-
     path: Path = args.path
     if not names_a_repo(str(path)):
         return path
@@ -191,9 +173,7 @@ def _usage(words: str) -> int:
     return USAGE
 
 
-def _as_json(report: "Report") -> str:
-    from dataclasses import asdict
-
+def _as_json(report: Report) -> str:
     return json.dumps(
         {
             "fit": report.fit,
@@ -209,12 +189,7 @@ def _as_json(report: "Report") -> str:
     )
 
 
-def _as_text(report: "Report") -> str:
-    from hotreload.checkpoint.findings import total
-    from hotreload.cli.client.show import paint
-    from hotreload.figures import size as size_words
-    from hotreload.picture.words import count_of
-
+def _as_text(report: Report) -> str:
     width = max((len(finding.code) for finding in report.findings), default=0)
     lines = [
         f"{paint(finding.code.ljust(width), 'bad')}  {finding.message}"
@@ -223,7 +198,7 @@ def _as_text(report: "Report") -> str:
     lines += [f"note: {note}" for note in report.notes]
     if report.fit:
         counts = f"{count_of(len(report.tensors), 'tensor')}, {count_of(len(report.files), 'file')}"
-        lines.append(f"{paint('fit', 'good')}: {counts}, {size_words(report.bytes)}")
+        lines.append(f"{paint('fit', 'good')}: {counts}, {size(report.bytes)}")
         if report.fingerprint is not None:
             lines.append(f"fingerprint {report.fingerprint}")
     else:

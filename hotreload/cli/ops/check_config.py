@@ -6,15 +6,18 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotreload.cli.args import add_set, add_verb
 from hotreload.cli.exits import BAD_CONFIG
+from hotreload.cli.ops.doctor_checks.room import planned_memory
 from hotreload.errors import ConfigError
 from hotreload.facts.names import DEFAULT_CONFIG
-
-if TYPE_CHECKING:
-    from hotreload.settings.load import Loaded
+from hotreload.features import FEATURES
+from hotreload.life.acceptance import check
+from hotreload.settings import tables
+from hotreload.settings.faults import mask
+from hotreload.settings.load import Loaded, config_file, default_toml, load, to_toml
 
 EXPLAINED = """\
 Show the settings as `serve` would use them and where each came from; secrets are masked.
@@ -35,9 +38,7 @@ Exits 0 when `serve` would take the settings, and 78 when not."""
 
 def add(verbs: Any) -> None:
     """Add the verb to the command's subparsers."""
-    parser = add_verb(
-        verbs, "check-config", "show the settings and where each came from", run, EXPLAINED
-    )
+    parser = add_verb(verbs, "check-config", run, EXPLAINED)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the TOML file")
     which.add_argument("--config", type=Path, metavar="FILE", help="the same")
@@ -51,29 +52,23 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the settings and return 0, or print all their faults and return 78."""
-    # Imported here: pydantic would cost every client verb 80 ms.
-    from hotreload.features import FEATURES
-    from hotreload.settings import load as config
-
     if args.defaults:
-        print(config.default_toml(FEATURES), end="")
+        print(default_toml(FEATURES), end="")
         return 0
-    file = config.config_file(args.file or args.config, os.environ)
+    file = config_file(args.file or args.config, os.environ)
     if file is None:
         where = f"no FILE given and no {DEFAULT_CONFIG}"
         print(f"hotreload: {where}: these are the defaults", file=sys.stderr)
     try:
-        loaded = config.load(file, args.set, os.environ, FEATURES)
+        loaded = load(file, args.set, os.environ, FEATURES)
     except ConfigError as error:
         _print_faults(error, args.json)
         return BAD_CONFIG
     return _judge(loaded, args)
 
 
-def _judge(loaded: "Loaded", args: argparse.Namespace) -> int:
+def _judge(loaded: Loaded, args: argparse.Namespace) -> int:
     """Print the settings, and all faults for which `serve` would refuse them."""
-    from hotreload.life.acceptance import check
-
     fault = None
     try:
         check(loaded.settings)
@@ -94,11 +89,8 @@ def _print_faults(error: ConfigError, as_json: bool) -> None:
         print(f"hotreload: {error}", file=sys.stderr)
 
 
-def _print_settings(loaded: "Loaded", as_json: bool) -> None:
-    from hotreload.settings.faults import mask
-    from hotreload.settings.tables import as_json as values_as_json
-
-    settings = mask("", values_as_json(loaded.settings))
+def _print_settings(loaded: Loaded, as_json: bool) -> None:
+    settings = mask("", tables.as_json(loaded.settings))
     if as_json:
         answer = {"ok": True, "settings": settings, "origins": dict(loaded.origins)}
         print(json.dumps(answer, indent=2))
@@ -106,10 +98,8 @@ def _print_settings(loaded: "Loaded", as_json: bool) -> None:
         print("\n".join([*as_lines(settings, loaded), *_memory_lines(loaded)]))
 
 
-def _memory_lines(loaded: "Loaded") -> Iterator[str]:
+def _memory_lines(loaded: Loaded) -> Iterator[str]:
     """Yield the plan of each device's memory, in bytes, as comments; nothing without a model."""
-    from hotreload.cli.ops.doctor_checks.room import planned_memory
-
     device = loaded.settings.engine.device
     is_cpu = "cpu" in (device, os.environ.get("JAX_PLATFORMS", "").partition(",")[0])
     plan = planned_memory(loaded.settings, is_cpu=is_cpu)
@@ -121,7 +111,7 @@ def _memory_lines(loaded: "Loaded") -> Iterator[str]:
             yield f"# {why}"
 
 
-def as_lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
+def as_lines(settings: dict[str, Any], loaded: Loaded) -> Iterator[str]:
     """Yield the settings as TOML, each with its origin as a comment."""
     for section, table in settings.items():
         if isinstance(table, dict):
@@ -132,7 +122,7 @@ def as_lines(settings: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
                 yield from (f"[[{section}]]", *(_line(key, value) for key, value in row.items()))
 
 
-def _table_lines(name: str, table: dict[str, Any], loaded: "Loaded") -> Iterator[str]:
+def _table_lines(name: str, table: dict[str, Any], loaded: Loaded) -> Iterator[str]:
     yield from ("", f"[{name}]")
     for key, value in table.items():
         if not isinstance(value, dict):
@@ -143,6 +133,4 @@ def _table_lines(name: str, table: dict[str, Any], loaded: "Loaded") -> Iterator
 
 
 def _line(key: str, value: Any) -> str:
-    from hotreload.settings.load import to_toml
-
     return f"#{key} is not set" if value is None else f"{key} = {to_toml(value)}"

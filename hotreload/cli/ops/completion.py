@@ -7,6 +7,9 @@ import argparse
 import re
 from typing import Any
 
+import shtab
+
+from hotreload.cli import build_parser
 from hotreload.cli.args import add_verb
 
 PLACES = {
@@ -55,22 +58,18 @@ REMARKS = re.compile(r"(?m)^# AUTOMATICALLY GENERATED.*\n(?:# .*\n)*")
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs, "completion", "print a script that completes in bash, zsh or fish", run, EXPLAINED
-    )
+    parser = add_verb(verbs, "completion", run, EXPLAINED)
     parser.add_argument("shell", choices=SHELLS, help="which shell it is for")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the script that completes the verbs."""
-    print(script(args.parser, args.shell))
+    print(script(build_parser(), args.shell))
     return 0
 
 
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the script for a shell; the parser is changed, and of no other use later."""
-    import shtab  # imported here: no other verb needs it
-
     _mark_files(parser)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -87,8 +86,6 @@ def script(parser: argparse.ArgumentParser, shell: str) -> str:
 
 def _mark_files(parser: argparse.ArgumentParser) -> None:
     """Mark the arguments that are a file or a folder, as shtab expects."""
-    import shtab
-
     for action in parser._actions:
         if action.metavar in FILE_METAVARS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -5,13 +5,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotreload.cli.args import add_set, add_settings_or_instance, add_verb, seconds
+from hotreload.cli.client.show import paint
 from hotreload.cli.exits import FAILED
-
-if TYPE_CHECKING:
-    from hotreload.cli.ops.doctor_checks.advice import Advice, Facts
+from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks import checkup, hosts
+from hotreload.cli.ops.doctor_checks.advice import Advice, Facts
+from hotreload.cli.ops.units import config_of
+from hotreload.errors import ConfigError
+from hotreload.features import FEATURES
+from hotreload.picture.words import plain
+from hotreload.settings.load import config_file, load
 
 EXPLAINED = """\
 Look at devices, permissions, limits, file systems, the socket, secrets, disk, memory and the
@@ -32,7 +38,7 @@ TONE_OF_VERDICT = {"ok": "good", "warn": "wait", "fail": "bad"}
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(verbs, "doctor", "look whether this machine is fit to serve", run, EXPLAINED)
+    parser = add_verb(verbs, "doctor", run, EXPLAINED)
     add_settings_or_instance(parser)
     add_set(parser)
     parser.add_argument(
@@ -55,14 +61,10 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the advice, and return 1 if a check failed."""
-    from hotreload.cli.ops.doctor_checks.checkup import examine
-
     facts = _facts(args)
-    found = examine(facts)
+    found = checkup.examine(facts)
     if args.meet is not None:
-        from hotreload.cli.ops.doctor_checks.hosts import check_meeting
-
-        found["meeting"] = check_meeting(facts, args.meet)
+        found["meeting"] = hosts.check_meeting(facts, args.meet)
     if args.json:
         print(json.dumps({name: asdict(advice) for name, advice in found.items()}, indent=2))
     else:
@@ -70,32 +72,27 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if any(advice.verdict == "fail" for advice in found.values()) else 0
 
 
-def _facts(args: argparse.Namespace) -> "Facts":
-    from hotreload.cli.ops.doctor_checks.advice import Facts
-    from hotreload.cli.ops.machine import accelerators
-    from hotreload.cli.ops.units import config_of
-    from hotreload.features import FEATURES
-    from hotreload.settings.load import config_file, load
-
+def _facts(args: argparse.Namespace) -> Facts:
     named = config_of(args.instance) if args.instance else args.config
     settings = load(config_file(named, os.environ), args.set, os.environ, FEATURES).settings
     unit = f"hotreload@{args.instance}" if args.instance else "hotreload"
-    return Facts(settings, _user(args.user), accelerators(), ask_jax=args.jax, unit=unit)
+    return Facts(settings, _user(args.user), machine.accelerators(), ask_jax=args.jax, unit=unit)
 
 
-def _user(name: str | None) -> Any:
-    from hotreload.cli.ops.machine import SERVICE_USER, user_called
-    from hotreload.errors import ConfigError
-
-    if name is None and os.geteuid() == 0 and (of_service := user_called(SERVICE_USER)):
+def _user(name: str | None) -> machine.User:
+    if (
+        name is None
+        and os.geteuid() == 0
+        and (of_service := machine.user_called(machine.SERVICE_USER))
+    ):
         return of_service  # root may read everything: its checks would find no fault
-    user = user_called(name)
+    user = machine.user_called(name)
     if user is None:
         raise ConfigError(f"there is no user {name!r} on this machine; systemd-sysusers makes it")
     return user
 
 
-def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
+def _lines(found: Mapping[str, Advice], *, whole: bool) -> Iterator[str]:
     """Yield a line for each check; with `all` also for parts that the settings do not use."""
     shown = {name: each for name, each in found.items() if whole or each.configured}
     yield from (_line(name, each) for name, each in shown.items())
@@ -103,10 +100,7 @@ def _lines(found: Mapping[str, "Advice"], *, whole: bool) -> Iterator[str]:
         yield f"      {left} more look at what is not configured; --all prints them"
 
 
-def _line(name: str, advice: "Advice") -> str:
-    from hotreload.cli.client.show import paint
-    from hotreload.picture.words import plain
-
+def _line(name: str, advice: Advice) -> str:
     verdict = paint(f"{advice.verdict:<5}", TONE_OF_VERDICT[advice.verdict])
     todo = f"\n{'':<19}{plain(advice.todo)}" if advice.todo else ""
     return f"{verdict} {name:<12} {plain(advice.says)}{todo}"

@@ -6,13 +6,27 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotreload.cli.args import add_settings_or_instance, add_verb
+from hotreload.cli.exits import Misused
+from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks.advice import Facts
+from hotreload.cli.ops.doctor_checks.room import memory_limits
+from hotreload.cli.ops.unit_removal import print_removed, remove, run_step, unlink
+from hotreload.cli.ops.units import (
+    OUR_DROP_INS,
+    UNITS_FOLDER,
+    Installation,
+    MemoryLimits,
+    config_of,
+    render,
+)
 from hotreload.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hotreload.cli.ops.units import Installation, MemoryLimits
+from hotreload.facts.files import replace
+from hotreload.facts.names import DEFAULT_CONFIG
+from hotreload.features import FEATURES
+from hotreload.settings.load import load
 
 EXPLAINED = """\
 Write the service, its socket, its user and its folders for systemd, with the command, the
@@ -41,9 +55,7 @@ exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs, "install-unit", "write the systemd units of this installation", run, EXPLAINED
-    )
+    parser = add_verb(verbs, "install-unit", run, EXPLAINED)
     add_settings_or_instance(parser)
     parser.add_argument(
         "--user",
@@ -68,11 +80,7 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files, and print the next commands or run them."""
-    from hotreload.cli.ops.units import OUR_DROP_INS, config_of, render
-
     if args.remove:
-        from hotreload.cli.ops.unit_removal import remove
-
         if args.instance:
             config_of(args.instance)  # refuses an impossible name
         return remove(args.instance, args.prefix, dry_run=args.dry_run)
@@ -84,13 +92,13 @@ def run(args: argparse.Namespace) -> int:
     stale = [path for path in stale if path.exists()]
     if args.dry_run:
         print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
-        print("".join(f"### {path}\n# would be removed\n" for path in stale), end="")
+        print_removed(stale)
         return 0
     for target, text in files.items():
         _write(target, text)
         print(f"wrote {target}")
     for path in stale:
-        _remove(path)
+        unlink(path, "run it as root, or with --prefix")
         print(f"removed {path}, which does not apply any more")
     for complaint in (*_complaints(installation), *_list_left(installation, args.prefix)):
         print(f"hotreload: {complaint}", file=sys.stderr)
@@ -98,8 +106,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_prefix(args: argparse.Namespace) -> None:
-    from hotreload.cli.exits import Misused
-
     if args.enable and not args.dry_run and args.prefix.resolve() != Path("/"):
         raise Misused(
             "--enable runs systemctl on this machine, and --prefix writes for another place: "
@@ -107,11 +113,7 @@ def _check_prefix(args: argparse.Namespace) -> None:
         )
 
 
-def _installation(args: argparse.Namespace) -> "Installation":
-    from hotreload.cli.ops.machine import accelerators
-    from hotreload.cli.ops.units import Installation, config_of
-    from hotreload.facts.names import DEFAULT_CONFIG
-
+def _installation(args: argparse.Namespace) -> Installation:
     command = args.exec or Path(sys.executable).with_name("hotreload")
     if not os.access(command, os.X_OK):
         raise ConfigError(f"{command} is no command; name the one to start with --exec")
@@ -120,34 +122,28 @@ def _installation(args: argparse.Namespace) -> "Installation":
         command.absolute(),
         config.absolute(),
         args.user,
-        accelerators(),
+        machine.accelerators(),
         (Path(sys.prefix), Path(sys.base_prefix), Path(__file__)),
         args.instance,
         _memory(config, args.user) if args.limit_memory else None,
     )
 
 
-def _memory(config: Path, user: str) -> "MemoryLimits":
+def _memory(config: Path, user: str) -> MemoryLimits:
     """Return the limits that doctor computes; ConfigError if it cannot."""
-    from hotreload.cli.ops.doctor_checks.advice import Facts
-    from hotreload.cli.ops.doctor_checks.room import memory_limits
-    from hotreload.cli.ops.machine import accelerators, stranger, user_called
-    from hotreload.features import FEATURES
-    from hotreload.settings.load import load
-
-    who = user_called(user) or stranger(user)
-    limits = memory_limits(Facts(load(config, (), {}, FEATURES).settings, who, accelerators()))
+    who = machine.user_called(user) or machine.stranger(user)
+    limits = memory_limits(
+        Facts(load(config, (), {}, FEATURES).settings, who, machine.accelerators())
+    )
     if isinstance(limits, str):
         raise ConfigError(f"--limit-memory: no limit can be reckoned: {limits}")
     return limits
 
 
-def _complaints(installation: "Installation") -> Iterator[str]:
+def _complaints(installation: Installation) -> Iterator[str]:
     """Yield each fault that will keep the service from starting, or make it slow."""
-    from hotreload.cli.ops.machine import stranger, unknown_groups, user_called
-
     name, settings = installation.user, installation.settings
-    user = user_called(name) or stranger(name)
+    user = machine.user_called(name) or machine.stranger(name)
     for path in (installation.command.resolve(), Path(sys.executable).resolve()):
         if not user.may(path, os.R_OK | os.X_OK):
             yield f"{name} may not run {path}: a folder above it is closed; install beneath /opt"
@@ -161,14 +157,12 @@ def _complaints(installation: "Installation") -> Iterator[str]:
     if not installation.devices:
         nodes = "/dev/accel*, /dev/vfio/*, /dev/nvidia*"
         yield f"no accelerator is here ({nodes}): the service will use the CPU"
-    for node in unknown_groups(installation.devices):
+    for node in machine.unknown_groups(installation.devices):
         yield f"{node}: the maker of this device is unknown; it is taken for an accelerator"
 
 
-def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
+def _list_left(installation: Installation, prefix: Path) -> Iterator[str]:
     """Yield a warning of the socket unit of a host that now follows; it may still be in use."""
-    from hotreload.cli.ops.units import UNITS_FOLDER
-
     socket = f"{installation.name}.socket"
     file = prefix / UNITS_FOLDER / socket
     if socket not in installation.units and file.exists():
@@ -178,8 +172,6 @@ def _list_left(installation: "Installation", prefix: Path) -> Iterator[str]:
 
 def _write(path: Path, text: str) -> None:
     """Write a file in one rename: systemd may read it at any moment."""
-    from hotreload.facts.files import replace
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, text.encode())
@@ -190,16 +182,7 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _remove(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be removed: {error.strerror}; run it as root, or with --prefix"
-        ) from error
-
-
-def _next_steps(installation: "Installation") -> list[list[str]]:
+def _next_steps(installation: Installation) -> list[list[str]]:
     steps = [["systemd-sysusers"], ["systemd-tmpfiles", "--create"]]
     owner = installation.user
     for folder in installation.own_folders:
@@ -215,11 +198,4 @@ def _go_on(steps: Sequence[Sequence[str]], *, enable: bool) -> int:
             print(f"  {shlex.join(step)}")
         print("\n`hotreload doctor` says what is missing before the start.")
         return 0
-    import subprocess
-
-    for step in steps:
-        print(f"run {shlex.join(step)}", flush=True)
-        if code := subprocess.run(step, check=False).returncode:
-            print(f"hotreload: {step[0]} failed with exit code {code}", file=sys.stderr)
-            return 1
-    return 0
+    return 0 if all(map(run_step, steps)) else 1

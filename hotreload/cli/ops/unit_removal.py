@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,19 +21,20 @@ def remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
     """Stop the units and remove their files; settings, keys, state and the user stay."""
     files = [path for path in _list_written(instance, prefix) if path.exists()]
     if dry_run:
-        print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
+        print_removed(files)
         return 0
     runs_here = prefix.resolve() == Path("/") and BOOTED.is_dir()
     units = [
         _unit(instance, kind) for kind in KINDS_OF_UNITS if _file(instance, kind, prefix).exists()
     ]
-    if runs_here and units and not _ran("systemctl", "disable", "--now", *units):
+    if runs_here and units and not run_step(["systemctl", "disable", "--now", *units]):
         return 1
     for path in files:
-        _unlink(path)
+        unlink(path, "run it as root")
+        print(f"removed {path}")
     with suppress(OSError):  # it does not exist, or has drop-ins of the operator
         _drop_ins(instance, prefix).rmdir()
-    if runs_here and files and not _ran("systemctl", "daemon-reload"):
+    if runs_here and files and not run_step(["systemctl", "daemon-reload"]):
         return 1
     kept = "settings, keys, state and the service's user stay as they are"
     print(kept if files else f"install-unit wrote nothing here for {_unit(instance, 'service')}")
@@ -72,7 +73,13 @@ def _drop_ins(instance: str | None, prefix: Path) -> Path:
     return prefix / UNITS_FOLDER / f"{_unit(instance, 'service')}.d"
 
 
-def _ran(*step: str) -> bool:
+def print_removed(files: Sequence[Path]) -> None:
+    """Say which files would be removed."""
+    print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
+
+
+def run_step(step: Sequence[str]) -> bool:
+    """Run a command, and return whether it succeeded."""
     print(f"run {shlex.join(step)}", flush=True)
     code = subprocess.run(step, check=False).returncode
     if code:
@@ -80,9 +87,9 @@ def _ran(*step: str) -> bool:
     return code == 0
 
 
-def _unlink(path: Path) -> None:
+def unlink(path: Path, todo: str) -> None:
+    """Remove a file; ConfigError says what to do if that fails."""
     try:
         path.unlink()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be removed: {error.strerror}; run it as root") from error
-    print(f"removed {path}")
+        raise ConfigError(f"{path}: cannot be removed: {error.strerror}; {todo}") from error

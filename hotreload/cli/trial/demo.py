@@ -9,15 +9,15 @@ import shlex
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotreload.cli.args import add_verb
-
-if TYPE_CHECKING:
-    from hotreload.cli.trial.demo_stage import Stage
+from hotreload.cli.trial.demo_stage import Stage, free_port
+from hotreload.cli.trial.demo_story import play, print_closing
 
 EXPLAINED = """\
 Runs the whole story on this machine's CPU with tiny checkpoints on the real sglang-jax engine:
@@ -38,13 +38,7 @@ answer was exactly what its generation says; else 1."""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "demo",
-        "see it all happen on this machine's CPU, in about 30 seconds",
-        run,
-        EXPLAINED,
-    )
+    parser = add_verb(verbs, "demo", run, EXPLAINED)
     parser.add_argument(
         "--keep", action="store_true", help="go on serving, and print what to type next"
     )
@@ -52,11 +46,6 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; return 0 only if every step succeeded."""
-    import tempfile
-
-    from hotreload.cli.trial.demo_stage import Stage, free_port
-    from hotreload.cli.trial.demo_story import play, print_closing
-
     folder = Path(tempfile.mkdtemp(prefix="hotreload-demo-"))
     is_over_well = False
     try:
@@ -92,7 +81,7 @@ def ended_by_any_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def keep_serving(stage: "Stage") -> None:
+def keep_serving(stage: Stage) -> None:
     """Print the commands to type next, and wait for Ctrl-C."""
     own = Path(sys.executable).with_name("hotreload")
     is_found = not own.exists() or shutil.which("hotreload") == str(own)

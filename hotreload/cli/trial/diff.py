@@ -1,8 +1,11 @@
 """`hotreload diff`: compares the answers of two checkpoints, on an engine of its own."""
 
 import argparse
+import asyncio
 import json
 import sys
+from contextlib import closing, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +20,20 @@ from hotreload.cli.args import (
     keep_remarks_out,
     token_of,
 )
+from hotreload.cli.bar import Bar, make_observer
 from hotreload.cli.client.show import paint, pairs
 from hotreload.cli.exits import exit_code
+from hotreload.engine.versions import imports_explained
 from hotreload.errors import HotReloadError
+from hotreload.features.compare.comparison import check_limits
+from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
+from hotreload.features.compare.settings import CompareSettings
 from hotreload.json_fields import Fields, reason_fields
 from hotreload.picture.words import plain
+from hotreload.settings.sections import Settings
 
 if TYPE_CHECKING:
-    from hotreload.features.compare.settings import CompareSettings
     from hotreload.library import Compared
-    from hotreload.settings.sections import Settings
 
 CHECKS_KEPT = {"extra_tensors", "dtype_change", "nonfinite", "max_drift"}
 """The settings of [checks] that a comparison follows."""
@@ -55,13 +62,7 @@ accelerator, 70 engine lost, 78 a setting is wrong"""
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "diff",
-        "say how the answers of two checkpoints differ, without a daemon",
-        run,
-        EXPLAINED,
-    )
+    parser = add_verb(verbs, "diff", run, EXPLAINED)
     parser.add_argument("live", metavar="A", help="what the other is compared with: DIR or REPO")
     parser.add_argument("new", metavar="B", help="what is compared: DIR or REPO")
     parser.add_argument(
@@ -78,9 +79,6 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare two checkpoints, and print the report or the fault."""
-    from hotreload.features.compare.comparison import check_limits
-    from hotreload.features.compare.settings import CompareSettings
-
     keep_remarks_out(args.device or "auto")
     settings, steps = given_settings(args), Steps()
     compare = settings.of(CompareSettings).with_files() if settings else CompareSettings()
@@ -113,15 +111,8 @@ class Steps:
 
 
 def _ask_and_compare(
-    args: argparse.Namespace, settings: "Settings | None", compare: "CompareSettings", steps: Steps
+    args: argparse.Namespace, settings: Settings | None, compare: CompareSettings, steps: Steps
 ) -> "Compared":
-    import asyncio
-    from contextlib import closing, redirect_stdout
-    from dataclasses import replace
-
-    from hotreload.cli.bar import Bar, make_observer
-    from hotreload.engine.versions import imports_explained
-
     options = engine_options_of(args)
     with imports_explained():
         from hotreload.library import FOR_ONE_CHECKPOINT, compare_once
@@ -148,8 +139,6 @@ def report_fields(
     args: argparse.Namespace, found: "Compared | None", fault: HotReloadError | None
 ) -> Fields:
     """Return the report as JSON; figures that are unknown are null, and a missing reason, too."""
-    from hotreload.features.compare.evidence import behaviour_fields
-
     return {
         "live": args.live,
         "new": args.new,
@@ -168,8 +157,6 @@ def report_text(
     has_limits: bool,
 ) -> str:
     """Return the report in the words of `hotreload status`, with the most different answers."""
-    from hotreload.features.compare.evidence import behaviour_fields, behaviour_text
-
     same = ", the same weights" if found.live == found.new else ""
     rows = [
         ("A", f"{plain(args.live)}, fingerprint {found.live}"),

@@ -1,9 +1,11 @@
 """`hotreload swap`: one swap by library mode, on an engine of its own."""
 
 import argparse
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing, closing, redirect_stdout
 from typing import Any
 
 from hotreload.cli.args import (
@@ -15,7 +17,9 @@ from hotreload.cli.args import (
     keep_remarks_out,
     token_of,
 )
+from hotreload.cli.bar import Bar, make_observer
 from hotreload.cli.exits import FAILED
+from hotreload.engine.versions import imports_explained
 
 EXPLAINED = """\
 Starts an engine with random weights on a model's config and tokenizer, checks a checkpoint as the
@@ -33,13 +37,7 @@ example:
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs,
-        "swap",
-        "swap a checkpoint into an engine of its own, and ask it once",
-        run,
-        EXPLAINED,
-    )
+    parser = add_verb(verbs, "swap", run, EXPLAINED)
     folder: dict[str, Any] = {"required": True, "metavar": "DIR|REPO"}
     parser.add_argument("--model", help="its config and tokenizer are used", **folder)
     parser.add_argument("--checkpoint", help="its weights are used", **folder)
@@ -57,11 +55,6 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Swap once, and print each event as it happens."""
-    import asyncio
-    from contextlib import closing, redirect_stdout
-
-    from hotreload.cli.bar import Bar, make_observer
-
     keep_remarks_out(args.device or "auto")
     names = ("model", "checkpoint", "prompt", "max_new_tokens", "cast")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -73,10 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _swap(given: Mapping[str, Any], out: Any) -> int:
-    from contextlib import aclosing
-
-    from hotreload.engine.versions import imports_explained
-
     with imports_explained():
         from hotreload.library import swap_once
 

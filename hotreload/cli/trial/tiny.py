@@ -3,11 +3,13 @@
 import argparse
 import os
 import shlex
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hotreload import figures
 from hotreload.cli.args import add_verb
 from hotreload.cli.exits import Misused
 from hotreload.facts.names import LONGEST_SOCKET_PATH
@@ -58,9 +60,7 @@ NEXT_SAYING = "served by step 2"
 
 def add(verbs: Any) -> None:
     """Add the verb."""
-    parser = add_verb(
-        verbs, "tiny", "write a tiny checkpoint that says a sentence", run, EXPLAINED, epilog=_KINDS
-    )
+    parser = add_verb(verbs, "tiny", run, EXPLAINED, epilog=_KINDS)
     parser.add_argument("directory", metavar="DIR", type=Path, help="the folder to write")
     parser.add_argument("--say", metavar="TEXT", help="what it says ('hello from step 1')")
     parser.add_argument(
@@ -97,14 +97,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace, say: str) -> str:
-    from hotreload.figures import size as size_words
-
     directory = args.directory
     size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
     spoiled = f", spoiled: {args.damage}" if args.damage else ""
     does = f"says {say!r}" if args.trained is None else f"was trained for {args.trained} steps"
     lines = (
-        f"{directory}: {args.arch} in {size_words(size)} that {does}{spoiled}",
+        f"{directory}: {args.arch} in {figures.size(size)} that {does}{spoiled}",
         f"  check it:           hotreload check {shlex.quote(_near(directory, directory))}",
         *(_to_serve(directory, args) if not args.damage else ()),
         "  drop it:            write it into the folder that a daemon watches",
@@ -121,8 +119,6 @@ def _to_serve(directory: Path, args: argparse.Namespace) -> Iterator[str]:
     state = whole.with_name(f".{whole.name}.served")
     model, socket = _near(directory, whole), _near(directory, state / "socket")
     if len(os.fsencode(state / "socket")) > LONGEST_SOCKET_PATH:
-        import tempfile
-
         socket = f"{tempfile.gettempdir()}/hotreload-{os.getuid()}.sock"
     settings = {
         "engine.model": model,

@@ -15,7 +15,7 @@ from hotreload.facts.packages import version_of
 from hotreload.life.start.model_files import digests_of_side_files
 from hotreload.settings.credentials import read_join_secret
 from hotreload.settings.faults import mask
-from hotreload.settings.live_changes import list_judging
+from hotreload.settings.load import list_judging
 from hotreload.settings.sections import Settings
 from hotreload.settings.tables import as_json
 from hotreload.threads import in_thread

@@ -11,28 +11,8 @@ import sys
 from pathlib import Path
 
 from hotreload.cli.ops import machine
+from hotreload.cli.ops.doctor_checks import hosts, places, room
 from hotreload.cli.ops.doctor_checks.advice import Advice, Check, Facts, not_configured
-from hotreload.cli.ops.doctor_checks.hosts import check_host_ports, check_hosts
-from hotreload.cli.ops.doctor_checks.places import (
-    check_api_keys,
-    check_clock,
-    check_folders,
-    check_model,
-    check_secret,
-    check_source_file_system,
-    check_state_file_system,
-    check_state_free,
-    check_tls,
-)
-from hotreload.cli.ops.doctor_checks.room import (
-    check_cache,
-    check_device_memory,
-    check_disk,
-    check_inotify,
-    check_memory,
-    check_memory_limits,
-    check_open_files,
-)
 from hotreload.engine.versions import (
     SUPPORTED,
     how_to_install,
@@ -250,29 +230,33 @@ CHECKS: dict[str, Check] = {
     "device free": check_device_free,
     "engine": check_engine,
     "jax": check_jax,
-    "folders": check_folders,
-    "model": check_model,
-    "watched on": check_source_file_system,
-    "state on": check_state_file_system,
-    "state free": check_state_free,
-    "inotify": check_inotify,
-    "open files": check_open_files,
+    "folders": places.check_folders,
+    "model": places.check_model,
+    "watched on": places.check_source_file_system,
+    "state on": places.check_state_file_system,
+    "state free": places.check_state_free,
+    "inotify": room.check_inotify,
+    "open files": room.check_open_files,
     "socket": check_socket,
     "ports": check_ports,
-    "hosts": check_hosts,
-    "host ports": check_host_ports,
-    "join secret": lambda of: check_secret(of, of.settings.engine.join_secret_file, "join secret"),
-    "token": lambda of: check_secret(of, of.settings.source.token_file, "hub token"),
-    "webhook": lambda of: check_secret(of, of.settings.source.webhook, "webhook secret"),
-    "api keys": check_api_keys,
-    "admin keys": lambda of: check_secret(of, of.settings.server.admin_keys_file, "admin key"),
-    "tls": check_tls,
-    "disk": check_disk,
-    "cache": check_cache,
-    "memory": check_memory,
-    "device memory": check_device_memory,
-    "memory limit": check_memory_limits,
-    "clock": check_clock,
+    "hosts": hosts.check_hosts,
+    "host ports": hosts.check_host_ports,
+    "join secret": lambda of: places.check_secret(
+        of, of.settings.engine.join_secret_file, "join secret"
+    ),
+    "token": lambda of: places.check_secret(of, of.settings.source.token_file, "hub token"),
+    "webhook": lambda of: places.check_secret(of, of.settings.source.webhook, "webhook secret"),
+    "api keys": places.check_api_keys,
+    "admin keys": lambda of: places.check_secret(
+        of, of.settings.server.admin_keys_file, "admin key"
+    ),
+    "tls": places.check_tls,
+    "disk": room.check_disk,
+    "cache": room.check_cache,
+    "memory": room.check_memory,
+    "device memory": room.check_device_memory,
+    "memory limit": room.check_memory_limits,
+    "clock": places.check_clock,
 }
 """The checks; each has one line, in this order."""
 
