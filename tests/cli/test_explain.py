@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.cli import main
+from hotreload.cli.client import explain
 from hotreload.cli.client.explain import TABLES, entries
 from hotreload.errors import PASSED_OVER
 from hotreload.facts.files import find_shipped
@@ -88,7 +89,7 @@ def test_it_does_not_matter_on_which_page_a_table_stands(
         first, heading, then = page.read_text().partition("### Why an attempt was put off")
         (pages / f"then-{page.name}").write_text(heading + then)
         (pages / page.name).write_text(first)
-    monkeypatch.setattr("hotreload.facts.files.find_shipped", tmp_path.joinpath)
+    monkeypatch.setattr(explain, "find_shipped", tmp_path.joinpath)
     entries.cache_clear()
     try:
         assert {entry.codes for entry in entries()} == before
