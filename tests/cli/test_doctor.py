@@ -44,11 +44,7 @@ from hotreload.cli.ops.doctor_checks.room import (
     check_memory_limits,
     check_open_files,
 )
-from hotreload.cli.ops.machine import (
-    User,
-    accelerators,
-    unknown_groups,
-)
+from hotreload.cli.ops.machine import User, accelerators, unknown_groups
 from hotreload.engine import versions
 from hotreload.engine.weights.memory import headroom
 from hotreload.engine.weights.memory.host_memory import free_in_groups

@@ -21,12 +21,7 @@ from hotreload.events import (
     TroubleNews,
     Wait,
 )
-from hotreload.types import (
-    By,
-    Outcome,
-    Reason,
-    Revision,
-)
+from hotreload.types import By, Outcome, Reason, Revision
 from tests.cli.conftest import Command
 from tests.server.world import SECOND, World, attempt
 from tests.waiting import PATIENCE

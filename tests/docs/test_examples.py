@@ -12,8 +12,8 @@ import pytest
 
 from hotreload.checkpoint.check import findings
 from hotreload.checkpoint.fit import Policy
+from hotreload.cli.trial.demo import STORY, Chapter, DemoResult, print_closing
 from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, sentence_of
-from hotreload.cli.trial.demo_story import STORY, Chapter, DemoResult, print_closing
 from hotreload.client.synchronous import Client
 from hotreload.features import FEATURES
 from hotreload.settings.load import load

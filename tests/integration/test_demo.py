@@ -14,8 +14,8 @@ import pytest
 
 import hotreload
 from hotreload.cli import build_parser
+from hotreload.cli.trial.demo import STORY, DemoResult, describe_end, print_closing
 from hotreload.cli.trial.demo_stage import ClientAnswer, Clients, repeat
-from hotreload.cli.trial.demo_story import STORY, DemoResult, describe_end, print_closing
 from hotreload.client.synchronous import Client
 from tests.integration.process import START_SECONDS
 from tests.waiting import PATIENCE, look_until

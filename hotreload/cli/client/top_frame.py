@@ -7,26 +7,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar
-from hotreload.cli.client.show import (
-    BELOW,
-    COLOURS,
-    Now,
-    ago,
-    columns,
-    cut,
-    fold,
-    for_here,
-    pad,
-)
+from hotreload.cli.client.show import BELOW, COLOURS, Now, ago, columns, cut, fold, for_here, pad
 from hotreload.cli.client.texts import rows_of, summary_of, words_of, words_of_judges, write_words
 from hotreload.figures import duration
-from hotreload.picture.words import (
-    Fields,
-    drift_text,
-    name_revision,
-    plain,
-    short_name,
-)
+from hotreload.picture.words import Fields, drift_text, name_revision, plain, short_name
 
 Line = list[tuple[str, str | None]]
 

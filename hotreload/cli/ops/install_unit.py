@@ -1,10 +1,12 @@
-"""`hotreload install-unit`: writes the systemd units of this installation."""
+"""`hotreload install-unit`: writes the systemd units of this installation, or removes them."""
 
 import argparse
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,14 @@ from hotreload.cli.exits import Misused
 from hotreload.cli.ops import machine
 from hotreload.cli.ops.doctor_checks.advice import Facts
 from hotreload.cli.ops.doctor_checks.room import memory_limits
-from hotreload.cli.ops.unit_removal import print_removed, remove, run_step, unlink
 from hotreload.cli.ops.units import (
     OUR_DROP_INS,
     UNITS_FOLDER,
     Installation,
     MemoryLimits,
     config_of,
+    drop_ins_of,
+    name_units,
     render,
 )
 from hotreload.errors import ConfigError
@@ -52,6 +55,12 @@ examples:
 exit codes: 0 written (and run) or removed, 1 a command failed, 2 usage,
             78 a file cannot be read, written or removed"""
 
+BOOTED = Path("/run/systemd/system")
+"""A folder that exists if systemd runs."""
+IN_COMMON = (Path("etc/sysusers.d/hotreload.conf"), Path("etc/tmpfiles.d/hotreload.conf"))
+"""The files that the service shares with all instances."""
+KINDS_OF_UNITS = ("socket", "service")
+
 
 def add(verbs: Any) -> None:
     """Add the verb."""
@@ -83,22 +92,22 @@ def run(args: argparse.Namespace) -> int:
     if args.remove:
         if args.instance:
             config_of(args.instance)  # refuses an impossible name
-        return remove(args.instance, args.prefix, dry_run=args.dry_run)
+        return _remove(args.instance, args.prefix, dry_run=args.dry_run)
     _check_prefix(args)
     installation = _installation(args)
     files = {args.prefix / target: text for target, text in render(installation)}
-    ours = (args.prefix / installation.drop_ins / name for name in OUR_DROP_INS)
+    ours = (args.prefix / drop_ins_of(args.instance) / name for name in OUR_DROP_INS)
     stale = [path for path in ours if path not in files]
     stale = [path for path in stale if path.exists()]
     if args.dry_run:
         print("\n".join(f"### {target}\n{text}" for target, text in files.items()))
-        print_removed(stale)
+        _print_removed(stale)
         return 0
     for target, text in files.items():
         _write(target, text)
         print(f"wrote {target}")
     for path in stale:
-        unlink(path, "run it as root, or with --prefix")
+        _unlink(path, "run it as root, or with --prefix")
         print(f"removed {path}, which does not apply any more")
     for complaint in (*_complaints(installation), *_list_left(installation, args.prefix)):
         print(f"hotreload: {complaint}", file=sys.stderr)
@@ -198,4 +207,73 @@ def _go_on(steps: Sequence[Sequence[str]], *, enable: bool) -> int:
             print(f"  {shlex.join(step)}")
         print("\n`hotreload doctor` says what is missing before the start.")
         return 0
-    return 0 if all(map(run_step, steps)) else 1
+    return 0 if all(map(_ran, steps)) else 1
+
+
+# --- --remove: takes back what was written, and nothing else ------------------------------------
+
+
+def _remove(instance: str | None, prefix: Path, *, dry_run: bool) -> int:
+    """Stop the units and remove their files; settings, keys, state and the user stay."""
+    files = [path for path in _list_written(instance, prefix) if path.exists()]
+    if dry_run:
+        _print_removed(files)
+        return 0
+    runs_here = prefix.resolve() == Path("/") and BOOTED.is_dir()
+    name = name_units(instance)
+    units = [f"{name}.{kind}" for kind in KINDS_OF_UNITS if _file(instance, kind, prefix).exists()]
+    if runs_here and units and not _ran(["systemctl", "disable", "--now", *units]):
+        return 1
+    for path in files:
+        _unlink(path, "run it as root")
+        print(f"removed {path}")
+    with suppress(OSError):  # it does not exist, or has drop-ins of the operator
+        (prefix / drop_ins_of(instance)).rmdir()
+    if runs_here and files and not _ran(["systemctl", "daemon-reload"]):
+        return 1
+    kept = "settings, keys, state and the service's user stay as they are"
+    print(kept if files else f"install-unit wrote nothing here for {name}.service")
+    return 0
+
+
+def _list_written(instance: str | None, prefix: Path) -> Iterator[Path]:
+    """Yield the files of this service alone, and the shared files that no other instance needs."""
+    yield from (prefix / drop_ins_of(instance) / name for name in OUR_DROP_INS)
+    if instance and any(_other_instances(instance, prefix)):
+        return
+    yield from (_file(instance, kind, prefix) for kind in KINDS_OF_UNITS)
+    if not _file(None if instance else "any", "service", prefix).exists():
+        yield from (prefix / path for path in IN_COMMON)
+
+
+def _other_instances(own: str, prefix: Path) -> Iterator[str]:
+    """Yield the other instances that have drop-ins, or that systemd starts."""
+    folder = prefix / UNITS_FOLDER
+    for found in (*folder.glob("hotreload@?*.service.d"), *folder.glob("*.wants/hotreload@?*.*")):
+        instance = found.name.removeprefix("hotreload@").removesuffix(".d").rpartition(".")[0]
+        if instance != own:
+            yield instance
+
+
+def _file(instance: str | None, kind: str, prefix: Path) -> Path:
+    """Return the unit's file, which all instances share."""
+    return prefix / UNITS_FOLDER / f"hotreload{'@' if instance else ''}.{kind}"
+
+
+def _print_removed(files: Sequence[Path]) -> None:
+    print("".join(f"### {path}\n# would be removed\n" for path in files), end="")
+
+
+def _ran(step: Sequence[str]) -> bool:
+    print(f"run {shlex.join(step)}", flush=True)
+    code = subprocess.run(step, check=False).returncode
+    if code:
+        print(f"hotreload: {step[0]} failed with exit code {code}", file=sys.stderr)
+    return code == 0
+
+
+def _unlink(path: Path, todo: str) -> None:
+    try:
+        path.unlink()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be removed: {error.strerror}; {todo}") from error

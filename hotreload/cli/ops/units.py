@@ -128,12 +128,7 @@ class Installation:
     @property
     def name(self) -> str:
         """The name of the units, without the suffix."""
-        return f"hotreload@{self.instance}" if self.instance else "hotreload"
-
-    @property
-    def drop_ins(self) -> Path:
-        """The folder of the service's drop-ins."""
-        return UNITS_FOLDER / f"{self.name}.service.d"
+        return name_units(self.instance)
 
     @property
     def kinds(self) -> Sequence[str]:
@@ -154,6 +149,16 @@ class Installation:
         return [path for path in found if path and not _any_in([path / "x"], made)]
 
 
+def name_units(instance: str | None) -> str:
+    """Return the name of the units of an instance, without the suffix."""
+    return f"hotreload@{instance}" if instance else "hotreload"
+
+
+def drop_ins_of(instance: str | None) -> Path:
+    """Return the folder of the service's drop-ins."""
+    return UNITS_FOLDER / f"{name_units(instance)}.service.d"
+
+
 def render(installation: Installation) -> Iterator[tuple[Path, str]]:
     """Yield each file to write: its path without the first slash, and its text."""
     if installation.instance:
@@ -169,7 +174,7 @@ def render(installation: Installation) -> Iterator[tuple[Path, str]]:
             text += f"z {unit_words.pattern(installation.config)} 0644 root root\n"
         yield Path(f"etc/{kind}.d/hotreload.conf"), text
     for name, text in _drop_ins(installation):
-        yield installation.drop_ins / name, text
+        yield drop_ins_of(installation.instance) / name, text
 
 
 def _drop_ins(installation: Installation) -> Iterator[tuple[str, str]]:

@@ -16,10 +16,7 @@ from hotreload.behaviour import HeardRequest
 from hotreload.core.engines.background import Leave
 from hotreload.core.judge import Case, check_can_ask
 from hotreload.core.ports import Engine
-from hotreload.errors import (
-    EngineLost,
-    SourceUnavailable,
-)
+from hotreload.errors import EngineLost, SourceUnavailable
 from hotreload.features.compare.comparison import (
     BehaviourComparison,
     BehaviourRejected,

@@ -8,11 +8,7 @@ import pytest
 
 from hotreload.behaviour import AnswerCheck, Question
 from hotreload.errors import ConfigError
-from hotreload.features.compare.settings import (
-    MOST_QUESTIONS,
-    USUAL_ANSWER,
-    read_corpus,
-)
+from hotreload.features.compare.settings import MOST_QUESTIONS, USUAL_ANSWER, read_corpus
 
 FILE = Path("prompts.jsonl")
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]

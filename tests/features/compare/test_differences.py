@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotreload.behaviour import NOTED, Answered, Expected, questions, texts
-from hotreload.features.compare.differences import (
-    BothRead,
-    Pair,
-    kl_of,
-    report_of,
-    with_answers,
-)
+from hotreload.features.compare.differences import BothRead, Pair, kl_of, report_of, with_answers
 from hotreload.features.compare.evidence import Behaviour, BothAnswers
 
 SURE, UNSURE = math.log(0.9), math.log(0.05)

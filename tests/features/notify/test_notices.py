@@ -18,12 +18,7 @@ from hotreload.errors import ConfigError
 from hotreload.events import AttemptFinished
 from hotreload.features import FEATURES
 from hotreload.features.notify import receiver as posting
-from hotreload.features.notify.receiver import (
-    MOST_WAITING,
-    EndNotices,
-    NotifyReport,
-    Receiver,
-)
+from hotreload.features.notify.receiver import MOST_WAITING, EndNotices, NotifyReport, Receiver
 from hotreload.features.notify.settings import NotifySettings
 from hotreload.life.acceptance import read_settings
 from hotreload.types import START, Attempt, By, Outcome, Reason, Revision
