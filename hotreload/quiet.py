@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -96,7 +96,7 @@ def do_quietly[J, R](
 
     The first error ends all of it. At the end all threads have ended, too.
     """
-    crew = _Crew(jobs, worker, quiet, bytes_of)
+    crew = _Crew(iter(jobs), worker, quiet, bytes_of)
     try:
         with short_turns():
             yield from crew.results()
@@ -120,29 +120,23 @@ _reached = threading.local()
 """The step that this thread's last crew reached: its next crew begins there."""
 
 
+@dataclass(eq=False, slots=True)
 class _Crew[J, R]:
-    def __init__(
-        self,
-        jobs: Iterable[J],
-        worker: Callable[[], AbstractContextManager[Callable[[J], R]]],
-        quiet: Quiet,
-        bytes_of: Callable[[J], int],
-    ) -> None:
-        self._jobs = iter(jobs)
-        self._worker = worker
-        self._quiet = quiet
-        self._bytes_of = bytes_of
-        self._large: deque[J] = deque()
-        """Jobs that wait for a thread of a step that takes them."""
-        self._taking = threading.Lock()
-        self._done: SimpleQueue[R | BaseException | _Ended] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._at_work = 0
-        self._step = LAST
+    jobs: Iterator[J]
+    worker: Callable[[], AbstractContextManager[Callable[[J], R]]]
+    quiet: Quiet
+    bytes_of: Callable[[J], int]
+    _large: deque[J] = field(default_factory=deque)
+    """Jobs that wait for a thread of a step that takes them."""
+    _taking: threading.Lock = field(default_factory=threading.Lock)
+    _done: SimpleQueue[R | BaseException | _Ended] = field(default_factory=SimpleQueue)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _at_work: int = 0
+    _step: int = LAST
 
     def results(self) -> Iterator[R]:
-        may_starve = self._quiet.priority == "idle"
-        starving = _StarvationWatch(self._quiet.starve_seconds)
+        may_starve = self.quiet.priority == "idle"
+        starving = _StarvationWatch(self.quiet.starve_seconds)
         self._begin(getattr(_reached, "step", 0) if may_starve else LAST)
         while self._at_work:
             if self._step < LAST and starving.is_starving(self._threads):
@@ -169,7 +163,7 @@ class _Crew[J, R]:
     def _begin(self, step: int) -> None:
         """Start threads of this step; earlier ones end with the job that they have."""
         self._step = step
-        for _ in range(self._quiet.threads):
+        for _ in range(self.quiet.threads):
             thread = threading.Thread(target=self._work, args=(step,), name="staging", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -178,7 +172,7 @@ class _Crew[J, R]:
     def _work(self, step: int) -> None:
         yield_processors(NICENESS[step])
         try:
-            with self._worker() as work:
+            with self.worker() as work:
                 for job in self._jobs_for(step):
                     self._done.put(work(job))
         except BaseException as fault:
@@ -193,17 +187,17 @@ class _Crew[J, R]:
                     job = self._large.popleft()
                 else:
                     try:
-                        job = next(self._jobs)
+                        job = next(self.jobs)
                     except StopIteration:
                         return
-                    if step < TAKES_ALL and self._bytes_of(job) > LARGE:
+                    if step < TAKES_ALL and self.bytes_of(job) > LARGE:
                         self._large.append(job)
                         continue
             yield job
 
     def _drop_jobs(self) -> None:
         with self._taking:
-            self._jobs = iter(())
+            self.jobs = iter(())
             self._large.clear()
 
 

@@ -41,8 +41,8 @@ def _begin(given: "Given") -> "FeatureParts":
 
     settings = given.settings().of(DepartureSettings)
     departure = Departure(
-        given.attempts,
-        given.entrance,
+        attempts=given.attempts,
+        entrance=given.entrance,
         engines=given.engines,
         notices=list_notices(settings.file, settings.run, gce=settings.gce),
         within=settings.grace,

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from hotreload.core.attempt_records import Attempts
@@ -47,34 +47,26 @@ class DepartureOver(Event):
     name = "departure.over"
 
 
+@dataclass(eq=False, kw_only=True)
 class Departure(Admission):
     """Refuses requests and puts off attempts as long as a notice stands."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        entrance: Entrance[Any],
-        *,
-        engines: Callable[[], Sequence[Any]],
-        notices: Mapping[str, Notices],
-        within: float,
-    ) -> None:
-        """`within` has the seconds that answers may take from the notice on."""
-        self._attempts = attempts
-        self._entrance = entrance
-        self._engines = engines
-        self._notices = notices
-        self._within = within
-        self._said: dict[str, str | None] = {}
-        """The last word of each that gives notices."""
-        self._why: str | None = None
-        self._ending: asyncio.Task[None] | None = None
+    attempts: Attempts
+    entrance: Entrance[Any]
+    engines: Callable[[], Sequence[Any]]
+    notices: Mapping[str, Notices]
+    within: float
+    """Seconds that answers may take from the notice on."""
+    _said: dict[str, str | None] = field(default_factory=dict)
+    """The last word of each that gives notices."""
+    _why: str | None = None
+    _ending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Follow all notices, for ever."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for name, notices in self._notices.items():
+                for name, notices in self.notices.items():
                     tasks.create_task(self._follow(name, notices), name=f"notices: {name}")
         finally:
             self._end_waiting()
@@ -90,24 +82,24 @@ class Departure(Admission):
         if (before is None) == (why is None):
             return
         self._why = why
-        self._attempts.put_off(f"this machine will be taken away: {why}" if why else None)
+        self.attempts.put_off(f"this machine will be taken away: {why}" if why else None)
         if why is not None:
-            self._attempts.publish(DepartureBegan(why, self._within))
+            self.attempts.publish(DepartureBegan(why, self.within))
             self._ending = asyncio.create_task(self._end_answers(), name="the last answers")
         elif before is not None:
             self._end_waiting()
-            self._attempts.publish(DepartureOver(before))
-        self._entrance.look_again()
+            self.attempts.publish(DepartureOver(before))
+        self.entrance.look_again()
 
     async def _end_answers(self) -> None:
         """Let answers end by themselves, and cut short what takes longer."""
-        patience = self._within
+        patience = self.within
         while True:
             try:
-                return await self._entrance.wait_until_empty(patience)
+                return await self.entrance.wait_until_empty(patience)
             except DrainTimedOut as late:
                 log.warning("departure.cut_short", extra={"cause": str(late)})
-            for engine in self._engines():
+            for engine in self.engines():
                 await engine.answers.abort()
             patience = CUT_AGAIN_SECONDS
 

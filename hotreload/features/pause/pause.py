@@ -73,30 +73,25 @@ class RunningRequests(StrEnum):
     ABORT = "abort"
 
 
+@dataclass(eq=False)
 class Pause(Admission):
     """Holds new requests while it stands; at most one stands at a time."""
 
-    def __init__(
-        self,
-        publish: Publish,
-        *,
-        look_again: Callable[[], None],
-        limit: float = 0.0,
-        max_held: int = USUAL_RULES.max_held,
-        hold_arrivals: bool = True,
-    ) -> None:
-        """`look_again` is called when one begins or is over; `limit` 0 lets none begin."""
-        self.limit = limit
-        """Seconds after which it ends by itself."""
-        self.max_held = max_held
-        self.held = 0
-        """Count of requests that wait for its end; for any thread."""
-        self._publish = publish
-        self._look_again = look_again
-        self._hold_arrivals = hold_arrivals
-        self._lapsed = Trouble(PAUSE_LAPSED, publish)
-        self._by: By | None = None
-        self._end: asyncio.TimerHandle | None = None
+    publish: Publish
+    look_again: Callable[[], None]
+    """Called when one begins or is over."""
+    limit: float = 0.0
+    """Seconds after which it ends by itself; 0 lets none begin."""
+    max_held: int = USUAL_RULES.max_held
+    hold_arrivals: bool = True
+    held: int = 0
+    """Count of requests that wait for its end; for any thread."""
+    _by: By | None = None
+    _end: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without a pause that lapsed."""
+        self._lapsed = Trouble(PAUSE_LAPSED, self.publish)
 
     @property
     def stands(self) -> bool:
@@ -118,8 +113,8 @@ class Pause(Admission):
         self._lapsed.set(None)
         self._by = by
         self._end = asyncio.get_running_loop().call_later(self.limit, self._lapse, by)
-        self._publish(PauseBegan(by, mode, running.value, self.limit))
-        self._look_again()
+        self.publish(PauseBegan(by, mode, running.value, self.limit))
+        self.look_again()
 
     def end(self, by: By) -> bool:
         """Let in the waiting requests, and new ones; False if no pause stood."""
@@ -144,8 +139,8 @@ class Pause(Admission):
     def _over(self, by: By | None) -> None:
         self._forget_end()
         self._by = None
-        self._publish(PauseOver(by, self.held))
-        self._look_again()
+        self.publish(PauseOver(by, self.held))
+        self.look_again()
 
     def _forget_end(self) -> None:
         if self._end is not None:
@@ -155,7 +150,7 @@ class Pause(Admission):
     @contextmanager
     def count_waiting(self, asked: Conditions) -> Iterator[None]:
         """Count one more that waits; NotServing when too many do, or none may."""
-        if not self._hold_arrivals:
+        if not self.hold_arrivals:
             raise NotServing("a pause was asked for", code="paused", retry_after=1)
         if self.held >= self.max_held:
             raise NotServing(
