@@ -1,18 +1,22 @@
 """`hotreload serve`: runs the daemon."""
 
 import argparse
+import faulthandler
 import logging
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotreload import __version__, failpoints
 from hotreload.cli.args import add_set, add_verb, keep_remarks_out
+from hotreload.errors import ConfigError
+from hotreload.facts.heap import STARTING, collect_seldom, keep_what_is_there
+from hotreload.facts.packages import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hotreload.errors import ConfigError
     from hotreload.settings.load import Loaded, Settings
 
 EXPLAINED = """\
@@ -62,11 +66,7 @@ def add_insecure_join(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped; return the exit code for the reason of the end."""
-    from hotreload.facts.heap import STARTING, collect_seldom, keep_what_is_there
-
     collect_seldom(STARTING)  # before the imports, which make most of the objects that stay
-    from hotreload.errors import ConfigError
-
     try:
         return _run(args)
     except ConfigError as fault:
@@ -77,12 +77,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # Imported here: client verbs have the same parser, and must start quickly.
     import asyncio
 
     import uvloop
 
-    from hotreload import failpoints
     from hotreload.features import FEATURES
     from hotreload.life.acceptance import read_settings
     from hotreload.observe.log import configure
@@ -105,9 +103,6 @@ def _run(args: argparse.Namespace) -> int:
 
 def _start_facts(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     """Return the facts for the first log line: the version, addresses, and overridden settings."""
-    from hotreload import __version__
-    from hotreload.facts.packages import version_of
-
     settings = loaded.settings
     origins = {name: origin for name, origin in loaded.origins.items() if origin != "default"}
     in_file = f"file {file}"
@@ -125,13 +120,10 @@ def _start_facts(loaded: "Loaded", file: Path | None) -> dict[str, Any]:
     }
 
 
-def _refuse_clients(fault: "ConfigError") -> None:
+def _refuse_clients(fault: ConfigError) -> None:
     """Refuse the clients in systemd's sockets: else they would start the daemon again."""
     if "LISTEN_FDS" not in os.environ:  # systemd passed none, or the daemon has them
         return
-    from contextlib import suppress
-
-    from hotreload.errors import ConfigError
     from hotreload.server.http.server_sockets import refuse_clients, systemd_sockets
 
     with suppress(ConfigError):  # a second fault: the caller raises the first
@@ -140,17 +132,11 @@ def _refuse_clients(fault: "ConfigError") -> None:
 
 def _write_stacks_on_abort() -> None:
     """Write the stacks to stderr on SIGABRT: systemd's watchdog ends a hanging daemon with it."""
-    import faulthandler
-    from contextlib import suppress
-
     with suppress(RuntimeError, OSError, ValueError):  # there may be no stderr
         faulthandler.enable()
 
 
 def _arm(text: str) -> None:
-    from hotreload import failpoints
-    from hotreload.errors import ConfigError
-
     try:
         failpoints.arm(text)
     except ValueError as fault:

@@ -191,12 +191,9 @@ def unfit_for_hosts(settings: Settings) -> Iterator[HostFault]:
 def _of_several(settings: Settings) -> Iterator[HostFault]:
     """A fault for each setting that speaks of other hosts, if there are none."""
     why = "is for an engine over several hosts: set [engine] nnodes, too, or leave it out"
-    if (rank := settings.engine.node_rank) > 0:
-        yield ("engine", "node_rank"), f"{rank} {why}"
-    if (address := settings.engine.dist_init_addr) is not None:
-        yield ("engine", "dist_init_addr"), f"{address} {why}"
-    if (secret := settings.engine.join_secret_file) is not None:
-        yield ("engine", "join_secret_file"), f"{secret} {why}"
+    for key in ("node_rank", "dist_init_addr", "join_secret_file"):
+        if value := getattr(settings.engine, key):
+            yield ("engine", key), f"{value} {why}"
 
 
 def _of_these(settings: Settings) -> Iterator[HostFault]:
