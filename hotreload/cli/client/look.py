@@ -10,6 +10,7 @@ from hotreload.cli.args import add_client_verb, add_count
 from hotreload.cli.client.show import local
 from hotreload.cli.client.texts import (
     check_text,
+    end_time,
     history_text,
     log_text,
     status_text,
@@ -161,12 +162,7 @@ def history(args: argparse.Namespace) -> int:
 
 def newest_first(history: Fields) -> list[Fields]:
     """Return attempts and pins of /history together, newest first; older daemons have no pins."""
-    return sorted((*history["attempts"], *history.get("pins", [])), key=when, reverse=True)
-
-
-def when(past: Fields) -> str:
-    """Return an entry's moment; all have one spelling and zone, and sort as texts."""
-    return str(past["at"] if "verb" in past else past["finished_at"])
+    return sorted((*history["attempts"], *history.get("pins", [])), key=end_time, reverse=True)
 
 
 def print_log(args: argparse.Namespace) -> int:
@@ -205,7 +201,7 @@ def _entry(event: Fields, past: Sequence[Fields]) -> Fields | None:
 
 
 def _key(past: Fields) -> tuple[Any, ...]:
-    return when(past), past.get("verb"), past.get("revision")
+    return end_time(past), past.get("verb"), past.get("revision")
 
 
 def _print_sentences(past: Iterable[Fields], as_json: bool) -> None:

@@ -1,7 +1,6 @@
 """A daemon as people read it: its status, the end of an attempt, a dry run, a log, and a table."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from hotreload.cli.bar import bar
 from hotreload.cli.client import show
@@ -138,7 +137,7 @@ def log_text(past: Fields) -> str:
         words = words_of(past)
         why = str(past["reason"] or "").removeprefix(f"{past['code']}: ")
         tone, said, notes = words["tone"], _sentence(past, words), [why, *words["notes"]]
-    at = show.local(_end_time(past))
+    at = show.local(end_time(past))
     first = show.paragraph(f"{at}  {for_here(said, now)}", show.BELOW)
     below = show.cut(for_here("; ".join(plain(each) for each in notes if each), now), LONGEST_NOTE)
     lines = show.fold(below, max(show.LEAST_WORDS, show.room() - len(show.BELOW)))
@@ -195,9 +194,9 @@ def words_of_judges(attempt: Fields, *, at_length: bool) -> list[AttemptWords]:
 def _wide(past: Sequence[Fields], now: Now) -> HeadAndRows:
     rows = [
         (
-            moment(_end_time(each), now),
+            moment(end_time(each), now),
             "-" if "verb" in each else name_revision(each),
-            *_figures(each),
+            *figures_of(each),
             plain(each.get("loader") or "-"),
             for_here(_asker(each) or "source", now),
             for_here("; ".join(_notes(each)) or "-", now),
@@ -215,15 +214,16 @@ def _narrow(past: Sequence[Fields], now: Now) -> HeadAndRows:
         notes = [*_notes(each), *([f"by {requester}"] if requester else [])]
         what = "-" if "verb" in each else short_name(each)
         words = for_here("; ".join(notes) or "-", now)
-        rows.append((ago(_end_time(each), now), what, *_figures(each), words))
+        rows.append((ago(end_time(each), now), what, *figures_of(each), words))
     return HISTORY_HEAD, rows
 
 
-def _end_time(past: Fields) -> Any:
-    return past["at"] if "verb" in past else past["finished_at"]
+def end_time(past: Fields) -> str:
+    """Return an entry's moment; all have one spelling and zone, and sort as texts."""
+    return str(past["at"] if "verb" in past else past["finished_at"])
 
 
-def _figures(past: Fields) -> tuple[str, ...]:
+def figures_of(past: Fields) -> tuple[str, ...]:
     """Return an attempt's end, generation, time, and the time that it held requests."""
     if "verb" in past:
         return f"{plain(past['verb'])}ned", *"---"

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hotreload.cli.bar import bar
 from hotreload.cli.client.show import BELOW, COLOURS, Now, ago, columns, cut, fold, for_here, pad
-from hotreload.cli.client.texts import rows_of, summary_of, words_of, words_of_judges, write_words
+from hotreload.cli.client.texts import (
+    figures_of,
+    rows_of,
+    summary_of,
+    words_of,
+    words_of_judges,
+    write_words,
+)
 from hotreload.figures import duration
 from hotreload.picture.words import Fields, drift_text, name_revision, plain, short_name
 
@@ -217,12 +224,4 @@ def _fit(cells: Sequence[str], rooms: Sequence[int]) -> list[str]:
 
 
 def _cells(attempt: Fields, now: Now) -> tuple[str, ...]:
-    words, generation = words_of(attempt), attempt["generation"]
-    return (
-        ago(attempt["finished_at"], now),
-        short_name(attempt),
-        plain(words["outcome"]),
-        "-" if generation is None else str(generation),
-        plain(words["took"]),
-        plain(words["held"] or "-"),
-    )
+    return ago(attempt["finished_at"], now), short_name(attempt), *figures_of(attempt)

@@ -63,10 +63,7 @@ class Facts:
     @property
     def hub_cache(self) -> Path | None:
         """The folder of downloads; None if the source is no hub."""
-        settings = self.settings
-        if settings.source.kind != "huggingface":
-            return None
-        return settings.hub_cache
+        return self.settings.hub_cache if self.settings.source.kind == "huggingface" else None
 
     @cached_property
     def weights_bytes(self) -> int | None:
