@@ -162,7 +162,6 @@ class OwnSets(WeightSets, Protocol):
 
     async def checksums(self) -> dict[str, int]:
         """Return the checksum of each live leaf; every rank measures its own share."""
-        ...
 
 
 class OwnSwitch(WeightSwitch, Protocol):
@@ -170,7 +169,6 @@ class OwnSwitch(WeightSwitch, Protocol):
 
     async def flush(self) -> int:
         """Drop the cached prefixes that no request under way uses; return their tokens."""
-        ...
 
 
 class OwnPart(Engine, Protocol):
@@ -179,20 +177,16 @@ class OwnPart(Engine, Protocol):
     @property
     def weights(self) -> OwnSets:
         """This rank's share of the weights."""
-        ...
 
     @property
     def switch(self) -> OwnSwitch:
         """Changes which of them answer."""
-        ...
 
     async def wait_until_dead(self) -> NoReturn:
         """Raise EngineLost as soon as it is known that the engine died or hangs."""
-        ...
 
     def withdraw(self, step: int) -> None:
         """Cancel the waiting jobs of this step on all ranks; only rank 0 calls it."""
-        ...
 
 
 class StepFollower[Own: OwnPart](ABC):
