@@ -24,17 +24,20 @@ from hotreload.events import Events, StopRequested
 from hotreload.feature import Feature
 from hotreload.features import FEATURES
 from hotreload.hosts.life.follower import FollowerLife, FollowerRefusal
-from hotreload.hosts.life.lead import make_lead
+from hotreload.hosts.life.lead import Lead
 from hotreload.hosts.life.rank_group import ranks_with_secret
-from hotreload.life.checkpoint_checks import CheckpointChecks
-from hotreload.life.live_settings import LiveSettings, SecretFiles, digest_of_probes
+from hotreload.life.live_settings import (
+    CheckpointChecks,
+    LiveSettings,
+    SecretFiles,
+    digest_of_probes,
+)
 from hotreload.life.observers import Observers
 from hotreload.life.running_engine import RunningEngine
-from hotreload.life.saved.last_life import make_last_life_event
 from hotreload.life.saved.state import StateFile
 from hotreload.life.serving_life import ServingLife
 from hotreload.life.serving_slot import ServingSlot
-from hotreload.life.shutdown import ExitCode, Shutdown
+from hotreload.life.shutdown import ExitCode, Shutdown, make_last_life_event
 from hotreload.life.start.configured_source import make_source
 from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
@@ -95,15 +98,17 @@ class Daemon:
         self.secrets = SecretFiles(settings, self.live_settings.refused)
         self.key_limits = KeyLimits(self.secrets.keys.values())
         self.ranks = ranks = ranks_with_secret(settings)  # None where there is one host
-        self.lead = make_lead(settings, ranks, self.ledger, save=self.state.save, lose=self._lose)
+        self.lead: Lead | None = None
         """On rank 0 of several hosts, the object that has the other hosts do each step, too."""
+        if ranks is not None and ranks.leads:
+            self.lead = Lead(settings, ranks, self.ledger, self.state.save, self._lose)
         self.attempts = Attempts(
             self.ledger,
-            save=self.lead.save if self.lead else self.state.save,
+            write=self.lead.save if self.lead else self.state.save,
             publish=publish,
             is_lost=lambda: self.entrance.is_lost,
             note_next_number=self.state.note_next_number,
-            blank=[each.blank for each in features if each.blank],
+            blank=tuple(each.blank for each in features if each.blank),
         )
         self.features = AllFeatures([each.begin(self._given_to(each)) for each in features])
         self.entrance.admissions = self.features.admissions
@@ -202,7 +207,7 @@ class Daemon:
             source=self.source,
             checking=self.checking,
             attempts=self.attempts,
-            lose=self._lose,
+            report_loss=self._lose,
             started=self._take_signals,
         )
 
@@ -292,7 +297,7 @@ class Daemon:
             log.critical("daemon.internal_error", exc_info=faults)
             code = self.shutdown.fail(faults, ExitCode.ENGINE_LOST, "daemon.internal_error")
         return await self.shutdown.settle(
-            code, is_lost=self.status.state is State.LOST, was_asked=self._stop.is_set()
+            code, is_lost=self.observers.picture.state is State.LOST, was_asked=self._stop.is_set()
         )
 
     def _lose(self, why: EngineLost) -> None:

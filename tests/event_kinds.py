@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from hotreload import events
-from hotreload.events import Event
+from hotreload.events import AttemptEnd, Event
 from hotreload.events.event import LateEvidence
 from hotreload.features.bake import evidence as of_bakes
 from hotreload.features.command import command as of_commands
 from hotreload.features.departure import departure as of_departures
 from hotreload.features.pause import pause as of_pauses
 
-BASES = (Event, LateEvidence)
+BASES = (Event, LateEvidence, AttemptEnd)
 
 
 def _kinds_in(module: ModuleType) -> Iterator[type[Event]]:

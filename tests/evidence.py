@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hotreload import troubles
-from hotreload.core.probes import unproven_evidence
+from hotreload.core.judge import unproven_evidence
 from hotreload.features import FEATURES
 from hotreload.reasons import REJECTIONS
 from hotreload.types import NOT_PROBED, Attempt, Evidence, replace_evidence

@@ -14,7 +14,7 @@ from hotreload import __version__, failpoints
 from hotreload.cli.args import add_set, add_verb, keep_remarks_out
 from hotreload.errors import ConfigError
 from hotreload.facts.heap import STARTING, collect_seldom, keep_what_is_there
-from hotreload.facts.packages import version_of
+from hotreload.facts.upstream import version_of
 
 if TYPE_CHECKING:
     from hotreload.settings.load import Loaded, Settings

@@ -3,26 +3,29 @@
 `Attempts.open_record` wraps each attempt: it writes the attempt into the ledger before anything is
 done, and afterwards judges, records and publishes how the attempt ended. A start does the same, but
 makes an engine in the place of the flip (`first_switch`). On one engine the steps come in one of
-two orders (`overlap`, `drain`). `engine_change` takes them on several engines, and `rollout` puts
-the engines back if one of them fails.
+two orders (`overlap`, `drain`). `rollout` takes them on several engines, and puts the engines back
+if one of them fails.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.decision import check_content, check_undecided
-from hotreload.core.engines.engine_change import change_in_turn, change_together, take_back
-from hotreload.core.engines.follow_up import FollowUp
 from hotreload.core.engines.replica import Replicas
-from hotreload.core.engines.rollout import Rollout
-from hotreload.core.judge import Judge, watch_with
+from hotreload.core.engines.rollout import (
+    SWITCHES,
+    Rollout,
+    change_in_turn,
+    change_together,
+    take_back,
+)
+from hotreload.core.judge import FollowUp, Judge, unproven_evidence, watch_with
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probes import unproven_evidence
 from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
@@ -38,7 +41,6 @@ Validate = Callable[[Revision, Path], Awaitable[Checkpoint]]
 async def prepare(
     progress: AttemptProgress,
     wanted: WantedCheck,
-    *,
     fetch: Fetch,
     validate: Validate,
     rules: Rules,
@@ -56,36 +58,24 @@ async def prepare(
     return progress.checkpoint
 
 
+@dataclass(eq=False, kw_only=True)
 class AttemptUnderWay:
     """One attempt to have other weights answer, on every engine or on none."""
 
-    def __init__(
-        self,
-        progress: AttemptProgress,
-        wanted: WantedCheck,
-        *,
-        fetch: Fetch,
-        validate: Validate,
-        replicas: Replicas[Engine],
-        attempts: Attempts,
-        rules: Rules,
-        judges: Sequence[Judge] = (),
-    ) -> None:
-        """`judges` judge new weights after the probes, in this order."""
-        self.progress = progress
-        self.wanted = wanted
-        self._fetch = fetch
-        self._validate = validate
-        self._replicas = replicas
-        self._attempts = attempts
-        self._rules = rules
-        self._judges = judges
-        """The judges that have not judged the new weights yet."""
-        self.follow_up: FollowUp | None = None
-        """Work that judges have put off until the new weights are live."""
-        self._is_way_back = False
-        self._is_forced = False
-        """True if the attempt goes on although its content is live, or was refused, already."""
+    progress: AttemptProgress
+    wanted: WantedCheck
+    fetch: Fetch
+    validate: Validate
+    replicas: Replicas[Engine]
+    attempts: Attempts
+    rules: Rules
+    judges: Sequence[Judge]
+    """The judges that have not judged the new weights yet, in their order after the probes."""
+    follow_up: FollowUp | None = None
+    """Work that judges have put off until the new weights are live."""
+    is_way_back: bool = False
+    is_forced: bool = False
+    """True if the attempt goes on although its content is live, or was refused, already."""
 
     def name(self, revision: Revision, version: str) -> None:
         """Call the new weights by this version if they are of this revision and not live yet."""
@@ -103,22 +93,20 @@ class AttemptUnderWay:
         Raises Recognized, without `force`, where staging finds that this content was decided on
         before.
         """
-        self.progress.version, self._is_forced = version, force
+        self.progress.version, self.is_forced = version, force
         self.wanted.ask(is_wanted)
-        self._check_judges()
         checkpoint = await self._prepare()
         self._learn()
-        with watch_with(self._judges):
+        with watch_with(self.judges):
             await self._change(lambda engine: engine.weights.stage(checkpoint))
 
     async def rehearse(self, is_wanted: Callable[[], bool]) -> None:
         """Do on one engine all steps of `reload` before the flip; abort no request for it."""
         self.wanted.ask(is_wanted)
-        self._is_forced = True
-        self._check_judges()
+        self.is_forced = True
         checkpoint = await self._prepare()
-        self._rules = replace(self._rules, on_drain_timeout="postpone")
-        with watch_with(self._judges):
+        self.rules = replace(self.rules, on_drain_timeout="postpone")
+        with watch_with(self.judges):
             await self._rehearse_on_one(checkpoint)
 
     async def _rehearse_on_one(self, checkpoint: Checkpoint) -> None:
@@ -139,14 +127,14 @@ class AttemptUnderWay:
     async def go_back(self, place: PastGeneration) -> None:
         """Make an earlier generation live again, from memory if an engine keeps it, else from its
         files."""
-        self._is_way_back = True
-        left = [(each.gate, each.engine.weights.live) for each in self._replicas]
+        self.is_way_back = True
+        left = [(each.gate, each.engine.weights.live) for each in self.replicas]
         self.progress.version = place.version
         async with self._all_or_none() as rollout:
             go_live = partial(self._go_live, rollout, probe=False)
             is_back = await take_back(rollout, place, partial(self._flip, rollout), go_live)
         if not is_back:
-            self._judges = ()  # a rollback is not refused for how much it changes
+            self.judges = ()  # a rollback is not refused for how much it changes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
         for gate, weights in left:
             gate.turn_out(weights)  # no conversation continues on the weights that were left
@@ -161,25 +149,18 @@ class AttemptUnderWay:
             lambda engine: engine.weights.perturb(self.progress.revision, noise), probe=False
         )
 
-    def _check_judges(self) -> None:
-        """Raise NotJudged before anything is loaded, if a judge cannot judge on this engine."""
-        for judge in self._judges:
-            judge.check_can_judge(self._replicas.first.engine)
-
     # --- the steps ---------------------------------------------------------------------------
 
     async def _prepare(self) -> Checkpoint:
-        return await prepare(
-            self.progress,
-            self.wanted,
-            fetch=self._fetch,
-            validate=self._validate,
-            rules=self._rules,
-        )
+        """Fetch and check the files; NotJudged comes first, if a judge cannot judge here."""
+        for judge in self.judges:
+            judge.check_can_judge(self.replicas.first.engine)
+        steps = (self.fetch, self.validate, self.rules)
+        return await prepare(self.progress, self.wanted, *steps)
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on every engine, or on none."""
-        go = change_together if self._rules.together and probe else change_in_turn
+        go = change_together if self.rules.together and probe else change_in_turn
         hold = self._hold_proven if probe else _hold_unproven
         async with self._all_or_none() as rollout:
             await go(rollout, make, hold, partial(self._go_live, rollout, probe=probe))
@@ -187,15 +168,11 @@ class AttemptUnderWay:
     @asynccontextmanager
     async def _all_or_none(self) -> AsyncIterator[Rollout]:
         """Lock all engines that serve; if the block fails, put back the engines that changed."""
-        async with self._replicas.changing:
-            await self._attempts.follow_ups.make_way()
-            rollout = Rollout(
-                self.progress,
-                self.wanted,
-                self._replicas,
-                attempts=self._attempts,
-                rules=self._rules,
-            )
+        async with self.replicas.changing:
+            await self.attempts.follow_ups.make_way()
+            shared = (self.progress, self.wanted, self.attempts.save, self.rules)
+            switches = [SWITCHES[each.mode](each, *shared) for each in self.replicas]
+            rollout = Rollout(self.progress, self.wanted, self.replicas, self.attempts, switches)
             async with rollout.all_or_none():
                 yield rollout
 
@@ -207,7 +184,7 @@ class AttemptUnderWay:
         async with switch.keep_staged(make) as staged:
             self._learn()
             self.wanted.check()  # the last cheap exit
-            self.progress.is_staged = not any(judge.takes_long for judge in self._judges)
+            self.progress.is_staged = not any(judge.takes_long for judge in self.judges)
             await switch.prove(staged)
             await self._judge(switch, staged)
             self.progress.is_staged = True
@@ -215,16 +192,16 @@ class AttemptUnderWay:
 
     def _learn(self) -> None:
         """Replace an id made by a stat by the content's, which staging may be first to read."""
-        is_new = self._attempts.learn(self.progress)
-        if self._is_forced or self._is_way_back:
+        is_new = self.attempts.learn(self.progress)
+        if self.is_forced or self.is_way_back:
             return
         if is_new:
-            check_undecided(self._attempts.ledger, self.progress.revision)
-        check_content(self._attempts.ledger, self.progress.revision)
+            check_undecided(self.attempts.ledger, self.progress.revision)
+        check_content(self.attempts.ledger, self.progress.revision)
 
     async def _judge(self, switch: Switch, staged: Staged, *, is_dry_run: bool = False) -> None:
         """Ask all judges once: their verdict on the first engine holds for every engine."""
-        judges, self._judges = self._judges, ()
+        judges, self.judges = self.judges, ()
         case = switch.case_of(staged, is_dry_run=is_dry_run)
         for judge in judges:
             await switch.judge(judge, case)
@@ -234,7 +211,7 @@ class AttemptUnderWay:
         self, rollout: Rollout, switch: Switch, staged: Staged, *, probe: bool
     ) -> None:
         """Have these weights answer; a disk that cannot be written does not stop a rollback."""
-        await rollout.secure_number(at_any_rate=self._is_way_back)
+        await rollout.secure_number(at_any_rate=self.is_way_back)
         async with switch.lock_engine():  # past the last exit
             await run_to_end(self._flip(rollout, switch, staged, probe=probe))
 

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 
-from hotreload import failpoints
+from hotreload import events, failpoints
 from hotreload.core.decision import learn
-from hotreload.core.engines.follow_up import FollowUps
+from hotreload.core.judge import FollowUps
 from hotreload.core.ledger import Ledger, note_evidence
 from hotreload.core.progress import AttemptProgress, Reach, new_attempt
 from hotreload.errors import (
@@ -22,13 +22,6 @@ from hotreload.errors import (
     ProbeFailed,
     Recognized,
     TryAgain,
-)
-from hotreload.events import (
-    AttemptFinished,
-    DryRunFinished,
-    PhaseEntered,
-    Publish,
-    RevisionWanted,
 )
 from hotreload.events.event import LateEvidence
 from hotreload.types import (
@@ -72,38 +65,27 @@ class AttemptPolicy:
     """Errors that say nothing about the revision: they are raised, and not recorded."""
 
 
+@dataclass(eq=False)
 class Attempts:
     """Makes attempts, one after the other, and records each in the ledger."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        save: Save,
-        publish: Publish,
-        is_lost: Callable[[], bool],
-        backoff: Callable[[int], float] = default_backoff,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        note_next_number: Save | None = None,
-        blank: Sequence[Evidence] = (),
-    ) -> None:
-        """`is_lost` returns True if the engine is lost: a cancel that follows is not ours.
+    ledger: Ledger
+    _: KW_ONLY
+    write: Save
+    publish: events.Publish
+    is_lost: Callable[[], bool]
+    """Return True if the engine is lost: a cancel that follows is not ours."""
+    backoff: Callable[[int], float] = default_backoff
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    note_next_number: Save | None = None
+    """Save the next number before the ledger is saved, or return why that failed."""
+    blank: tuple[Evidence, ...] = ()
+    """The evidence that each attempt begins with, that of the probes in front."""
 
-        `note_next_number` saves the next number before the ledger is saved, or returns why it
-        cannot. `blank` is the evidence of each judge before it judges.
-        """
-        self.ledger = ledger
-        self.publish = publish
-        self.backoff = backoff
-        self.clock = clock
-        self.wall = wall
-        self._save = save
-        self._note_next_number = note_next_number
+    def __post_init__(self) -> None:
+        self.blank = (NOT_PROBED, *self.blank)
         self._numbers_by_clock = False
-        self._is_lost = is_lost
-        self.blank = (NOT_PROBED, *blank)
-        """The evidence that each attempt begins with."""
         self.news = asyncio.Event()
         """Set whenever the attempt under way may not be wanted any more."""
         self.not_now: str | None = None
@@ -175,8 +157,8 @@ class Attempts:
                 rest=policy.rest,
                 refuse=may_refuse and (is_by_these or probes == self.ledger.probes),
             )
-        self.publish(PhaseEntered(attempt.revision, None))
-        finished = DryRunFinished if attempt.dry_run else AttemptFinished
+        self.publish(events.PhaseEntered(attempt.revision, None))
+        finished = events.DryRunFinished if attempt.dry_run else events.AttemptFinished
         self.publish(finished(attempt, self.ledger.live, progress.replica))
         await self.save()
         await progress.reach("saved")
@@ -186,19 +168,19 @@ class Attempts:
         before = progress.revision
         progress.revision = learn(self.ledger, before)
         if progress.revision != before and self.ledger.wanted == progress.revision:
-            self.publish(RevisionWanted(progress.revision))
+            self.publish(events.RevisionWanted(progress.revision))
         return progress.revision != before
 
     async def _abandon(self) -> None:
         """Forget the attempt: its end says nothing about the checkpoint."""
         self.ledger.promised = 0
-        if not self._is_lost():  # a lost engine counts as a death at the next start
+        if not self.is_lost():  # a lost engine counts as a death at the next start
             self.ledger.abandon()
         await self.save()
 
     async def save(self) -> str | None:
         """Write the ledger to disk; return why that failed, if it did."""
-        return await self._save(self.ledger)
+        return await self.write(self.ledger)
 
     def note_late(self, event: LateEvidence) -> None:
         """Record and publish evidence on live weights; `save` writes it to disk."""
@@ -210,7 +192,7 @@ class Attempts:
 
         With `at_any_rate` a refusal makes numbers of the clock instead, which no other life gives.
         """
-        why = await self._note_next_number(self.ledger) if self._note_next_number else None
+        why = await self.note_next_number(self.ledger) if self.note_next_number else None
         if why is None or self._numbers_by_clock:
             return
         if not at_any_rate:

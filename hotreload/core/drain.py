@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from typing import override
 
 from hotreload.core.engines.replica import Replica
+from hotreload.core.judge import as_verdict
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probes import as_verdict
 from hotreload.core.rules import KeepPrevious
 from hotreload.core.switch import ABORT_GRACE, MakeWeights, Switch
 from hotreload.errors import DrainTimedOut, EngineLost
@@ -31,12 +31,12 @@ class DrainingSwitch(Switch):
     @override
     @asynccontextmanager
     async def keep_staged(self, make: MakeWeights) -> AsyncIterator[Staged]:
-        if self._rules.keep_previous is KeepPrevious.DEVICE:
+        if self.rules.keep_previous is KeepPrevious.DEVICE:
             # Two sets on the device at most: the rollback slot makes room for the new one.
             await self.replica.forget_previous()
         staged = await self._stage(make)
         async with self._hold(staged, was_live=False):
-            await self._progress.reach("staged")
+            await self.progress.reach("staged")
             yield staged
 
     @override
@@ -48,29 +48,29 @@ class DrainingSwitch(Switch):
     async def lock_engine(self) -> AsyncIterator[None]:
         """Close the gate, wait until no request is inside, and open the gate again whatever
         happens."""
-        rules, before = self._rules, self.replica.live
+        rules, before = self.rules, self.replica.live
         async with self.replica.lock:
             self.replica.gate.hold()
             try:
                 with self.replica.seal_when_lost():
-                    async with self._progress.phase(Phase.DRAINING):
-                        await self._wanted.run_while_wanted(
+                    async with self.progress.phase(Phase.DRAINING):
+                        await self.wanted.run_while_wanted(
                             drain(self.replica, rules.drain_timeout, rules.abort_on_drain_timeout)
                         )
-                    self._wanted.check()  # it may have changed as the last request left
-                    self._wanted.may_give_up = False
+                    self.wanted.check()  # it may have changed as the last request left
+                    self.wanted.may_give_up = False
                     yield
             finally:
                 paused = self.replica.open()
-                self._progress.pause_seconds = max(paused, self._progress.pause_seconds)
+                self.progress.pause_seconds = max(paused, self.progress.pause_seconds)
                 if self.replica.live is not before:
-                    self._progress.publish(GenerationLive(self.replica.live, self.replica.index))
+                    self.progress.publish(GenerationLive(self.replica.live, self.replica.index))
 
     @override
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
         """Exchange these weights for the live ones; exchange back if their answers are bad."""
-        async with self._progress.phase(Phase.SWAPPING):
-            old = await self._engine.switch.exchange(staged)
+        async with self.progress.phase(Phase.SWAPPING):
+            old = await self.engine.switch.exchange(staged)
             # The old weights passed a probe of a few prompts, and may have made NaN of others.
             await self._scrub()
         if probe:
@@ -79,10 +79,10 @@ class DrainingSwitch(Switch):
 
     @override
     async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
-        self._progress.fingerprints = (old.fingerprint, fresh.fingerprint)
+        self.progress.fingerprints = (old.fingerprint, fresh.fingerprint)
         self._spare, self._spare_was_live = old, True
         self.replica.live = generation
-        await self._progress.reach("committed")
+        await self.progress.reach("committed")
 
     @override
     @asynccontextmanager
@@ -91,8 +91,8 @@ class DrainingSwitch(Switch):
         if previous is None:
             yield None
             return
-        async with self._progress.phase(Phase.STAGING):
-            staged = await self._engine.weights.unstow(previous)
+        async with self.progress.phase(Phase.STAGING):
+            staged = await self.engine.weights.unstow(previous)
         self.replica.previous = None
         async with self._hold(staged, was_live=True), self.lock_engine():
             yield staged
@@ -116,32 +116,32 @@ class DrainingSwitch(Switch):
         """Keep what was live for a rollback, as the operator decided; free what never was."""
         self.replica.staged = None
         if not self._spare_was_live:
-            await self._engine.weights.release(spare)
+            await self.engine.weights.release(spare)
             return
-        if self._rules.keep_previous is KeepPrevious.HOST:
-            await self._remember()  # the copy takes long; a crash in it must not lose what is live
-        await self.replica.put_away(spare, self._rules.keep_previous)
+        if self.rules.keep_previous is KeepPrevious.HOST:
+            await self.remember()  # the copy takes long; a crash in it must not lose what is live
+        await self.replica.put_away(spare, self.rules.keep_previous)
 
     # --- proof, and the way back of what fails it ------------------------------------------
 
     async def _prove_or_roll_back(self, old: Staged) -> None:
         try:
-            await self._progress.reach("swapped")
-            async with self._time_probes(self._rules.probe_timeout, "[reload] probe_timeout"):
-                await self._engine.unseen.probe()
-            self._wanted.check_refused()
+            await self.progress.reach("swapped")
+            async with self._time_probes(self.rules.probe_timeout, "[reload] probe_timeout"):
+                await self.engine.unseen.probe()
+            self.wanted.check_refused()
         except EngineLost:
             raise
         except Exception as bad:
             self._spare = await self._roll_back(old)
-            self._progress.verdict = as_verdict(bad)
-            raise self._progress.verdict from bad
+            self.progress.verdict = as_verdict(bad)
+            raise self.progress.verdict from bad
 
     async def _roll_back(self, old: Staged) -> Staged:
-        self._progress.rolled_back = True
-        async with self._progress.phase(Phase.ROLLING_BACK):
+        self.progress.rolled_back = True
+        async with self.progress.phase(Phase.ROLLING_BACK):
             try:
-                failed = await self._engine.switch.exchange(old)
+                failed = await self.engine.switch.exchange(old)
             except Exception as broken:
                 raise EngineLost(f"the rollback failed: {broken}") from broken
             await self._scrub()
@@ -150,7 +150,7 @@ class DrainingSwitch(Switch):
     async def _scrub(self) -> None:
         """Overwrite the KV pool: NaN left in it would poison every later answer."""
         try:
-            await self._engine.switch.scrub()
+            await self.engine.switch.scrub()
         except Exception as broken:
             raise EngineLost(f"the KV pool could not be scrubbed: {broken}") from broken
 

@@ -6,9 +6,10 @@ An order that makes no sense now is refused here; the reconciler carries out the
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from hotreload.core.engines.replica import Replicas
-from hotreload.core.ledger import PastGeneration
+from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.orders import (
     ROLLED_BACK,
     DryRunOrder,
@@ -37,22 +38,19 @@ from hotreload.threads import in_thread
 from hotreload.types import Attempt, By, Generation, Noise, Reason, Revision
 
 
+@dataclass(eq=False)
 class Operator:
     """Carries out the administrators' routes: reload, rollback, perturb, name, pin, unpin."""
 
-    def __init__(
-        self,
-        reconciler: Reconciler,
-        *,
-        source: Source,
-        replicas: Replicas[Engine],
-        publish: Publish,
-    ) -> None:
-        self._reconciler = reconciler
-        self._ledger = reconciler.ledger
-        self._source = source
-        self._replicas = replicas
-        self._publish = publish
+    reconciler: Reconciler
+    source: Source
+    replicas: Replicas[Engine]
+    publish: Publish
+
+    @property
+    def ledger(self) -> Ledger:
+        """The record of attempts."""
+        return self.reconciler.ledger
 
     async def reload(
         self, name: str | None, *, by: By, force: bool = False, version: str = ""
@@ -62,25 +60,25 @@ class Operator:
         `version` is the caller's name for these weights.
         """
         with self._publish_order(by, name):
-            if name is None and self._ledger.pinned and not force:
-                words = f"{self._ledger.held_by} holds the live generation"
+            if name is None and self.ledger.pinned and not force:
+                words = f"{self.ledger.held_by} holds the live generation"
                 raise Busy(f"{words}: hotreload unpin ends that; or name a revision")
-            revision = await self._source.resolve(name)
-            first = self._reconciler.orders.first
+            revision = await self.source.resolve(name)
+            first = self.reconciler.orders.first
             if first is not None and first.is_for(revision, version):
                 return first.done
             order = ReloadOrder(revision, by, force=force, version=version)
-            refusal = self._ledger.refused.get(revision.id)
-            if order.is_fulfilled(self._replicas.live) or (refusal is not None and not force):
-                order.settle(await self._reconciler.answer_decided(order))
+            refusal = self.ledger.refused.get(revision.id)
+            if order.is_fulfilled(self.replicas.live) or (refusal is not None and not force):
+                order.settle(await self.reconciler.answer_decided(order))
             else:
-                self._reconciler.take(order)
+                self.reconciler.take(order)
             return order.done
 
     async def rehearse(self, name: str | None, *, by: By) -> asyncio.Future[Attempt]:
         """Order a dry run of a revision (None: the newest), even of a refused or live one."""
         with self._publish_order(by, name):
-            return self._reconciler.take(DryRunOrder(await self._source.resolve(name), by))
+            return self.reconciler.take(DryRunOrder(await self.source.resolve(name), by))
 
     async def rollback(
         self,
@@ -100,11 +98,11 @@ class Operator:
         """
         with self._publish_order(by, None if number is None else str(number)):
             spared = self._live_beside_a_trial
-            holds = holds and not (number is None and self._replicas.live.revision.is_noise)
+            holds = holds and not (number is None and self.replicas.live.revision.is_noise)
             place = await self._place_to_go_back_to(number)
             order = RollbackOrder(place, by, reason, spared=spared, leaving=leaving, holds=holds)
-            done = self._reconciler.take(order)
-            if (trial := self._replicas.trial) is not None:
+            done = self.reconciler.take(order)
+            if (trial := self.replicas.trial) is not None:
                 trial.reject(reason)
             return done
 
@@ -113,15 +111,15 @@ class Operator:
 
         If only some engines have it yet, it is refused, and they return to the live generation.
         """
-        trial = self._replicas.trial
+        trial = self.replicas.trial
         if trial is not None and trial.generation == left:
             with self._publish_order(by):
                 trial.reject(reason)
             return None
-        if left != self._replicas.live:
+        if left != self.replicas.live:
             return None  # it has been left meanwhile
-        if self._ledger.pinned:
-            return f"{self._ledger.held_by} holds the live generation"
+        if self.ledger.pinned:
+            return f"{self.ledger.held_by} holds the live generation"
         try:
             await self.rollback(by=by, reason=reason, leaving=left)
         except (BadRequest, Busy, NotServing, TryAgain) as why:
@@ -131,15 +129,15 @@ class Operator:
     async def perturb(self, noise: Noise, *, by: By) -> asyncio.Future[Attempt]:
         """Order noise on the live weights: a swap whose checksums must differ."""
         with self._publish_order(by, str(noise)):
-            live = self._replicas.live
+            live = self.replicas.live
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
-            return self._reconciler.take(NoiseOrder(live, by, noise))
+            return self.reconciler.take(NoiseOrder(live, by, noise))
 
     async def name_live(self, version: str, *, by: By) -> Generation:
         """Give the live generation this version, which every later answer carries."""
         with self._publish_order(by, version):
-            return await self._reconciler.name_live(version)
+            return await self.reconciler.name_live(version)
 
     async def pin(self, *, by: By) -> Generation:
         """Hold the live generation against the source, across restarts too.
@@ -148,17 +146,17 @@ class Operator:
         NotSaved, and holds nothing, when a restart would forget the pin.
         """
         with self._publish_order(by):
-            if self._replicas.live.revision.is_noise:
+            if self.replicas.live.revision.is_noise:
                 raise NotSaved(
                     "not pinned: noise answers, and a restart would forget it; "
                     "`hotreload rollback` takes it off"
                 )
-            return await self._reconciler.set_pinned(True, by)
+            return await self.reconciler.set_pinned(True, by)
 
     async def unpin(self, *, by: By) -> Generation:
         """Follow the source again; NotSaved when a restart would pin the generation again."""
         with self._publish_order(by):
-            return await self._reconciler.set_pinned(False, by)
+            return await self.reconciler.set_pinned(False, by)
 
     @contextmanager
     def _publish_order(self, by: By, wish: str | None = None) -> Iterator[None]:
@@ -167,21 +165,21 @@ class Operator:
         try:
             yield
         except HotReloadError as refusal:
-            self._publish(OperatorAsked(by, wish, refusal.reason.message))
+            self.publish(OperatorAsked(by, wish, refusal.reason.message))
             raise
-        self._publish(OperatorAsked(by, wish))
+        self.publish(OperatorAsked(by, wish))
 
     async def _place_to_go_back_to(self, number: int | None) -> PastGeneration:
         """Find the generation to roll back to; BadRequest lists the others that can be loaded."""
-        live, ledger = self._replicas.live, self._ledger
-        if self._replicas.trial is not None and number in (None, live.number):
+        live, ledger = self.replicas.live, self.ledger
+        if self.replicas.trial is not None and number in (None, live.number):
             return ledger.place_of(live)
         try:
             if number is None:
                 place = find_last_with_files(ledger, live)
             else:
                 place = find_numbered(ledger, live, number)
-            if self._replicas.keeps(place) or (gone := await self._why_gone(place)) is None:
+            if self.replicas.keeps(place) or (gone := await self._why_gone(place)) is None:
                 return place
             words = f"{_describe(place)} is no longer kept in memory, and {gone}"
             raise NothingOfThatName(words)
@@ -194,7 +192,7 @@ class Operator:
         if not place.path:
             return "has no files"
         try:
-            there = await self._source.resolve(place.path)
+            there = await self.source.resolve(place.path)
         except (BadRequest, SourceUnavailable) as gone:
             return f"its files are gone from {place.path}: {gone}"
         if there.is_unread:  # fetching it will show
@@ -206,13 +204,13 @@ class Operator:
 
         Each comes with where its weights are, and the command.
         """
-        listed = await in_thread(lambda cancel: self._source.list_seen(), is_read=False)
+        listed = await in_thread(lambda cancel: self.source.list_seen(), is_read=False)
         paths, revisions = {each.path for each in listed}, {each.revision for each in listed}
-        live, newest = self._replicas.live.revision, dict[Revision, str]()
-        for place in reversed(self._ledger.generations):
+        live, newest = self.replicas.live.revision, dict[Revision, str]()
+        for place in reversed(self.ledger.generations):
             if place.revision in newest or place.revision == live:
                 continue
-            if self._replicas.keeps(place):
+            if self.replicas.keeps(place):
                 newest[place.revision] = _describe_with_command(place, "kept in memory")
             elif place.path and (place.path in paths or place.revision in revisions):
                 newest[place.revision] = _describe_with_command(place, "restaged from its files")
@@ -221,7 +219,7 @@ class Operator:
     @property
     def _live_beside_a_trial(self) -> Revision | None:
         """The live revision, while an attempt has changed some engines: the attempt is to blame."""
-        return self._replicas.live.revision if self._replicas.trial is not None else None
+        return self.replicas.live.revision if self.replicas.trial is not None else None
 
 
 def _describe(place: PastGeneration, how: str = "") -> str:

@@ -38,36 +38,36 @@ class OverlappingSwitch(Switch):
         staged = await self._stage(make)
         try:
             with self.replica.seal_when_lost():
-                await self._progress.reach("staged")
+                await self.progress.reach("staged")
                 yield staged
         finally:
             self.replica.staged = None
             # A lost engine is closed with all it holds: which weights it answers by is unknown.
-            if self.serves and self._engine.weights.live is not staged:
-                await run_to_end(self._engine.weights.release(staged))
+            if self.serves and self.engine.weights.live is not staged:
+                await run_to_end(self.engine.weights.release(staged))
 
     @override
     async def prove(self, staged: Staged) -> None:
         await self.prove_unseen(staged)
-        await self._progress.reach("proven")
+        await self.progress.reach("proven")
 
     @override
     @asynccontextmanager
     async def lock_engine(self) -> AsyncIterator[None]:
         async with self.replica.lock:
-            self._wanted.check()  # the last exit
-            self._wanted.may_give_up = False
+            self.wanted.check()  # the last exit
+            self.wanted.may_give_up = False
             yield
 
     @override
     async def flip(self, staged: Staged, *, probe: bool = True) -> Staged:
         """Flip to weights that were proven before, or that need no proof."""
         with self.replica.seal_when_lost():
-            async with self._progress.phase(Phase.SWAPPING):
-                old = await self._engine.switch.flip(staged)
+            async with self.progress.phase(Phase.SWAPPING):
+                old = await self.engine.switch.flip(staged)
                 try:
-                    await self._progress.reach("flipped")
-                    self._wanted.check_refused()
+                    await self.progress.reach("flipped")
+                    self.wanted.check_refused()
                 except Exception:
                     await self._flip_back(old, staged)
                     raise
@@ -75,17 +75,17 @@ class OverlappingSwitch(Switch):
 
     @override
     async def answer_as(self, generation: Generation, fresh: Staged, old: Staged) -> None:
-        self._progress.fingerprints = (old.fingerprint, fresh.fingerprint)
+        self.progress.fingerprints = (old.fingerprint, fresh.fingerprint)
         self.replica.switch_to(generation, old)
-        self._progress.publish(GenerationLive(generation, self.replica.index))
-        await self._progress.reach("committed")
+        self.progress.publish(GenerationLive(generation, self.replica.index))
+        await self.progress.reach("committed")
 
     async def _flip_back(self, old: Staged, fresh: Staged) -> None:
         """Flip back to the old weights: the gate has not let any request to the new ones yet."""
         try:
-            await self._engine.switch.flip(old)
+            await self.engine.switch.flip(old)
             if not any(each.weights is fresh for each in self.replica.fading):
-                await self._engine.switch.retire(fresh)
+                await self.engine.switch.retire(fresh)
         except Exception as broken:
             raise EngineLost(f"the flip back failed: {broken}") from broken
 
@@ -109,8 +109,8 @@ class OverlappingSwitch(Switch):
     @asynccontextmanager
     async def _hold_kept(self, kept: Staged) -> AsyncIterator[Staged]:
         """Bring kept weights to the device, and keep them as before unless they go live."""
-        async with self._progress.phase(Phase.STAGING):
-            fresh = await self._engine.weights.unstow(kept)
+        async with self.progress.phase(Phase.STAGING):
+            fresh = await self.engine.weights.unstow(kept)
         was_waiting = self.replica.previous is kept
         if was_waiting:
             self.replica.previous = fresh
@@ -121,7 +121,7 @@ class OverlappingSwitch(Switch):
         except Exception:
             if self.serves and was_waiting and self.replica.previous is fresh:
                 self.replica.previous = None
-                await run_to_end(self.replica.put_away(fresh, self._rules.keep_previous))
+                await run_to_end(self.replica.put_away(fresh, self.rules.keep_previous))
             raise
 
     # --- room for one more set of weights --------------------------------------------------
@@ -142,12 +142,12 @@ class OverlappingSwitch(Switch):
         A second set beside the live one is not checked here: staging it says what memory is
         missing.
         """
-        there, most = self._sets_on_device, self._rules.most_sets
+        there, most = self._sets_on_device, self.rules.most_sets
         if there >= most:
             return f"there is room for {most} sets of weights ([reload] sets)"
-        if there == 1 or self._rules.sets != BY_MEMORY:
+        if there == 1 or self.rules.sets != BY_MEMORY:
             return None
-        lack = await self._engine.weights.lacks_room(self._progress.checkpoint)
+        lack = await self.engine.weights.lacks_room(self.progress.checkpoint)
         return lack and f"{lack} ([reload] sets = 'auto')"
 
     @property
@@ -157,7 +157,7 @@ class OverlappingSwitch(Switch):
 
     @property
     def _previous_on_device(self) -> Staged | None:
-        is_there = self._rules.keep_previous is KeepPrevious.DEVICE
+        is_there = self.rules.keep_previous is KeepPrevious.DEVICE
         return self.replica.previous if is_there else None
 
     def _turn_out_kept(self) -> None:
@@ -172,14 +172,14 @@ class OverlappingSwitch(Switch):
         """Wait until a set of older weights has ended, and publish how many requests it answers."""
         # Counted before the wait: its task may begin only after some have ended.
         oldest, now = self.replica.fading[0], len(self.replica.fading)
-        self._progress.waits_for_room = True
-        async with self._progress.phase(Phase.DRAINING):
-            self._progress.publish(Wait(f"{self._describe_wait(oldest)}: {why}", "reconciler"))
+        self.progress.waits_for_room = True
+        async with self.progress.phase(Phase.DRAINING):
+            self.progress.publish(Wait(f"{self._describe_wait(oldest)}: {why}", "reconciler"))
             try:
-                await self._wanted.run_while_wanted(self._abort_if_too_late(oldest, now))
+                await self.wanted.run_while_wanted(self._abort_if_too_late(oldest, now))
             finally:
-                self._progress.publish(Wait(None, "reconciler"))
-        self._progress.waits_for_room = False
+                self.progress.publish(Wait(None, "reconciler"))
+        self.progress.waits_for_room = False
 
     async def _abort_if_too_late(self, oldest: FadingWeights, now: int) -> None:
         """Wait for room until `finish_timeout` has passed since the older weights' last flip.
@@ -187,14 +187,14 @@ class OverlappingSwitch(Switch):
         Then, as the rules say, their requests are aborted, or the attempt is put off.
         """
         fewer = self.replica.fewer_fade
-        left = oldest.since + self._rules.finish_timeout - time.monotonic()
+        left = oldest.since + self.rules.finish_timeout - time.monotonic()
         try:
             async with asyncio.timeout(max(left, 0.0)):
                 await self._wait_for_room(now)
         except TimeoutError:
-            if not self._rules.abort_on_drain_timeout:
+            if not self.rules.abort_on_drain_timeout:
                 raise self._timeout_error(oldest) from None
-            await self._engine.answers.abort(oldest.weights)
+            await self.engine.answers.abort(oldest.weights)
             try:
                 await asyncio.wait_for(fewer(now), ABORT_GRACE)
             except TimeoutError:
@@ -202,7 +202,7 @@ class OverlappingSwitch(Switch):
 
     async def _wait_for_room(self, now: int) -> None:
         """Wait until fewer sets answer older requests, or others have freed the missing memory."""
-        look_again = LOOK_AGAIN if self._rules.sets == BY_MEMORY else None
+        look_again = LOOK_AGAIN if self.rules.sets == BY_MEMORY else None
         while True:
             try:
                 return await asyncio.wait_for(self.replica.fewer_fade(now), look_again)
@@ -211,9 +211,9 @@ class OverlappingSwitch(Switch):
                     return
 
     def _timeout_error(self, oldest: FadingWeights) -> DrainTimedOut:
-        raised = "finish_timeout" if self._rules.sets == BY_MEMORY else "finish_timeout or sets"
+        raised = "finish_timeout" if self.rules.sets == BY_MEMORY else "finish_timeout or sets"
         return DrainTimedOut(
-            f"{self._describe_wait(oldest)}, {self._rules.finish_timeout:g} s after another went "
+            f"{self._describe_wait(oldest)}, {self.rules.finish_timeout:g} s after another went "
             f"live; raise [reload] {raised}, or set on_drain_timeout = 'abort'"
         )
 

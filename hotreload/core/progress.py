@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from hotreload import failpoints
 from hotreload.errors import CheckpointRejected, Superseded, TryAgain
@@ -49,47 +50,39 @@ def current_attempt() -> str | None:
     return _CURRENT.get()
 
 
+@dataclass(eq=False)
 class AttemptProgress:
     """The state and the findings of one attempt at one revision."""
 
-    def __init__(
-        self,
-        revision: Revision,
-        publish: Publish,
-        clock: Callable[[], float] = time.monotonic,
-        reach: Reach = failpoints.reach,
-        blank: tuple[Evidence, ...] = (NOT_PROBED,),
-    ) -> None:
-        """`blank` is the evidence of each judge until it is asked."""
-        self.revision = revision
-        self.publish = publish
-        self.checkpoint: Checkpoint | None = None
-        """The checked files, once the attempt has prepared them."""
-        self.is_staged = False
-        """True once little is left to do: a newer wish waits for its end."""
-        self.waits_for_room = False
-        """True while the attempt waits for older weights to end: no work is lost if a newer wish
-        takes its place, each time."""
-        self.generation: Generation | None = None
-        """The generation that the revision became, once it is live."""
-        self.replica = 0
-        """Index of the engine that the attempt works on."""
-        self.phases: dict[Phase, float] = {}
-        self.pause_seconds = 0.0
-        self.rolled_back = False
-        self.verdict: CheckpointRejected | None = None
-        """The verdict of the probes or of a judge; a later cancel does not undo it."""
-        self.evidence = blank
-        """The findings of each judge so far."""
-        self.fingerprints: tuple[str, str] | None = None
-        self.loading: LoadFacts | None = None
-        """Facts of the staging of its weights, once they are staged."""
-        self.version = ""
-        """The version given by the caller of these weights."""
-        self.reach = reach
-        self._clock = clock
-        self.ended: Attempt
-        """The record of the attempt's end; not set before."""
+    revision: Revision
+    publish: Publish
+    clock: Callable[[], float] = time.monotonic
+    reach: Reach = failpoints.reach
+    evidence: tuple[Evidence, ...] = (NOT_PROBED,)
+    """The findings of each judge so far; at first its evidence before it is asked."""
+    checkpoint: Checkpoint | None = None
+    """The checked files, once the attempt has prepared them."""
+    is_staged: bool = False
+    """True once little is left to do: a newer wish waits for its end."""
+    waits_for_room: bool = False
+    """True while the attempt waits for older weights to end: no work is lost if a newer wish
+    takes its place, each time."""
+    generation: Generation | None = None
+    """The generation that the revision became, once it is live."""
+    replica: int = 0
+    """Index of the engine that the attempt works on."""
+    phases: dict[Phase, float] = field(default_factory=dict)
+    pause_seconds: float = 0.0
+    rolled_back: bool = False
+    verdict: CheckpointRejected | None = None
+    """The verdict of the probes or of a judge; a later cancel does not undo it."""
+    fingerprints: tuple[str, str] | None = None
+    loading: LoadFacts | None = None
+    """Facts of the staging of its weights, once they are staged."""
+    version: str = ""
+    """The version given by the caller of these weights."""
+    ended: Attempt = field(init=False)
+    """The record of the attempt's end; not set before."""
 
     def note(self, evidence: Evidence) -> None:
         """Keep what a judge found, in the place of what it found before."""
@@ -101,46 +94,42 @@ class AttemptProgress:
     ) -> AsyncIterator[None]:
         """Publish and time a phase; one that takes too long postpones the attempt."""
         self.publish(PhaseEntered(self.revision, phase, self.replica))
-        started = self._clock()
+        started = self.clock()
         try:
             async with deadline(within, f"{phase} {self.revision}", f"[reload] {setting}"):
                 await self.reach(phase)
                 yield
         finally:
-            self.phases[phase] = self.phases.get(phase, 0.0) + self._clock() - started
+            self.phases[phase] = self.phases.get(phase, 0.0) + self.clock() - started
 
 
+@dataclass(eq=False)
 class WantedCheck:
     """Checks whether an attempt's revision is still wanted, as long as it may be given up."""
 
-    def __init__(
-        self,
-        progress: AttemptProgress,
-        news: asyncio.Event,
-        not_now: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        """`news` is set whenever the answer may have changed; `not_now` says why to put it off."""
-        self._not_now = not_now
-        self._progress = progress
-        self._news = news
-        self._is_wanted: Callable[[], bool] = lambda: True
-        self.may_give_up = False
-        """True while the attempt can be given up without changing the live weights."""
-        self._refusal: CheckpointRejected | None = None
+    progress: AttemptProgress
+    news: asyncio.Event
+    """Set whenever the answer may have changed."""
+    not_now: Callable[[], str | None] = lambda: None
+    """Return why to put the attempt off; None to go on."""
+    is_wanted: Callable[[], bool] = lambda: True
+    may_give_up: bool = False
+    """True while the attempt can be given up without changing the live weights."""
+    refusal: CheckpointRejected | None = None
 
     def ask(self, is_wanted: Callable[[], bool]) -> None:
         """From now on give the attempt up once `is_wanted` is False, and for no other reason."""
-        self._is_wanted, self.may_give_up, self._refusal = is_wanted, True, None
+        self.is_wanted, self.may_give_up, self.refusal = is_wanted, True, None
 
     def refuse(self, why: CheckpointRejected) -> None:
         """End the attempt for this reason: its weights answer on an engine, and badly."""
-        self._refusal = why
-        self._news.set()
+        self.refusal = why
+        self.news.set()
 
     def check_refused(self) -> None:
         """Raise the reason for which its weights were refused, if they were."""
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
 
     def check(self) -> None:
         """Raise Superseded when the revision is not wanted any more, or why it was refused.
@@ -148,17 +137,17 @@ class WantedCheck:
         TryAgain when it is to be put off, unless little is left to do.
         """
         self.check_refused()
-        if self.may_give_up and not self._progress.is_staged and (why := self._not_now()):
-            raise TryAgain(f"{self._progress.revision} was put off: {why}")
-        if not self._is_wanted():
+        if self.may_give_up and not self.progress.is_staged and (why := self.not_now()):
+            raise TryAgain(f"{self.progress.revision} was put off: {why}")
+        if not self.is_wanted():
             why = "another is wanted now, or a pin holds what is live"
-            raise Superseded(f"{self._progress.revision} was given up: {why}")
+            raise Superseded(f"{self.progress.revision} was given up: {why}")
 
     async def run_while_wanted[T](
         self, work: Awaitable[T], discard: Callable[[T], Awaitable[None]] | None = None
     ) -> T:
         """Do long work, and cancel it when the revision is not wanted any more."""
-        return await run_checked(self._news, self.check, work, discard)
+        return await run_checked(self.news, self.check, work, discard)
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 from hotreload.core.attempt import AttemptUnderWay, Validate
@@ -28,34 +28,23 @@ from hotreload.types import Attempt, By, Generation, Outcome, Reason, Revision
 log = logging.getLogger("hotreload.reconcile")
 
 
+@dataclass(eq=False, kw_only=True)
 class Reconciler:
     """Makes the wanted revision live, one attempt after the other."""
 
-    def __init__(
-        self,
-        *,
-        source: Source,
-        replicas: Replicas[Engine],
-        attempts: Attempts,
-        validate: Validate,
-        rules: Rules,
-        judges: MakeJudges = no_judges,
-    ) -> None:
-        """`judges` judge new weights before they go live."""
-        self.ledger = attempts.ledger
-        self._source = source
-        self._replicas = replicas
-        self._attempts = attempts
-        self._validate = validate
-        self._judges = judges
-        self.rules = rules
-        """Rules that an attempt takes when it begins; they may be replaced at any time."""
-        self._publish = attempts.publish
-        self._clock = attempts.clock
-        self._wall = attempts.wall
+    source: Source
+    replicas: Replicas[Engine]
+    attempts: Attempts
+    validate: Validate
+    rules: Rules
+    """Rules that an attempt takes when it begins; they may be replaced at any time."""
+    judges: MakeJudges = no_judges
+    """Make the judges of new weights, which judge before these go live."""
+
+    def __post_init__(self) -> None:
+        self.ledger = self.attempts.ledger
         self.orders = OrderQueue(self.ledger)
         self._under_way: AttemptUnderWay | None = None
-        self._wake = attempts.news
         self._idle = asyncio.Event()
         self._idle.set()
         self._pinning = asyncio.Lock()
@@ -63,7 +52,7 @@ class Reconciler:
 
     async def run(self) -> None:
         """Follow the source and carry out its wishes, for ever; EngineLost ends this."""
-        self.ledger.resume(self._replicas.live.revision)
+        self.ledger.resume(self.replicas.live.revision)
         self._publish_due()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -71,7 +60,7 @@ class Reconciler:
                 tasks.create_task(self._work(), name="reconcile")
         finally:
             self.orders.end()
-            await self._attempts.follow_ups.stop()
+            await self.attempts.follow_ups.stop()
 
     # --- what an operator orders ---------------------------------------------------------
 
@@ -80,26 +69,26 @@ class Reconciler:
         self.orders.take(order, self._under_way)
         if order.version and self._under_way is not None:
             self._under_way.name(order.revision, order.version)
-        self._wake.set()
+        self.attempts.news.set()
         return order.done
 
     async def name_live(self, version: str) -> Generation:
         """Call the live generation by this version; requests inside keep the former one."""
-        live = replace(self._replicas.live, version=version)
+        live = replace(self.replicas.live, version=version)
         self.ledger.name_live(live)
-        self._replicas.name_live(live)
-        self._publish(GenerationNamed(live))
-        await self._attempts.save()
+        self.replicas.name_live(live)
+        self.attempts.publish(GenerationNamed(live))
+        await self.attempts.save()
         return live
 
     async def answer_decided(self, order: Order) -> Attempt:
         """Answer an order for a revision that was refused, or is live; it may rename the latter."""
         refusal = self.ledger.refused.get(order.revision.id)
-        if refusal is not None and not order.is_fulfilled(self._replicas.live):
+        if refusal is not None and not order.is_fulfilled(self.replicas.live):
             again = f"{refusal.reason.message} (refused before; --force tries it again)"
             reason = Reason(refusal.reason.code, again, refusal.reason.findings)
             return self.answer_unattempted(order, Outcome.REJECTED, reason)
-        if order.version and order.version != self._replicas.live.weight_version:
+        if order.version and order.version != self.replicas.live.weight_version:
             await self.name_live(order.version)
         return self.answer_unattempted(order, Outcome.LIVE, None)
 
@@ -111,17 +100,17 @@ class Reconciler:
         """
         async with self._pinning:
             due, take_back = self.ledger.due, self.ledger.set_pinned(pinned, by)
-            self._wake.set()
-            if (why := await self._attempts.save()) is not None:
+            self.attempts.news.set()
+            if (why := await self.attempts.save()) is not None:
                 take_back()
-                self._wake.set()
+                self.attempts.news.set()
                 verb = "pinned" if pinned else "unpinned"
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
             if self.ledger.due != due:
                 self._publish_due()
         if pinned:
             await self._wait_until_settled()
-        return self._replicas.live
+        return self.replicas.live
 
     async def _wait_until_settled(self) -> None:
         """Wait until all that was ordered or begun before now has ended."""
@@ -131,36 +120,36 @@ class Reconciler:
 
     def answer_unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
         """Answer an order that needs no attempt; the answer is no part of the history."""
-        live = self._replicas.live if outcome is Outcome.LIVE else None
+        live = self.replicas.live if outcome is Outcome.LIVE else None
         number = live.number if live is not None else None
         version = live.weight_version if live is not None else order.version
-        at = self._wall()
+        at = self.attempts.wall()
         ended = Attempt(order.revision, outcome, reason, {}, 0.0, at, number, by=order.by)
-        blank = self._attempts.blank
+        blank = self.attempts.blank
         return replace(ended, dry_run=order.is_dry_run, version=version, evidence=blank)
 
     def judge_by(self, probes: str) -> None:
         """Judge by these probes; a wanted revision that failed others is tried once more."""
         self.ledger.judge_by(probes)
-        self._wake.set()
+        self.attempts.news.set()
 
     # --- the loop ----------------------------------------------------------------------
 
     async def _follow(self) -> None:
         for failures in count(1):
             try:
-                async for revision in self._source.follow_newest():
+                async for revision in self.source.follow_newest():
                     if self.ledger.wish(revision):
                         self._publish_due()
-                        self._wake.set()
+                        self.attempts.news.set()
                 return
             except Exception:  # our own fault must not stop the old weights from serving
                 log.exception("source.internal_error")
-            await asyncio.sleep(self._attempts.backoff(failures))
+            await asyncio.sleep(self.attempts.backoff(failures))
 
     def _publish_due(self) -> None:
         if (due := self.ledger.due) is not None:
-            self._publish(RevisionWanted(due))
+            self.attempts.publish(RevisionWanted(due))
 
     async def _work(self) -> None:
         while True:
@@ -169,12 +158,12 @@ class Reconciler:
 
     async def turn(self) -> Sleep | None:
         """Do the next thing there is to do, or return how long to sleep."""
-        self._wake.clear()
+        self.attempts.news.clear()
         if self.orders.first is not None:
             await self._carry_out(self.orders.first)
             return None
-        why = self._attempts.not_now
-        match Sleep(None, why) if why else decide(self.ledger, self._clock()):
+        why = self.attempts.not_now
+        match Sleep(None, why) if why else decide(self.ledger, self.attempts.clock()):
             case Try(revision):
                 is_wanted = self._make_is_wanted(revision)
                 policy = AttemptPolicy(rest=self.rules.min_interval)
@@ -186,8 +175,8 @@ class Reconciler:
                 return rest
 
     async def _carry_out(self, order: Order) -> None:
-        left, wanted = self._replicas.live.revision, self.ledger.wanted
-        order.revision = order.revision_on(self._replicas.live)
+        left, wanted = self.replicas.live.revision, self.ledger.wanted
+        order.revision = order.revision_on(self.replicas.live)
         try:
             attempt = await self._attempt_ordered(order)
             order.revision = learn(self.ledger, order.revision)
@@ -205,7 +194,7 @@ class Reconciler:
         if order.is_overruled:
             words = "a rollback was asked for before its turn came"
             return self.answer_unattempted(order, Outcome.SUPERSEDED, Reason("superseded", words))
-        if order.is_fulfilled(self._replicas.live):
+        if order.is_fulfilled(self.replicas.live):
             return await self.answer_decided(order)
         policy = AttemptPolicy(by=order.by, rest=self.rules.min_interval, dry_run=order.is_dry_run)
         with suppress(Recognized):
@@ -217,22 +206,22 @@ class Reconciler:
         """Record that the operator's choice overrules the source until its next wish."""
         is_same_wish = self.ledger.wanted == wanted  # else a new wish came meanwhile
         if is_same_wish and order.choose(self.ledger, left):
-            self._publish(RevisionWanted(order.revision))
+            self.attempts.publish(RevisionWanted(order.revision))
         if (reason := order.refusal_of(left)) is not None:
-            self.ledger.refuse(left, reason, self._wall())
+            self.ledger.refuse(left, reason, self.attempts.wall())
         if order.holds:
             self.ledger.set_pinned(True, order.by)
-        await self._attempts.save()
+        await self.attempts.save()
 
     async def _sleep(self, until: float | None) -> None:
-        timeout = None if until is None else max(0.0, until - self._clock())
+        timeout = None if until is None else max(0.0, until - self.attempts.clock())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout)
+            await asyncio.wait_for(self.attempts.news.wait(), timeout)
 
     def _publish_waiting(self, why: str | None) -> None:
         if why != self._waiting:
             self._waiting = why
-            self._publish(Wait(why, "reconciler"))
+            self.attempts.publish(Wait(why, "reconciler"))
 
     def _make_is_wanted(self, revision: Revision) -> Callable[[], bool]:
         """Make the check whether an attempt at this revision is still wanted.
@@ -268,34 +257,31 @@ class Reconciler:
     ) -> Attempt:
         self._publish_waiting(None)
         self._idle.clear()
-        attempt = self._under_way = self._new_attempt(revision)
+        progress = self.attempts.progress_of(revision)
+        attempt = self._under_way = AttemptUnderWay(
+            progress=progress,
+            wanted=WantedCheck(progress, self.attempts.news, lambda: self.attempts.not_now),
+            fetch=self.source.fetch,
+            validate=self.validate,
+            replicas=self.replicas,
+            attempts=self.attempts,
+            rules=self._rules_for(revision),
+            judges=self.judges(),
+        )
         try:
-            async with self._attempts.open_record(attempt.progress, policy):
+            async with self.attempts.open_record(progress, policy):
                 await steps(attempt)
             if attempt.follow_up is not None:
-                is_live = attempt.progress.generation is not None
-                self._attempts.follow_ups.go_on_with(attempt.follow_up, is_live=is_live)
-            return attempt.progress.ended
+                is_live = progress.generation is not None
+                self.attempts.follow_ups.go_on_with(attempt.follow_up, is_live=is_live)
+            return progress.ended
         except Recognized as known:
             log.info("reload.recognized", extra={"why": str(known)})
-            self._publish(PhaseEntered(attempt.progress.revision, None))
+            self.attempts.publish(PhaseEntered(progress.revision, None))
             raise
         finally:
             self._under_way = None
             self._idle.set()
-
-    def _new_attempt(self, revision: Revision) -> AttemptUnderWay:
-        progress = self._attempts.progress_of(revision)
-        return AttemptUnderWay(
-            progress,
-            WantedCheck(progress, self._wake, lambda: self._attempts.not_now),
-            fetch=self._source.fetch,
-            validate=self._validate,
-            replicas=self._replicas,
-            attempts=self._attempts,
-            rules=self._rules_for(revision),
-            judges=self._judges(),
-        )
 
     def _rules_for(self, revision: Revision) -> Rules:
         """Double the time for a drain with each postponement: long requests cannot starve it."""

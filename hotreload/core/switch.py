@@ -8,13 +8,22 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hotreload.core.engines.replica import Replica
-from hotreload.core.judge import Case, Judge, OnceLive, ask_judge
+from hotreload.core.judge import (
+    ASKED,
+    PASSED,
+    Case,
+    Judge,
+    OnceLive,
+    as_verdict,
+    ask_judge,
+    limit_probes,
+    probe_evidence,
+)
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
-from hotreload.core.probes import ASKED, PASSED, as_verdict, limit_probes, probe_evidence
 from hotreload.core.progress import AttemptProgress, WantedCheck, publish_progress
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
@@ -31,6 +40,7 @@ Remember = Callable[[], Awaitable[str | None]]
 """Save the ledger for a restart, or return why that failed."""
 
 
+@dataclass(eq=False)
 class Switch(ABC):
     """Makes other weights live on one engine, or leaves it as it was; one for each attempt.
 
@@ -38,21 +48,16 @@ class Switch(ABC):
     no cancel between. A rollback uses `keep_earlier` in the place of both.
     """
 
-    def __init__(
-        self,
-        replica: Replica[Engine],
-        progress: AttemptProgress,
-        wanted: WantedCheck,
-        *,
-        remember: Remember,
-        rules: Rules,
-    ) -> None:
-        self.replica = replica
-        self._engine = replica.engine
-        self._progress = progress
-        self._wanted = wanted
-        self._remember = remember
-        self._rules = rules
+    replica: Replica[Engine]
+    progress: AttemptProgress
+    wanted: WantedCheck
+    remember: Remember
+    rules: Rules
+
+    @property
+    def engine(self) -> Engine:
+        """The engine whose weights change."""
+        return self.replica.engine
 
     @property
     def serves(self) -> bool:
@@ -62,12 +67,12 @@ class Switch(ABC):
     @property
     def live(self) -> Staged:
         """The weights that answer new requests."""
-        return self._engine.weights.live
+        return self.engine.weights.live
 
     def drain_as_long_as_requests_may_run(self) -> None:
         """Wait from now on as long as any request may run, and abort those that run longer."""
-        patience = max(self._rules.drain_timeout, self._rules.longest_drain)
-        self._rules = replace(self._rules, drain_timeout=patience, on_drain_timeout="abort")
+        patience = max(self.rules.drain_timeout, self.rules.longest_drain)
+        self.rules = replace(self.rules, drain_timeout=patience, on_drain_timeout="abort")
 
     # --- the steps -------------------------------------------------------------------------
 
@@ -108,54 +113,54 @@ class Switch(ABC):
     async def prove_unseen(self, staged: Staged) -> None:
         """Ask the probes in a lane without clients, as long as the weights are wanted."""
         with self.replica.seal_when_lost():
-            await self._wanted.run_while_wanted(self._ask_probes(staged))
+            await self.wanted.run_while_wanted(self._ask_probes(staged))
 
     def case_of(self, staged: Staged, *, is_dry_run: bool) -> Case:
         """Make the case that judges judge."""
         can_follow = self.replica.mode is Mode.OVERLAP and not is_dry_run
         once_live: list[OnceLive] | None = [] if can_follow else None
-        return Case(self.replica, self.live, staged, self._progress, is_dry_run, once_live)
+        return Case(self.replica, self.live, staged, self.progress, is_dry_run, once_live)
 
     async def judge(self, judge: Judge, case: Case) -> None:
         """Ask a judge, as long as the weights are wanted; no client sees the answers."""
         with self.replica.seal_when_lost():
-            await self._wanted.run_while_wanted(ask_judge(judge, case))
+            await self.wanted.run_while_wanted(ask_judge(judge, case))
 
     # --- what both ways do -----------------------------------------------------------------
 
     async def _stage(self, make: MakeWeights) -> Staged:
         """Make new weights beside the live ones, as long as they are wanted."""
         async with (
-            self._progress.phase(Phase.STAGING, self._rules.stage_timeout, "stage_timeout"),
-            publish_progress(self._how_far, self._progress.revision, self._progress.publish),
+            self.progress.phase(Phase.STAGING, self.rules.stage_timeout, "stage_timeout"),
+            publish_progress(self._how_far, self.progress.revision, self.progress.publish),
         ):
-            staged = await self._wanted.run_while_wanted(
-                make(self._engine), self._engine.weights.release
+            staged = await self.wanted.run_while_wanted(
+                make(self.engine), self.engine.weights.release
             )
-        self._progress.loading = staged.loading or self._progress.loading  # a copy was not loaded
+        self.progress.loading = staged.loading or self.progress.loading  # a copy was not loaded
         self.replica.staged = staged
         # Weights that are not loaded from a checkpoint are copied whole.
         self.replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
 
     def _how_far(self) -> HowFar | None:
-        return self._engine.weights.staging_progress
+        return self.engine.weights.staging_progress
 
     async def _ask_probes(self, staged: Staged) -> None:
         """Ask the probes; bad answers reach no client."""
         try:
-            within = self._rules.proving_timeout
+            within = self.rules.proving_timeout
             async with self._time_probes(within, "[reload] probe_timeout beside clients"):
-                await self._engine.unseen.prove(staged)
+                await self.engine.unseen.prove(staged)
         except (EngineLost, TryAgain):  # no room for the shadow says nothing about the weights
             raise
         except Exception as bad:
-            self._progress.verdict = as_verdict(bad)
-            raise self._progress.verdict from bad
+            self.progress.verdict = as_verdict(bad)
+            raise self.progress.verdict from bad
 
     @asynccontextmanager
     async def _time_probes(self, seconds: float, setting: str) -> AsyncIterator[None]:
-        self._progress.note(probe_evidence(ASKED))
-        async with limit_probes(seconds, setting), self._progress.phase(Phase.PROBING):
+        self.progress.note(probe_evidence(ASKED))
+        async with limit_probes(seconds, setting), self.progress.phase(Phase.PROBING):
             yield
-        self._progress.note(probe_evidence(PASSED))
+        self.progress.note(probe_evidence(PASSED))

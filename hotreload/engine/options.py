@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from hotreload.behaviour import Question
 from hotreload.core.rules import USUAL_RULES
 from hotreload.engine.compile_cache import CompileCache
-from hotreload.facts.owned_args import refused_args
+from hotreload.facts.upstream import refused_args
 from hotreload.quiet import QUIET
 from hotreload.setting import (
     After,

@@ -22,6 +22,7 @@ from hotreload.events.daemon import (
 from hotreload.events.event import Event, Events, Observer, Publish, event_fields
 from hotreload.events.reloads import (
     AnswersWithheld,
+    AttemptEnd,
     AttemptFinished,
     DryRunFinished,
     GenerationEnded,
@@ -39,6 +40,7 @@ from hotreload.events.reloads import (
 
 __all__ = [
     "AnswersWithheld",
+    "AttemptEnd",
     "AttemptFinished",
     "DryRunFinished",
     "Event",

@@ -87,8 +87,8 @@ class Progress(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFinished(Event):
-    """An attempt ended; `live` is the generation that answers from now on."""
+class AttemptEnd(Event):
+    """An attempt or a dry run ended; `live` is the generation that answers from now on."""
 
     attempt: Attempt
     live: Generation | None
@@ -96,33 +96,28 @@ class AttemptFinished(Event):
     """The engine that it was made on."""
 
     @property
-    def name(self) -> str:
-        return f"reload.{self.attempt.outcome}"
-
-    @property
     def level(self) -> int:
         return OUTCOME_LEVELS[self.attempt.outcome]
 
     def fields(self) -> Fields:
-        return _attempt_end_fields(self)
+        live = self.live.number if self.live else None
+        return {**attempt_fields(self.attempt), "live": live, "replica": self.replica}
 
 
 @dataclass(frozen=True, slots=True)
-class DryRunFinished(Event):
-    """A dry run ended; it changed no weights, and refused nothing."""
-
-    attempt: Attempt
-    live: Generation | None
-    replica: int = 0
-
-    name = "reload.dry_run"
+class AttemptFinished(AttemptEnd):
+    """An attempt ended that was to go live."""
 
     @property
-    def level(self) -> int:
-        return OUTCOME_LEVELS[self.attempt.outcome]
+    def name(self) -> str:
+        return f"reload.{self.attempt.outcome}"
 
-    def fields(self) -> Fields:
-        return _attempt_end_fields(self)
+
+@dataclass(frozen=True, slots=True)
+class DryRunFinished(AttemptEnd):
+    """A dry run ended; it changed no weights, and refused nothing."""
+
+    name = "reload.dry_run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +231,3 @@ class LiveDrifted(Event):
             **generation_fields(self.generation),
             "replica": self.replica,
         }
-
-
-def _attempt_end_fields(event: AttemptFinished | DryRunFinished) -> Fields:
-    live = event.live.number if event.live else None
-    return {**attempt_fields(event.attempt), "live": live, "replica": event.replica}

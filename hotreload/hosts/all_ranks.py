@@ -8,6 +8,7 @@ import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
@@ -19,42 +20,64 @@ from hotreload.types import Staged
 type Work[T] = Callable[[], Coroutine[Any, Any, T]]
 
 
+@dataclass(eq=False)
 class AllRanks:
     """Rank 0's own part of the engine, and the chair that calls the steps of the others."""
 
-    def __init__(self, own: OwnPart, chair: Chair, seconds: StepSeconds) -> None:
-        self.seconds = seconds
-        self._own = own
-        self._chair = chair
-        self._taking = asyncio.Lock()
+    own: OwnPart
+    chair: Chair
+    seconds: StepSeconds
+    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during a step."""
 
     @asynccontextmanager
     async def step(
         self, kind: StepKind, about: Mapping[str, str] | None = None
     ) -> AsyncIterator["RunningStep"]:
         """Begin a step on all others and hold it; a second step waits until this one has ended."""
-        async with self._taking:
+        async with self.taking:
             step = await self._begin(kind, about or {})
             with in_step(step.number):
-                yield RunningStep(self, self._own, kind, step)
+                yield step
 
-    async def _begin(self, kind: StepKind, about: Mapping[str, str]) -> Step:
+    async def _begin(self, kind: StepKind, about: Mapping[str, str]) -> "RunningStep":
         """Begin a step; after a cancel the others, which may have begun it, give it up."""
-        calling = asyncio.ensure_future(self._chair.call(kind.name, about))
+        calling = asyncio.ensure_future(self.call(kind, about))
         try:
             return await asyncio.shield(calling)
         except asyncio.CancelledError:
             await run_to_end(self._give_up_when_called(calling))
             raise
 
-    async def _give_up_when_called(self, calling: asyncio.Future[Step]) -> None:
-        await self.give_up(await calling)
+    async def call(self, kind: StepKind, about: Mapping[str, str]) -> "RunningStep":
+        """Send a step to all others; it ends the step that they are at."""
+        return RunningStep(self, kind, await self.chair.call(kind.name, about))
 
-    async def collect_votes(self, kind: StepKind, step: Step) -> list[Ballot]:
-        """Return the others' votes; EngineLost as soon as this rank's part is lost."""
-        within = kind.within(self.seconds)
-        votes = asyncio.create_task(self._chair.collect_votes(step, within))
-        lost = asyncio.create_task(self._own.wait_until_dead())
+    async def _give_up_when_called(self, calling: "asyncio.Future[RunningStep]") -> None:
+        await (await calling).give_up()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStep:
+    """A step that all others have been sent; made by `AllRanks.call`."""
+
+    ranks: AllRanks
+    kind: StepKind
+    step: Step
+
+    @property
+    def number(self) -> int:
+        """The step's number."""
+        return self.step.number
+
+    async def collect_votes(self) -> list[Ballot]:
+        """Return the votes of all others on this step; raise the gravest objection.
+
+        EngineLost as soon as this rank's part is lost.
+        """
+        within = self.kind.within(self.ranks.seconds)
+        votes = asyncio.create_task(self.ranks.chair.collect_votes(self.step, within))
+        lost = asyncio.create_task(self.ranks.own.wait_until_dead())
         try:
             await asyncio.wait({votes, lost}, return_when=FIRST_COMPLETED)
             if not votes.done():
@@ -63,27 +86,13 @@ class AllRanks:
         finally:
             await run_to_end(cancel_all(votes, lost))
 
-    async def give_up(self, step: Step) -> None:
-        """Have the others give a step up, and free the weights that they made in it."""
-        self._own.withdraw(step.number)  # a rank may wait for it in a job, which no cancel ends
-        dropping = await self._chair.call(DROP.name, {"set": str(step.number)})
+    async def give_up(self) -> None:
+        """Have the others give the step up, and free the weights that they made in it."""
+        # A rank may wait for it in a job, which no cancel ends.
+        self.ranks.own.withdraw(self.number)
+        dropping = await self.ranks.call(DROP, {"set": str(self.number)})
         with suppress(TryAgain, CheckpointRejected):  # the caller reports the first error
-            await self.collect_votes(DROP, dropping)
-
-
-class RunningStep:
-    """A step that all others have been sent; made by `AllRanks.step`."""
-
-    def __init__(self, ranks: AllRanks, own: OwnPart, kind: StepKind, step: Step) -> None:
-        self.number = step.number
-        self._ranks = ranks
-        self._own = own
-        self._kind = kind
-        self._step = step
-
-    async def collect_votes(self) -> list[Ballot]:
-        """Return the votes of all others on this step; raise the gravest objection."""
-        return await self._ranks.collect_votes(self._kind, self._step)
+            await dropping.collect_votes()
 
     async def do_everywhere[T](
         self,
@@ -100,20 +109,16 @@ class RunningStep:
             return await self._do_beside_others(work, free)
         except BaseException as fault:
             if self._is_irrevocable(staged):
-                words = f"rank 0 did {self._kind.name}, but {str(fault) or 'was told to stop'}"
-                self._own.lose(words)
+                words = f"rank 0 did {self.kind.name}, but {str(fault) or 'was told to stop'}"
+                self.ranks.own.lose(words)
                 raise EngineLost(words) from fault
-            if self._kind.after_failure is not AfterFailure.STAYS:
+            if self.kind.after_failure is not AfterFailure.STAYS:
                 await run_to_end(self.give_up())
             raise
 
-    async def give_up(self) -> None:
-        """Have the others free the weights that they made in this step."""
-        await self._ranks.give_up(self._step)
-
     def _is_irrevocable(self, staged: Staged | None) -> bool:
-        is_done = staged is not None and self._own.weights.live is staged
-        return is_done and self._kind.after_failure is AfterFailure.DROPPED_OR_LOST
+        is_done = staged is not None and self.ranks.own.weights.live is staged
+        return is_done and self.kind.after_failure is AfterFailure.DROPPED_OR_LOST
 
     async def _do_beside_others[T](
         self, work: Work[T], free: Callable[[T], Awaitable[None]] | None

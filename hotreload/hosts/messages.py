@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 from hotreload.threads import in_thread
 from hotreload.types import Generation, Revision, Staged
 

@@ -21,7 +21,7 @@ from hotreload.hosts.messages import (
     parse_table,
     parse_text,
 )
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 from hotreload.threads import cancel_all, in_thread, run_to_end
 from hotreload.types import Reason
 

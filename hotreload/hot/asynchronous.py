@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica
+from hotreload.core.judge import limit_probes
 from hotreload.core.ledger import Ledger
-from hotreload.core.probes import limit_probes
 from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.gate import Gate
 from hotreload.engine.answering.answers import all_ended
@@ -58,7 +58,7 @@ class AsyncHotEngine(AnsweringEngine):
         self._probe_timeout = terms.probe_timeout
         self._started = started
         attempts = Attempts(
-            Ledger(), save=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
+            Ledger(), write=_nothing_to_save, publish=publish, is_lost=lambda: self._gate.is_lost
         )
         live = attempts.mint(engine.weights.live)
         attempts.record_live(live, started.path)

@@ -18,7 +18,7 @@ from hotreload.core.engines.background import (
     report_distrust,
 )
 from hotreload.core.engines.replica import Replica
-from hotreload.core.probes import FIRST_ANSWER_SECONDS, limit_probes
+from hotreload.core.judge import FIRST_ANSWER_SECONDS, limit_probes
 from hotreload.engine.answering.probe import Probe
 from hotreload.engine.options import RANDOM_WEIGHTS, EngineOptions, UnseenOptions
 from hotreload.engine.sglang import SglangEngine

@@ -1,4 +1,4 @@
-"""Reads settings, and files of secrets, again while the daemon runs.
+"""Reads settings, and files of secrets, again while the daemon runs; checks files by them.
 
 A fault in them changes nothing: the values of before stay in force, and the fault is reported.
 """
@@ -6,13 +6,18 @@ A fault in them changes nothing: the values of before stay in force, and the fau
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NoReturn
 
+from hotreload.checkpoint.check import check_checkpoint
+from hotreload.checkpoint.digests import Digests
+from hotreload.checkpoint.fit import Policy
 from hotreload.core.engines.replica import Replicas
 from hotreload.core.reconcile import Reconciler
 from hotreload.core.way_in.entrance import Entrance
@@ -30,6 +35,7 @@ from hotreload.settings.load import Settings, reread
 from hotreload.settings.tables import values_of
 from hotreload.threads import deadline, in_thread
 from hotreload.troubles import SETTINGS_REFUSED, Trouble
+from hotreload.types import Checkpoint, Revision, Served
 
 log = logging.getLogger("hotreload")
 
@@ -138,6 +144,44 @@ def digest_of_probes(settings: Settings) -> str:
     asked = [asdict(probe) for probe in settings.probe]
     text = json.dumps([asked, settings.reload.probe_timeout])
     return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(eq=False)
+class CheckpointChecks:
+    """The checks by which the core validates checkpoints, at a start and later.
+
+    The settings in force apply.
+    """
+
+    live_settings: LiveSettings
+    content_of: Callable[[Revision], str]
+    """Return the content id that a revision must have."""
+    roots: Sequence[Path]
+    digests: Digests
+    served: Served = field(default_factory=lambda: Served({}, {}, {}))
+    """The model that each checkpoint must match, once a start has read it."""
+
+    def serve(self, served: Served) -> None:
+        """Check checkpoints against this model from now on."""
+        self.served = served
+
+    async def __call__(self, revision: Revision, path: Path) -> Checkpoint:
+        """Check a checkpoint, in a thread that is left behind when a read hangs."""
+        policy = Policy(**asdict(self.live_settings.settings.checks))
+
+        def check(cancel: threading.Event) -> Checkpoint:
+            return check_checkpoint(
+                revision,
+                path,
+                served=self.served,
+                policy=policy,
+                root=self.roots,
+                digests=self.digests,
+                content_id=self.content_of(revision),
+                cancel=cancel,
+            )
+
+        return await in_thread(check, leave_as=f"a check of {revision}")
 
 
 class SecretFiles:

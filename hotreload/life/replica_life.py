@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hotreload.core.engines.replica import Replica, Replicas
-from hotreload.core.probes import FIRST_ANSWER_SECONDS, NoAnswer, ask_probes
+from hotreload.core.judge import FIRST_ANSWER_SECONDS, NoAnswer, ask_probes
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved

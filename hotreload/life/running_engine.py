@@ -75,7 +75,7 @@ class AheadCompiler(Protocol):
         """Compile for a batch size without computing; requests under way go on."""
 
 
-class RunningEngine(Protocol):
+class RunningEngine(ports.Engine, Protocol):
     """An engine that a start made: it answers, its weights can be exchanged, it must be closed."""
 
     @property
@@ -100,9 +100,6 @@ class RunningEngine(Protocol):
 
     def facts(self) -> Mapping[str, Any]:
         """Return the model, devices and settings of the engine, under upstream's names."""
-
-    def lose(self, why: str) -> None:
-        """Mark the engine as lost, if it is not yet: every caller that waits gets EngineLost."""
 
     @property
     def recompiles(self) -> int:

@@ -24,8 +24,7 @@ from hotreload.core.reconcile import Reconciler
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.facts.heap import STARTING, keep_what_is_there
-from hotreload.life.checkpoint_checks import CheckpointChecks
-from hotreload.life.live_settings import LiveSettings
+from hotreload.life.live_settings import CheckpointChecks, LiveSettings
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot

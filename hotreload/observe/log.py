@@ -19,17 +19,8 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
+from hotreload import events
 from hotreload.core.progress import current_attempt
-from hotreload.events import (
-    AttemptFinished,
-    DryRunFinished,
-    Event,
-    FoldersPassedOver,
-    GenerationLive,
-    Progress,
-    SourceScanned,
-    Wait,
-)
 from hotreload.figures import duration
 from hotreload.json_fields import NOT_LOADED, Fields, folder_fields
 from hotreload.picture.under_way import Pace
@@ -207,7 +198,7 @@ class NewlyPassedOver:
     def __init__(self) -> None:
         self._told = OrderedDict[tuple[str, str], None]()
 
-    def of(self, event: FoldersPassedOver) -> Iterator[Fields]:
+    def of(self, event: events.FoldersPassedOver) -> Iterator[Fields]:
         """Yield the fields of a log line for each folder that is new."""
         for folder in event.folders:
             key = (folder.label, folder.reason.code)
@@ -231,27 +222,27 @@ class LogObserver:
         self._clock = clock
         self._progress_at = 0.0
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Write what happened; the picture has it already."""
-        if isinstance(event, Progress) and not self._is_time_for(event):
+        if isinstance(event, events.Progress) and not self._is_time_for(event):
             return
         for name, fields in self._lines(event):
             todo = {"todo": event.todo} if event.todo else {}
             self._log.log(self._level(event), name, **fields | todo)
 
-    def _lines(self, event: Event) -> Iterator[tuple[str, Fields]]:
+    def _lines(self, event: events.Event) -> Iterator[tuple[str, Fields]]:
         """Name and fields of each line that there is to write of it."""
         match event:
-            case FoldersPassedOver():
+            case events.FoldersPassedOver():
                 yield from ((event.name, folder) for folder in self._newly_passed_over.of(event))
-            case AttemptFinished() | DryRunFinished():
+            case events.AttemptEnd():
                 yield event.name, canonical_fields(event)
-            case Progress():
+            case events.Progress():
                 yield event.name, event.fields() | (self._pace.fields() or {})
             case _:
                 yield event.name, event.fields()
 
-    def _is_time_for(self, progress: Progress) -> bool:
+    def _is_time_for(self, progress: events.Progress) -> bool:
         """Return True if a line is due; none is at first: a short download logs its end alone."""
         now = self._clock()
         last = max(self._progress_at, self._pace.began)
@@ -260,16 +251,16 @@ class LogObserver:
             self._progress_at = now
         return is_due
 
-    def _level(self, event: Event) -> int:
+    def _level(self, event: events.Event) -> int:
         """A source that fails gets one line, and one when it is back: not one for each look."""
-        if not isinstance(event, SourceScanned | Wait):
+        if not isinstance(event, events.SourceScanned | events.Wait):
             return event.level
-        words = event.error if isinstance(event, SourceScanned) else event.waiting_for
+        words = event.error if isinstance(event, events.SourceScanned) else event.waiting_for
         before, self._said[event.name] = self._said.get(event.name), words
         return logging.DEBUG if words == before else event.level
 
 
-def canonical_fields(event: AttemptFinished | DryRunFinished) -> Fields:
+def canonical_fields(event: events.AttemptEnd) -> Fields:
     """Return everything known about an attempt, flat, under the same names each time."""
     fields = event.fields()
     spent = fields.pop("phases")
@@ -310,12 +301,12 @@ class ReadyLine:
         self._terminal = LossyHandler(sys.stderr)
         self._is_said = False
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Print once the first weights answer, which is an attempt's last event."""
         match event:
-            case AttemptFinished(_, live) if live is not None:
+            case events.AttemptFinished(_, live) if live is not None:
                 self._say_once()
-            case GenerationLive() if self._follows:
+            case events.GenerationLive() if self._follows:
                 self._say_once()
 
     def _say_once(self) -> None:

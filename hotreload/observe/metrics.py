@@ -21,18 +21,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hotreload import __version__
-from hotreload.events import (
-    AnswersWithheld,
-    AttemptFinished,
-    Event,
-    PhaseEntered,
-    RevisionWanted,
-    SocketBoundAnew,
-    SourceScanned,
-    StateSaved,
-)
-from hotreload.facts.packages import version_of
+from hotreload import __version__, events
+from hotreload.facts.upstream import version_of
 from hotreload.observe.metrics_page import Fresh
 from hotreload.observe.readings import left_out, list_families
 from hotreload.picture.picture import Picture
@@ -247,33 +237,33 @@ class Metrics:
 
     # --- what happens ------------------------------------------------------------------
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Count what happened; the picture has it already."""
         before, self._live = self._live, self._picture.live
         if self._live is not None and self._live != before:
             self._went_live(before, self._live)
         self._ready.set(self._picture.replicas.serving_count > 0)
         match event:
-            case AttemptFinished(attempt):
+            case events.AttemptFinished(attempt):
                 self._attempt_finished(attempt)
-            case RevisionWanted(revision):
+            case events.RevisionWanted(revision):
                 self._note_unmet()
                 if revision.id in self._refused_at_start:  # nobody tries it again
                     self._successful.set(0)
-            case PhaseEntered(_, entered) if self._live is not None:
+            case events.PhaseEntered(_, entered) if self._live is not None:
                 # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
                     began = self._clock() if phase is entered else 0
                     self._phase_since.labels(phase.value).set(began)
-            case AnswersWithheld(_, answers):
+            case events.AnswersWithheld(_, answers):
                 self._withheld.inc(answers)
-            case SocketBoundAnew():
+            case events.SocketBoundAnew():
                 self._rebinds.inc()
-            case SourceScanned(cause, error):
+            case events.SourceScanned(cause, error):
                 self._scans.labels(cause).inc()
                 if error is None:
                     self._scan_time.set(self._clock())
-            case StateSaved(unsaved):
+            case events.StateSaved(unsaved):
                 self._saved.set(unsaved is None)
 
     def _attempt_finished(self, attempt: Attempt) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 from hotreload.core.ledger import Ledger
 from hotreload.picture.picture import KeyFigures, Picture, ReplicaFigures
 from hotreload.picture.report import Family, counter, gauge, shorten
+from hotreload.picture.surroundings import passed_over_families
 from hotreload.troubles import TROUBLES
 from hotreload.types import AnsweringGeneration, Attempt, Generation, Outcome
 
@@ -26,7 +27,7 @@ def list_families(picture: Picture, max_leaves: int) -> Iterator[Family]:
     yield from picture.pace.families()
     yield from picture.replicas.families()
     yield from picture.workers.families()
-    yield from picture.passed_over.families()
+    yield from passed_over_families(picture.passed_over.event)
     yield from picture.replicas.trust_families()
     of_features = (code for each in picture.reports for code in each.troubles)
     yield from picture.troubles.families((*TROUBLES, *of_features))

@@ -10,19 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from hotreload.events import (
-    AttemptFinished,
-    DryRunFinished,
-    Event,
-    GateChanged,
-    GenerationEnded,
-    GenerationLive,
-    PhaseEntered,
-    Progress,
-    ReplicaMoved,
-    StopRequested,
-    Wait,
-)
+from hotreload import events
 from hotreload.figures import size
 from hotreload.picture.picture import Picture
 from hotreload.picture.under_way import DOING_WORDS
@@ -91,6 +79,7 @@ class Systemd:
         longest_boot: float = LONGEST_BOOT,
     ) -> None:
         self._replicas, self._rank = picture.replicas, picture.setup.rank
+        self._follows = picture.follows
         self._notifier = notifier
         self._is_alive = is_alive
         self._longest_boot = longest_boot
@@ -105,27 +94,27 @@ class Systemd:
         self._told, self._told_at = "", 0.0
         """The last STATUS, and its time."""
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Pass on what happened; the picture has it already."""
         match event:
-            case StopRequested():
+            case events.StopRequested():
                 self._leave("answering the last requests")
-            case GenerationLive() | PhaseEntered(_, None) if self._rank and self._rank.follows:
+            case events.GenerationLive() | events.PhaseEntered(_, None) if self._follows:
                 self._did_a_step()
-            case GenerationLive():
+            case events.GenerationLive():
                 self._ready_once()
-            case GenerationEnded() | ReplicaMoved():
+            case events.GenerationEnded() | events.ReplicaMoved():
                 self._tell_again()
-            case GateChanged():
+            case events.GateChanged():
                 self._gate_moved(event)
-            case Wait(str() as waiting_for, "start"):
+            case events.Wait(str() as waiting_for, "start"):
                 self._waits_to_start = True
                 self._tell(f"starting: waiting for {waiting_for}", extension())
-            case PhaseEntered(revision, Phase() as phase):
+            case events.PhaseEntered(revision, Phase() as phase):
                 self._phase_entered(revision, phase)
-            case Progress(revision, phase, done, total) if self._is_time():
+            case events.Progress(revision, phase, done, total) if self._is_time():
                 self._tell(self._reloading_to(revision, phase, _share(phase, done, total)))
-            case AttemptFinished(attempt) | DryRunFinished(attempt):
+            case events.AttemptEnd(attempt):
                 self._reloading = False
                 ready = ["READY=1"] if self._is_ready else [extension()]
                 self._doing = _came_of(attempt)
@@ -152,7 +141,7 @@ class Systemd:
         if is_alive and lines:
             self._notifier.send(*lines)
 
-    def _gate_moved(self, event: GateChanged) -> None:
+    def _gate_moved(self, event: events.GateChanged) -> None:
         if event.state is GateState.OPEN:
             self._ready_once()
         elif not self._replicas.serving_count:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypedDict
 
 from hotreload.core.ledger import note_evidence
-from hotreload.events import AttemptFinished, DryRunFinished, Event, OperatorAsked
+from hotreload.events import AttemptEnd, AttemptFinished, Event, OperatorAsked
 from hotreload.events.event import LateEvidence
 from hotreload.json_fields import (
     ByFields,
@@ -17,7 +17,7 @@ from hotreload.json_fields import (
 )
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.picture.words import AttemptWords, WordAttempt, attempt_words, plain
-from hotreload.types import PROBE, ROLLBACK, Attempt, By, Outcome
+from hotreload.types import PROBE, ROLLBACK, Attempt, By, Generation, LoadFacts, Outcome
 
 LOADERS = ("own", "upstream")
 
@@ -56,7 +56,7 @@ class History:
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, evidence on it, or a pin or unpin, which makes none."""
         match event:
-            case AttemptFinished(attempt) | DryRunFinished(attempt):
+            case AttemptEnd(attempt):
                 self._attempts.appendleft(attempt)
             case OperatorAsked(By("pin" | "unpin") as by, _, None):
                 self._pins.appendleft(by)
@@ -103,6 +103,16 @@ class History:
 def went_live_fields(attempt: Attempt) -> Fields:
     """Return the generation that an attempt made."""
     return {"generation": attempt.generation, **revision_fields(attempt.revision)}
+
+
+def loading_of(live: Generation, history: Iterable[Attempt]) -> LoadFacts | None:
+    """Find the loading of the live weights; None if an engine started with them, and for noise.
+
+    A rollback in memory loads none: they are as the attempt before it made them.
+    """
+    went_live = (a for a in history if a.outcome is Outcome.LIVE and a.revision == live.revision)
+    made = (each for each in went_live if each.loading or each.is_of_a_start)
+    return next((each.loading for each in made), None)
 
 
 class Loads:

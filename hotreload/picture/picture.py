@@ -5,17 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hotreload import events
 from hotreload.core.ledger import Ledger
-from hotreload.events import Event, Observer
 from hotreload.picture.history import History, Loads
 from hotreload.picture.replicas import ReplicasNow
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.surroundings import (
-    LastLifeNow,
-    PassedOverNow,
-    SettingsNow,
+    LatestEvent,
     SourceNow,
-    StateFileNow,
     TroublesNow,
     Wishes,
     WorkersNow,
@@ -140,12 +137,12 @@ class Picture:
         self.troubles = TroublesNow(wall)
         self.wishes = Wishes(clock)
         self.source = SourceNow(self.setup.source_kind, wall)
-        self.passed_over = PassedOverNow()
-        self.state_file = StateFileNow(wall)
-        self.settings = SettingsNow(wall)
-        self.last_life = LastLifeNow(wall)
+        self.passed_over = LatestEvent(events.FoldersPassedOver)
+        self.state_file = LatestEvent(events.StateSaved, wall)
+        self.settings = LatestEvent(events.SettingsRead, wall)
+        self.last_life = LatestEvent(events.LastLifeDied, wall)
         self.workers = WorkersNow(self.setup.workers)
-        self._observers: tuple[Observer, ...] = (
+        self._observers: tuple[events.Observer, ...] = (
             self.replicas.observe,
             self.under_way.observe,
             self.booting.observe,
@@ -163,7 +160,7 @@ class Picture:
             *(each.observe for each in self.reports),
         )
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in what happened."""
         for observe in self._observers:
             observe(event)

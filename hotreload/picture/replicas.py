@@ -9,21 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from hotreload import events
 from hotreload.errors import EngineLost
-from hotreload.events import (
-    AttemptFinished,
-    Event,
-    GateChanged,
-    GenerationEnded,
-    GenerationLive,
-    GenerationNamed,
-    LiveDrifted,
-    LiveVerified,
-    LoaderDistrusted,
-    ModeChosen,
-    ReplicaMoved,
-    Warmup,
-)
 from hotreload.json_fields import Fields, drift_fields, iso
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.types import GateState, Generation, Mode, Outcome, ReplicaState
@@ -54,7 +41,7 @@ class Trust:
     """The findings about one engine: if our own loader is right, and the live weights unchanged."""
 
     distrust: str | None = None
-    drift: LiveDrifted | None = None
+    drift: events.LiveDrifted | None = None
     drifted_since: float = 0.0
     verified_at: float = 0.0
 
@@ -149,58 +136,58 @@ class ReplicasNow:
         """The way in which new weights take over."""
         self.mode_reason: str | None = None
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in what happened to one of them."""
         self._observe_trust(event)
         match event:
-            case ReplicaMoved():
+            case events.ReplicaMoved():
                 self._note_move(event)
-            case ModeChosen(mode, why):  # engines of one model do it alike
+            case events.ModeChosen(mode, why):  # engines of one model do it alike
                 self.mode, self.mode_reason = mode, why
-            case GateChanged():
+            case events.GateChanged():
                 self._gate_moved(event)
-            case GenerationLive(generation, replica):
+            case events.GenerationLive(generation, replica):
                 self.all[replica].went_live(generation, self.mode)
                 self.all[replica].trust.verify(0.0)  # nothing is known of other weights
                 if all(each.live in (None, generation) for each in self.all):
                     self._went_live(generation)
-            case Warmup(replica, done, total, is_over):
+            case events.Warmup(replica, done, total, is_over):
                 self.all[replica].warming = None if is_over else (done, total)
-            case GenerationNamed(generation):
+            case events.GenerationNamed(generation):
                 for each in self.all:
                     each.live = generation if each.live == generation else each.live
                 self._went_live(generation)
-            case GenerationEnded(generation, replica):
+            case events.GenerationEnded(generation, replica):
                 fading = self.all[replica].older_generations
                 self.all[replica].older_generations = [
                     each for each in fading if each != generation
                 ]
-            case AttemptFinished(attempt, live, replica):
+            case events.AttemptFinished(attempt, live, replica):
                 self._went_live(live)
                 on = self.all[replica]
                 if attempt.outcome is Outcome.LOST and not on.lets_in:
                     on.become(ReplicaState.LOST, self._wall(), on.reason)
 
-    def _observe_trust(self, event: Event) -> None:
+    def _observe_trust(self, event: events.Event) -> None:
         """Take in what was found out about the loader and the live weights."""
         match event:
-            case LoaderDistrusted(reason, replica):
+            case events.LoaderDistrusted(reason, replica):
                 self.all[replica].trust.distrust = reason
-            case LiveVerified(replica=replica):
+            case events.LiveVerified(replica=replica):
                 self.all[replica].trust.verify(self._wall())
-            case LiveDrifted(replica=replica):
+            case events.LiveDrifted(replica=replica):
                 trust = self.all[replica].trust
                 trust.drifted_since = trust.drifted_since if trust.drift else self._wall()
                 trust.drift = event
 
-    def _note_move(self, event: ReplicaMoved) -> None:
+    def _note_move(self, event: events.ReplicaMoved) -> None:
         now, moved = self._wall(), self.all[event.replica]
         moved.become(event.state, now, event.reason)
         moved.again_at = None if event.again_in is None else now + event.again_in
         if event.state is ReplicaState.LOST:  # the next one has other memory
             moved.trust = Trust()
 
-    def _gate_moved(self, event: GateChanged) -> None:
+    def _gate_moved(self, event: events.GateChanged) -> None:
         behind = self.all[event.replica]
         if event.state is not GateState.SEALED:
             self.has_opened = True

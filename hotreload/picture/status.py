@@ -2,42 +2,115 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 from hotreload.core.decision import list_newer_refusals
 from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
+    ByFields,
     Fields,
     GenerationFields,
+    LoadingFields,
+    PassedOverFields,
     by_fields,
     generation_fields,
     iso,
     loading_fields,
+    passed_over_fields,
     refusal_fields,
     revision_fields,
 )
 from hotreload.picture.checkpoints import Checkpoints
-from hotreload.picture.documents import AnsweringFields, GateFields, LeavesFields
-from hotreload.picture.history import History
-from hotreload.picture.picture import Picture, ReplicaFigures, State
+from hotreload.picture.history import AttemptFields, History, loading_of
+from hotreload.picture.picture import Picture, Rank, ReplicaFigures, State
+from hotreload.picture.replicas import IntegrityFields
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
-from hotreload.picture.under_way import START_PHASES, USUAL_PHASES
+from hotreload.picture.surroundings import (
+    NONE_PASSED_OVER,
+    SettingsFields,
+    StateFileFields,
+    last_life_fields,
+    settings_fields,
+    state_file_fields,
+)
+from hotreload.picture.under_way import START_PHASES, USUAL_PHASES, BootFields
 from hotreload.picture.verdict import verdict_fields
 from hotreload.picture.words import OfFeatures
 from hotreload.types import (
     AnsweringGeneration,
     Attempt,
+    GateState,
     Generation,
-    LoadFacts,
     Mode,
-    Outcome,
     Refusal,
 )
 
 NO_GENERATION: Fields = dict.fromkeys(GenerationFields.__annotations__)
 SHOWN_SECONDS = 24 * 3600.0
 """A refusal of a checkpoint that the source no longer has is shown for so long."""
+
+
+class AnsweringFields(TypedDict):
+    """A generation that answers requests now, and how many."""
+
+    generation: int
+    requests: int
+
+
+class GateFields(TypedDict):
+    """The gate before the engines, and the requests inside it and held by it."""
+
+    state: GateState
+    inside: int
+    held: int
+
+
+class ReloadStatusFields(TypedDict):
+    """The live weights, the wanted ones, and how far they are."""
+
+    state: str
+    generation: int | None
+    mode: Mode | None
+    answering: list[AnsweringFields]
+    wanted: str | None
+    waiting_for: str | None
+    phase: str | None
+    last_attempt: AttemptFields | None
+
+
+class StatusFields(ReloadStatusFields, IntegrityFields, PassedOverFields):
+    """The live weights, the wanted ones, the attempt under way, and all that may be wrong."""
+
+    revision: str | None
+    label: str | None
+    weight_version: str | None
+    fingerprint: str | None
+    live_since: str | None
+    loading: LoadingFields | None
+    noise: bool
+    mode_reason: str | None
+    gate: GateFields
+    replicas: list[Fields]
+    rank: Rank | None
+    boot: BootFields | None
+    refused: list[Fields]
+    pinned: bool
+    pin: ByFields | None
+    overruled: ByFields | None
+    state_file: StateFileFields
+    settings: SettingsFields
+
+
+class LeavesFields(TypedDict):
+    """Checksums of the live leaves, and which of them moved."""
+
+    generation: int | None
+    fingerprint: str | None
+    leaves: Fields
+    changed: list[str]
+    previous: Fields | None
 
 
 class Status:
@@ -47,11 +120,6 @@ class Status:
         """`named` lists the ids of revisions that the source has now, the newest first."""
         self._picture = picture
         self._named = named
-
-    @property
-    def state(self) -> State:
-        """The state of the daemon, in one word."""
-        return self._picture.state
 
     @property
     def live(self) -> Generation | None:
@@ -67,7 +135,8 @@ class Status:
 
         Or the revision that is `asked` about, by its id or label.
         """
-        return verdict_fields(self._picture, self._refused_newest(), asked)
+        newer = list_newer_refusals(self._picture.ledger, self._named())
+        return verdict_fields(self._picture, newer[0] if newer else None, asked)
 
     def engines(self) -> list[ReplicaFigures]:
         """Return how busy each engine is, by its index."""
@@ -115,7 +184,9 @@ class Status:
     def _requests(self) -> Fields:
         """Return requests: the engines and generations that answer, and how a swap treats them."""
         picture = self._picture
-        replicas = self._replicas()
+        readings = dict(enumerate(picture.readings.replicas()))
+        engines = range(picture.setup.replicas)
+        replicas = [self._replica(at, readings.get(at, ReplicaFigures())) for at in engines]
         inside, held = (sum(each["gate"][name] for each in replicas) for name in ("inside", "held"))
         return {
             **self._mode(),
@@ -130,6 +201,7 @@ class Status:
     def _attempt_fields(self) -> Fields:
         """Return the wish, the attempt, and what they wait for."""
         picture = self._picture
+        passed = picture.passed_over.event or NONE_PASSED_OVER
         wanted, phase, last = picture.wishes.wanted, picture.under_way.phase, picture.history.last
         is_booting = picture.state is State.BOOTING
         usual = START_PHASES if is_booting else USUAL_PHASES[picture.replicas.mode or Mode.DRAIN]
@@ -147,7 +219,7 @@ class Status:
             "boot": picture.booting.fields() if is_booting else None,
             "progress": picture.pace.fields(),
             "source": picture.source.fields(),
-            **picture.passed_over.fields(),
+            **passed_over_fields(passed.folders, passed.counts),
             "last_attempt": picture.history.describe(last) if last else None,
         }
 
@@ -163,9 +235,6 @@ class Status:
             "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
             "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
         }
-
-    def _refused_newest(self) -> Refusal | None:
-        return next(iter(list_newer_refusals(self._picture.ledger, self._named())), None)
 
     def _refused_newer(self) -> Fields | None:
         """Return the newest refusal of a revision newer than all that went live, and its row."""
@@ -185,10 +254,10 @@ class Status:
         picture = self._picture
         return {
             **picture.replicas.trust_fields(),
-            "state_file": picture.state_file.fields(),
-            "settings": picture.settings.fields(),
+            "state_file": state_file_fields(picture.state_file),
+            "settings": settings_fields(picture.settings),
             "troubles": picture.troubles.fields(),
-            "last_life": picture.last_life.fields(),
+            "last_life": last_life_fields(picture.last_life),
         }
 
     def event(self, event: Event) -> Fields:
@@ -209,11 +278,6 @@ class Status:
             "changed": moved,
             "previous": _weights_fields(before) if before else None,
         }
-
-    def _replicas(self) -> list[Fields]:
-        readings = dict(enumerate(self._picture.readings.replicas()))
-        engines = range(self._picture.setup.replicas)
-        return [self._replica(index, readings.get(index, ReplicaFigures())) for index in engines]
 
     def _replica(self, index: int, reading: ReplicaFigures) -> Fields:
         """Return one of the engines: its weights, the generations in it, and the gate before it."""
@@ -245,16 +309,6 @@ class Documents:
     status: Status
     history: History
     checkpoints: Checkpoints
-
-
-def loading_of(live: Generation, history: Iterable[Attempt]) -> LoadFacts | None:
-    """Find the loading of the live weights; None if an engine started with them, and for noise.
-
-    A rollback in memory loads none: they are as the attempt before it made them.
-    """
-    went_live = (a for a in history if a.outcome is Outcome.LIVE and a.revision == live.revision)
-    made = (each for each in went_live if each.loading or each.is_of_a_start)
-    return next((each.loading for each in made), None)
 
 
 def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[AnsweringFields]:

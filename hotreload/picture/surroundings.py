@@ -4,20 +4,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypedDict
 
+from hotreload import events
 from hotreload.errors import PASSED_OVER
-from hotreload.events import (
-    Event,
-    FoldersPassedOver,
-    LastLifeDied,
-    RevisionWanted,
-    SettingsRead,
-    SourceScanned,
-    StateSaved,
-    TroubleNews,
-    Wait,
-    WorkerMoved,
-)
-from hotreload.json_fields import Fields, PassedOverFields, iso, passed_over_fields
+from hotreload.json_fields import Fields, iso
 from hotreload.picture.report import Family, counter, gauge, shorten
 from hotreload.picture.words import NOT_SEEN
 from hotreload.types import Revision
@@ -26,6 +15,25 @@ Wall = Callable[[], float]
 """Wall-clock seconds."""
 TOLD_SECONDS = 3600.0
 """Seconds for which the death of the life before is shown."""
+
+
+class LatestEvent[E: events.Event]:
+    """Keeps the last event of one kind, and the time at which it came."""
+
+    def __init__(self, kind: type[E], wall: Wall = time.time) -> None:
+        self._kind, self._wall = kind, wall
+        self.event: E | None = None
+        self.at = 0.0
+
+    def observe(self, event: events.Event) -> None:
+        """Keep the event, if it is of this kind."""
+        if isinstance(event, self._kind):
+            self.event, self.at = event, self._wall()
+
+    @property
+    def age(self) -> float:
+        """Seconds since it came."""
+        return self._wall() - self.at
 
 
 class Wishes:
@@ -37,12 +45,12 @@ class Wishes:
         self._waits: dict[str, str | None] = {}
         self._since = 0.0
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in a wish, or a wait."""
         match event:
-            case RevisionWanted(revision):
+            case events.RevisionWanted(revision):
                 self.wanted = revision
-            case Wait(waiting_for, who):
+            case events.Wait(waiting_for, who):
                 before, self._waits[who] = self.waiting_for, waiting_for
                 self._since = self._clock() if self.waiting_for != before else self._since
 
@@ -72,9 +80,9 @@ class SourceNow:
         # A folder answers the first look; a hub may be out of reach from the start.
         self._is_unseen = kind != "directory"
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in a look."""
-        if isinstance(event, SourceScanned):
+        if isinstance(event, events.SourceScanned):
             self._is_unseen, self.error = False, event.error
             self.looked_at = self.looked_at if event.error else iso(self._wall())
 
@@ -93,42 +101,17 @@ class StateFileFields(TypedDict):
     since: str | None
 
 
-class StateFileNow:
-    """Knows if all that must survive a restart is on the disk."""
-
-    def __init__(self, wall: Wall = time.time) -> None:
-        self._wall = wall
-        self._fields = StateFileFields(saved=True, error=None, since=None)
-
-    def observe(self, event: Event) -> None:
-        """Take in that it was written, or why not."""
-        if isinstance(event, StateSaved):
-            since = iso(self._wall()) if event.error else None
-            self._fields = {"saved": event.error is None, "error": event.error, "since": since}
-
-    def fields(self) -> StateFileFields:
-        """Return it as /status shows it."""
-        return {**self._fields}
+def state_file_fields(last: LatestEvent[events.StateSaved]) -> StateFileFields:
+    """Return whether the state is on the disk, as /status shows it."""
+    error = last.event.error if last.event else None
+    return {"saved": error is None, "error": error, "since": iso(last.at) if error else None}
 
 
-class LastLifeNow:
-    """Knows for an hour that the life before this one died."""
-
-    def __init__(self, wall: Wall = time.time) -> None:
-        self._wall = wall
-        self._died: LastLifeDied | None = None
-        self._at = 0.0
-
-    def observe(self, event: Event) -> None:
-        """Take in that it died."""
-        if isinstance(event, LastLifeDied):
-            self._died, self._at = event, self._wall()
-
-    def fields(self) -> Fields | None:
-        """Return it as /status shows it; None where it ended in order, or long ago."""
-        if (died := self._died) is None or self._wall() - self._at > TOLD_SECONDS:
-            return None
-        return {"message": died.message, "todo": died.todo, "noticed_at": iso(self._at)}
+def last_life_fields(last: LatestEvent[events.LastLifeDied]) -> Fields | None:
+    """Return the death of the life before; None where it ended in order, or is shown no more."""
+    if (died := last.event) is None or last.age > TOLD_SECONDS:
+        return None
+    return {"message": died.message, "todo": died.todo, "noticed_at": iso(last.at)}
 
 
 class WorkersNow:
@@ -140,12 +123,12 @@ class WorkersNow:
         self.lost = 0
         self._serving: set[int] = set()
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in what became of one."""
         match event:
-            case WorkerMoved(worker, is_serving=True):
+            case events.WorkerMoved(worker, is_serving=True):
                 self._serving.add(worker)
-            case WorkerMoved(worker):
+            case events.WorkerMoved(worker):
                 self._serving.discard(worker)
                 self.lost += 1
 
@@ -173,51 +156,29 @@ class SettingsFields(TypedDict):
     error: str | None
 
 
-class SettingsNow:
-    """Knows what became of settings that were read again."""
-
-    def __init__(self, wall: Wall = time.time) -> None:
-        self._wall = wall
-        self._fields = SettingsFields(read_at=None, waiting=[], error=None)
-
-    def observe(self, event: Event) -> None:
-        """Take in that they were read."""
-        if isinstance(event, SettingsRead):
-            at, waiting = iso(self._wall()), list(event.waiting)
-            self._fields = {"read_at": at, "waiting": waiting, "error": event.error}
-
-    def fields(self) -> SettingsFields:
-        """Return them as /status shows them."""
-        return {**self._fields}
+def settings_fields(last: LatestEvent[events.SettingsRead]) -> SettingsFields:
+    """Return what became of settings that were read again, as /status shows it."""
+    if (read := last.event) is None:
+        return {"read_at": None, "waiting": [], "error": None}
+    return {"read_at": iso(last.at), "waiting": list(read.waiting), "error": read.error}
 
 
-class PassedOverNow:
-    """Knows the folders that the source passes over now: all counted, the newest named."""
+NONE_PASSED_OVER = events.FoldersPassedOver((), {})
 
-    def __init__(self) -> None:
-        self._last = FoldersPassedOver((), {})
 
-    def observe(self, event: Event) -> None:
-        """Take in which folders are passed over from now on."""
-        if isinstance(event, FoldersPassedOver):
-            self._last = event
-
-    def fields(self) -> PassedOverFields:
-        """Return them as /status shows them."""
-        return passed_over_fields(self._last.folders, self._last.counts)
-
-    def families(self) -> Iterator[Family]:
-        """Return their number by reason, and the newest of each."""
-        words = "Folders that look like newer checkpoints and are passed over, by reason."
-        counts = {**dict.fromkeys(PASSED_OVER, 0), **self._last.counts}
-        yield gauge("source_passed_over", words, counts, "reason")
-        words = "The newest folder that is passed over, and the beginning of what to do; always 1."
-        newest = {each.reason.code: each for each in reversed(self._last.folders)}
-        said = {
-            (shorten(each.label), code, shorten(each.reason.message)): 1
-            for code, each in newest.items()
-        }
-        yield gauge("source_passed_over_info", words, said, "label", "reason", "message")
+def passed_over_families(last: events.FoldersPassedOver | None) -> Iterator[Family]:
+    """Return the number of folders that are passed over by reason, and the newest of each."""
+    passed = last or NONE_PASSED_OVER
+    words = "Folders that look like newer checkpoints and are passed over, by reason."
+    counts = {**dict.fromkeys(PASSED_OVER, 0), **passed.counts}
+    yield gauge("source_passed_over", words, counts, "reason")
+    words = "The newest folder that is passed over, and the beginning of what to do; always 1."
+    newest = {each.reason.code: each for each in reversed(passed.folders)}
+    said = {
+        (shorten(each.label), code, shorten(each.reason.message)): 1
+        for code, each in newest.items()
+    }
+    yield gauge("source_passed_over_info", words, said, "label", "reason", "message")
 
 
 class TroublesNow:
@@ -225,11 +186,11 @@ class TroublesNow:
 
     def __init__(self, wall: Wall = time.time) -> None:
         self._wall = wall
-        self._standing: dict[str, tuple[TroubleNews, float]] = {}
+        self._standing: dict[str, tuple[events.TroubleNews, float]] = {}
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in a trouble that begins, goes on in other words, or is over."""
-        if not isinstance(event, TroubleNews):
+        if not isinstance(event, events.TroubleNews):
             return
         if event.message is None:
             self._standing = {c: s for c, s in self._standing.items() if c != event.code}

@@ -5,14 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypedDict
 
-from hotreload.events import (
-    AttemptFinished,
-    Event,
-    GenerationLive,
-    PhaseEntered,
-    Progress,
-    Wait,
-)
+from hotreload import events
 from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
@@ -78,13 +71,13 @@ class UnderWay:
         self._since = 0.0
         self._replica = 0
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in what happened."""
         match event:
-            case PhaseEntered(revision, phase, replica) if phase is not None:
+            case events.PhaseEntered(revision, phase, replica) if phase is not None:
                 self._enter(revision, phase)
                 self._replica = replica
-            case PhaseEntered() | AttemptFinished():
+            case events.PhaseEntered() | events.AttemptFinished():
                 self._forget()
 
     def _enter(self, revision: Revision, phase: Phase) -> None:
@@ -161,16 +154,16 @@ class BootProgress:
         self._done: tuple[int, int] | None = None
         self._waits_for: str | None = None
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in what happened."""
         match event:
-            case PhaseEntered(revision, Phase() as phase):
+            case events.PhaseEntered(revision, Phase() as phase):
                 self._enter(phase, revision)
-            case PhaseEntered():
+            case events.PhaseEntered():
                 self._enter(None, None)
-            case Progress(revision, phase, done, total) if phase is self._phase:
+            case events.Progress(revision, phase, done, total) if phase is self._phase:
                 self._done = (done, total)
-            case Wait(str() as waiting_for, "start") if waiting_for != self._waits_for:
+            case events.Wait(str() as waiting_for, "start") if waiting_for != self._waits_for:
                 self._enter(None, None)
                 self._waits_for = waiting_for
 
@@ -221,7 +214,7 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.last: Progress | None = None
+        self.last: events.Progress | None = None
         """The last word on how far it is."""
         self.began = 0.0
         """The time on the clock at which the bytes of this phase were first counted."""
@@ -229,14 +222,14 @@ class Pace:
         """Bytes that came from the hub; those that lay here before a download do not count."""
         self._noted: tuple[tuple[float, int], ...] = ()
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Take in how far a phase is, or that it is over."""
         match event:
-            case Progress(phase=Phase.WARMING):
+            case events.Progress(phase=Phase.WARMING):
                 pass  # counts no bytes
-            case Progress():
+            case events.Progress():
                 self._note(event, self._clock())
-            case PhaseEntered() | AttemptFinished() | GenerationLive():
+            case events.PhaseEntered() | events.AttemptFinished() | events.GenerationLive():
                 self.last = None
 
     def fields(self) -> Fields | None:
@@ -271,12 +264,12 @@ class Pace:
         yield gauge("fetch_remaining_seconds", words, math.inf if left is None else left)
 
     @property
-    def _download(self) -> Progress | None:
+    def _download(self) -> events.Progress | None:
         """The progress of the current download; None without one, and while bytes are loaded."""
         last = self.last
         return last if last is not None and last.phase is Phase.FETCHING else None
 
-    def _note(self, progress: Progress, now: float) -> None:
+    def _note(self, progress: events.Progress, now: float) -> None:
         before = self._download
         if before and progress.phase is before.phase and progress.revision == before.revision:
             self._downloaded += max(0, progress.done - before.done)

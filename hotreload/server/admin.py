@@ -12,8 +12,7 @@ from starlette.responses import Response
 from hotreload.core.operator import Operator
 from hotreload.errors import BadRequest
 from hotreload.json_fields import Fields, attempt_fields
-from hotreload.picture.documents import ReloadStatusFields
-from hotreload.picture.status import Status
+from hotreload.picture.status import ReloadStatusFields, Status
 from hotreload.server.answerer import WEIGHT_VERSION_HEADER
 from hotreload.server.api_schema import kinds
 from hotreload.server.api_schema.kinds import Kind

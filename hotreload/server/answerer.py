@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from hotreload.core.way_in.exact_weights import ExactWeights
+from hotreload.core.way_in.gate import ExactWeights
 from hotreload.errors import BadRequest, HotReloadError, show_value
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.kinds import Kind, whole_number

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from hotreload.core.way_in.admission import AnswerCallbacks, Conditions, LetIn, Listener, Origin
-from hotreload.core.way_in.exact_weights import ExactWeights
+from hotreload.core.way_in.gate import ExactWeights
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.json_fields import Fields
 from hotreload.server.api_schema.kinds import is_integer

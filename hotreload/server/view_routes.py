@@ -21,9 +21,8 @@ from starlette.types import Receive, Scope, Send
 from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
 from hotreload.picture.checkpoints import ListingFields
-from hotreload.picture.documents import LeavesFields, StatusFields
 from hotreload.picture.history import HistoryFields
-from hotreload.picture.status import Documents, Status
+from hotreload.picture.status import Documents, LeavesFields, Status, StatusFields
 from hotreload.picture.verdict import VerdictFields
 from hotreload.server.api_schema.kinds import STRING, whole_number
 from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter

@@ -14,7 +14,7 @@ from pathlib import Path
 from watchdog import events as fs
 from watchdog.observers.inotify import InotifyObserver
 
-from hotreload.facts.mount_table import mount_of
+from hotreload.facts.files import mount_of
 
 _log = logging.getLogger("hotreload.sources.alarm")
 _EMITTER_LOG = logging.getLogger("watchdog.observers.inotify")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotreload.core.ledger import PastGeneration
+from hotreload.facts.files import Mount, mount_of
 from hotreload.facts.listed import Listed, ListedState
-from hotreload.facts.mount_table import Mount, mount_of
 from hotreload.sources.passed_over import PassedOverReport
 from hotreload.sources.place import FollowedPlace, Place, SortKey
 from hotreload.types import Revision

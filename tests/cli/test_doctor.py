@@ -48,7 +48,7 @@ from hotreload.cli.ops.machine import User, accelerators, unknown_groups
 from hotreload.engine import versions
 from hotreload.engine.weights.memory import headroom
 from hotreload.engine.weights.memory.host_memory import free_in_groups
-from hotreload.facts import gpus, holders
+from hotreload.facts import holders, upstream
 from hotreload.facts.holders import Process
 from hotreload.features import FEATURES
 from hotreload.life.saved.state_lock import StateFolder
@@ -153,7 +153,7 @@ def test_of_a_gpu_it_says_which_flags_xla_gets_and_why(world: Path) -> None:
     node.chmod(0o666)
     said = check_devices(facts(world, "engine.device=gpu", devices=(node,)))
     assert said.verdict == "ok"
-    assert all(flag in said.says for flag in gpus.XLA_FLAGS)
+    assert all(flag in said.says for flag in upstream.XLA_FLAGS)
     assert "autotuner ended an engine" in said.says
     assert check_devices(facts(world, "engine.device=gpu")).verdict == "fail"
 

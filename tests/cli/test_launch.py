@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hotreload.cli import main, serve
-from hotreload.facts.owned_args import OWNED_ARGS
+from hotreload.facts.upstream import OWNED_ARGS
 from hotreload.features import FEATURES
 from hotreload.life.saved.state_lock import StateFolder
 from hotreload.settings import from_upstream

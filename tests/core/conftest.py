@@ -83,12 +83,12 @@ class World(Witness):
         self.wall = 1000.0
         self.recording = Attempts(
             self.ledger,
-            save=self._save,
+            write=self._save,
             publish=bus.publish,
             is_lost=lambda: self.entrance.is_lost,
             clock=lambda: self.now,
             wall=lambda: self.wall + self.now,
-            blank=blank,
+            blank=tuple(blank),
         )
         self.reconciler = Reconciler(
             source=self.source,

@@ -9,8 +9,7 @@ import pytest
 
 from hotreload.core.way_in.admission import Admission, Conditions
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import Gate
+from hotreload.core.way_in.gate import ExactWeights, Gate
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.types import Generation, Lease, Revision, Staged
 from tests.waiting import turn_until

@@ -35,8 +35,8 @@ def restarted(world: World, revision: Revision) -> World:
         ledger.next_number - 1, revision, fingerprint, 0.0
     )
     ledger.went_live(again.replica.live, "")
-    again.ledger = again.reconciler.ledger = again.operator._operator._ledger = ledger
-    again.reconciler._attempts.ledger = ledger
+    again.ledger = again.reconciler.ledger = ledger
+    again.reconciler.attempts.ledger = ledger
     again.source.known |= world.source.known
     return again
 

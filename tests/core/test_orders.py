@@ -192,7 +192,7 @@ async def test_a_fault_in_the_source_is_tried_again_and_ends_nothing(world: Worl
         return real()
 
     world.source.follow_newest = follow_newest  # type: ignore[method-assign]
-    world.reconciler._attempts.backoff = lambda failures: 0.0
+    world.reconciler.attempts.backoff = lambda failures: 0.0
     async with world.running():
         await goes_live(world, ONE)
 

@@ -383,7 +383,7 @@ async def test_a_stop_before_an_attempt_has_begun_leaves_nothing_behind(world: W
         await asyncio.Event().wait()
         return None
 
-    world.reconciler._attempts._save = save
+    world.reconciler.attempts.write = save
     world.wish(ONE)
     turn = asyncio.create_task(world.reconciler.turn())
     await saving.wait()

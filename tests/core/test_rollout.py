@@ -173,7 +173,7 @@ async def test_an_engine_that_dies_under_the_first_try_postpones_it_then_refuses
         )
         assert answers(world) == ["1: first clean"] * 2
         world.now += 60.0
-        world.reconciler._wake.set()
+        world.reconciler.attempts.news.set()
         second = await world.attempted(2)
         assert (second.outcome, second.reason and second.reason.code) == (
             Outcome.REJECTED,

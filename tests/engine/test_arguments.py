@@ -8,7 +8,7 @@ import pytest
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream.arguments import arguments_of
 from hotreload.errors import ConfigError
-from hotreload.facts.owned_args import OWNED_ARGS, refused_args
+from hotreload.facts.upstream import OWNED_ARGS, refused_args
 
 
 @dataclass

@@ -15,7 +15,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import arguments, embedded_engine
 from hotreload.engine.upstream.arguments import arguments_of, find_devices
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.facts.gpus import XLA_FLAGS, flags_to_add
+from hotreload.facts.upstream import XLA_FLAGS, flags_to_add
 
 TRITON, AUTOTUNER = XLA_FLAGS
 GPU = SimpleNamespace(platform="gpu")

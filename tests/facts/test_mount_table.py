@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotreload.facts.mount_table import mount_of
+from hotreload.facts.files import mount_of
 
 TABLE = (
     "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

@@ -39,7 +39,7 @@ def given(
         limits=Limits(),
         entrance=entrance or Entrance[Any](publish),
         engines=entrance.engines if entrance else list,
-        attempts=Attempts(Ledger(), save=_saved, publish=publish, is_lost=lambda: False),
+        attempts=Attempts(Ledger(), write=_saved, publish=publish, is_lost=lambda: False),
         leave=_leave,
     )
 

@@ -139,8 +139,7 @@ class Doing:
 
     async def listen(self, looks: int) -> None:
         """Count another rank as gone after so many looks, ten a second."""
-        from hotreload.hosts.beats import Beats
-        from hotreload.hosts.life.rank_group import watch
+        from hotreload.hosts.life.rank_group import Beats, watch
 
         ranks = self._joined.ranks
         beats = Beats(self._joined.store, ranks.own, list(ranks.others))

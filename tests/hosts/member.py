@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from hotreload.errors import EngineLost
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 
 JOIN_SECONDS = 60
 
@@ -106,8 +106,7 @@ def _started(address: str, rank: int, ended: ExitStack) -> subprocess.Popen[str]
 
 def main(address: str, rank: str) -> None:
     """Join the other one, and do what each line asks in a thread of its own."""
-    from hotreload.hosts.upstream.ranks import Ranks, join
-    from hotreload.hosts.upstream.store import Store
+    from hotreload.hosts.upstream.ranks import Ranks, Store, join
 
     join(Ranks(int(rank), 2, address), JOIN_SECONDS)
     store, told = Store(), threading.Lock()

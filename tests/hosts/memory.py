@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 
 
 class MemoryStore(Store):

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from hotreload.errors import EngineLost, RankLeft
-from hotreload.hosts.beats import Beats
+from hotreload.hosts.life.rank_group import Beats
 from tests.hosts.memory import MemoryStore
 from tests.waiting import turn_until
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotreload.errors import DeviceUnavailable, EngineLost
-from hotreload.hosts.upstream.ranks import Coordinator
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Coordinator, Store
 from tests.hosts.member import free_address, in_processes
 from tests.waiting import look_until
 

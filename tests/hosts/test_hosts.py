@@ -21,7 +21,7 @@ from hotreload.errors import (
     first_of,
 )
 from hotreload.features import FEATURES
-from hotreload.hosts import beats, messages
+from hotreload.hosts import messages
 from hotreload.hosts.life import follower, lead, rank_group
 from hotreload.hosts.life.follower import FollowerLife
 from hotreload.settings.load import load
@@ -96,8 +96,8 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(follower, "RankEngine", made)
     monkeypatch.setattr(messages, "READ_SECONDS", 0.05)
     monkeypatch.setattr(lead, "GIVE_UP_SECONDS", 0.1)
-    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.01)
-    monkeypatch.setattr(beats, "SILENT_LOOKS", 10**9)  # nobody is silent here
+    monkeypatch.setattr(rank_group, "BEAT_SECONDS", 0.01)
+    monkeypatch.setattr(rank_group, "SILENT_LOOKS", 10**9)  # nobody is silent here
     return made  # type: ignore[no-any-return]  # a stand-in
 
 
@@ -153,14 +153,14 @@ async def test_both_start_with_the_same_and_write_it_down(hosts: Hosts) -> None:
     async with running(hosts) as pair:
         await pair.live("model")
         assert pair.leader.ledger.live == pair.follower.ledger.live
-        await pair.until(lambda: pair.follower.status.state == "following")
+        await pair.until(lambda: pair.follower.observers.picture.state == "following")
         assert pair.follower.status.ready() == (True, [])
         assert pair.follower.status.snapshot()["rank"] == {
             "own": 1,
             "of": 2,
             "leader": "localhost:7000",
         }
-        assert (pair.leader.status.state, pair.leader.status.live) == (
+        assert (pair.leader.observers.picture.state, pair.leader.status.live) == (
             "serving",
             pair.follower.status.live,
         )
@@ -292,7 +292,7 @@ async def test_a_ledger_that_a_rank_cannot_write_is_told(hosts: Hosts) -> None:
         async def full(ledger: Any) -> str:
             return "the disk is full"
 
-        pair.follower.attempts._save = full
+        pair.follower.attempts.write = full
         hosts.drop("step_1")
         await pair.live("step_1")
         assert await pair.leader.attempts.save() == "rank 1: the disk is full"
@@ -316,7 +316,7 @@ async def test_a_follower_whose_part_dies_ends_rank_0_too(hosts: Hosts) -> None:
         hosts.engines[1].die()
         end = await pair.ends(0)
         assert "rank 1 has lost its part" in str(end)
-        assert pair.follower.status.state == "lost"
+        assert pair.follower.observers.picture.state == "lost"
         assert pair.leader.entrance.is_lost
 
 

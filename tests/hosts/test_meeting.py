@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from hotreload.errors import ConfigError, EngineLost, NotServing, RankLeft
-from hotreload.hosts import beats
 from hotreload.hosts.life import rank_group
 from hotreload.hosts.life.follower import FollowerRefusal
 from hotreload.hosts.life.rank_group import meet
@@ -55,7 +54,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place()
     stand_in: Any = made
     monkeypatch.setattr(rank_group, "JoinedRanks", stand_in)
-    monkeypatch.setattr(beats, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(rank_group, "BEAT_SECONDS", 0.001)
     return made
 
 

@@ -6,9 +6,13 @@ import pytest
 
 from hotreload.errors import ConfigError
 from hotreload.features import FEATURES
-from hotreload.hosts.life import agreement
-from hotreload.hosts.life.agreement import find_differences, list_facts
-from hotreload.hosts.life.rank_group import ranks_of, ranks_with_secret
+from hotreload.hosts.life import rank_group
+from hotreload.hosts.life.rank_group import (
+    find_differences,
+    list_facts,
+    ranks_of,
+    ranks_with_secret,
+)
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.settings.load import list_judging, load, missing_to_serve, need_no_restart, reread
 from hotreload.settings.sections import Settings
@@ -307,7 +311,7 @@ def test_a_model_that_cannot_be_read_is_a_fault_of_this_host(tmp_path: Path) -> 
 def test_hosts_say_which_package_is_another_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     own = list_facts(two_hosts())
     older = {"jax": "0.1", "sglang-jax": ""}
-    monkeypatch.setattr(agreement, "version_of", lambda name: older.get(name, own.get(name)))
+    monkeypatch.setattr(rank_group, "version_of", lambda name: older.get(name, own.get(name)))
     assert find_differences(own, list_facts(two_hosts())) == [
         f"sglang-jax is not installed there and {own['sglang-jax']} here",
         f"jax is 0.1 there and {own['jax']} here",

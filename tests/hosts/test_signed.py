@@ -10,8 +10,8 @@ import pytest
 
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts import messages
-from hotreload.hosts.beats import Beats
 from hotreload.hosts.engine.joined_ranks import SignedStore, sign_for_this_life
+from hotreload.hosts.life.rank_group import Beats
 from hotreload.hosts.messages import (
     MOST_DOUBTS,
     MOST_NUMBER,
@@ -24,7 +24,7 @@ from hotreload.hosts.messages import (
     parse_revision,
     parse_text,
 )
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 from hotreload.hosts.vote import Ballot, Chair, Follower, Step
 from hotreload.types import Generation, Revision, Staged
 from tests.hosts.memory import MemoryStore

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 from tests.hosts.member import in_processes
 from tests.hosts.memory import in_memory
 

@@ -15,7 +15,7 @@ from hotreload.errors import (
     ProbeFailed,
     TryAgain,
 )
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Store
 from hotreload.hosts.vote import (
     Ballot,
     Chair,

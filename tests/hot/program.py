@@ -31,7 +31,7 @@ class Program:
         self.engine = FakeEngine(self.steps, Revision("first", "step 0"))
         self.gate = Gate[FakeEngine](publish=lambda event: None)
         attempts = Attempts(
-            Ledger(), save=nothing, publish=lambda event: None, is_lost=lambda: self.gate.is_lost
+            Ledger(), write=nothing, publish=lambda event: None, is_lost=lambda: self.gate.is_lost
         )
         live = attempts.mint(self.engine.live)
         attempts.record_live(live, Path("model"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hotreload.life.saved.state_files import FORMER, NEWEST, NUMBER
+from hotreload.life.saved.state import FORMER, NEWEST, NUMBER
 from hotreload.types import Outcome
 from tests.hub.local_hub import REPO, LocalHub, local_hub
 from tests.integration.from_hub import FromHub, hub_settings, tiny_files

@@ -129,7 +129,7 @@ async def test_a_folder_is_read_by_threads_that_give_way_once_somebody_is_served
     tmp_path: Path,
 ) -> None:
     daemon = Daemon(settings(tmp_path, "engine.staging_starve=3"))
-    quiet = daemon.checking._digests.quiet
+    quiet = daemon.checking.digests.quiet
     assert quiet() == LOUD
     daemon.slot.filled.set()
     assert quiet() == Quiet(threads=1, priority="idle", starve_seconds=3)
@@ -167,7 +167,7 @@ async def test_the_reconciler_goes_by_the_operators_rules(tmp_path: Path) -> Non
     engine: Any = FakeEngine(Steps(), LIVE.revision)
     daemon = Daemon(decided)
     decider(daemon).begin(engine, LIVE)
-    reconciler = daemon.slot.operator()._reconciler
+    reconciler = daemon.slot.operator().reconciler
     assert (reconciler.rules.min_interval, reconciler.rules) == (17.0, decided.rules)
 
 

@@ -63,7 +63,7 @@ class Life(Witness):
 
     @property
     def reconciler(self) -> Any:
-        return self.daemon.slot.operator()._reconciler
+        return self.daemon.slot.operator().reconciler
 
     @property
     def rules(self) -> Any:

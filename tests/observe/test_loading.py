@@ -11,8 +11,7 @@ import pytest
 from hotreload.events import AttemptFinished
 from hotreload.json_fields import NOT_LOADED, attempt_fields, loading_fields
 from hotreload.observe.log import canonical_fields
-from hotreload.picture.history import Loads
-from hotreload.picture.status import loading_of
+from hotreload.picture.history import Loads, loading_of
 from hotreload.types import START, Attempt, By, LoadFacts
 from tests.observe.things import (
     NOON,

@@ -6,7 +6,7 @@ import pytest
 
 from hotreload.core.ledger import PastGeneration
 from hotreload.events import TroubleNews
-from hotreload.facts.mount_table import Mount
+from hotreload.facts.files import Mount
 from hotreload.sources import look as looks
 from hotreload.types import Revision
 from tests.sources.watching import Watching, forget, watching, write

@@ -13,21 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from hotreload import failpoints
+from hotreload import events, failpoints
 from hotreload.core.drain import drain
 from hotreload.core.engines.replica import FadingWeights, Replica
 from hotreload.core.ports import Engine
 from hotreload.core.progress import Reach
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import DrainTimedOut, EngineLost
-from hotreload.events import (
-    AnswersWithheld,
-    GenerationEnded,
-    LiveDrifted,
-    LiveVerified,
-    LoaderDistrusted,
-    Publish,
-)
 from hotreload.types import Generation, Mode, Reason
 
 fading_log = logging.getLogger("hotreload.fading")
@@ -37,7 +29,7 @@ async def close_drained_generations(
     replica: Replica[Engine],
     *,
     keep: KeepPrevious,
-    publish: Publish,
+    publish: events.Publish,
     reach: Reach = failpoints.reach,
 ) -> NoReturn:
     """End each set of weights that answers no request any more, for ever.
@@ -54,13 +46,13 @@ async def close_drained_generations(
                     await _put_away(replica, over, keep, reach)
 
 
-async def _retire(replica: Replica[Engine], over: FadingWeights, publish: Publish) -> None:
+async def _retire(replica: Replica[Engine], over: FadingWeights, publish: events.Publish) -> None:
     try:
         await replica.engine.switch.retire(over.weights)
     except Exception as broken:
         raise EngineLost(f"old weights could not be retired: {broken}") from broken
     for generation in over.generations:
-        publish(GenerationEnded(generation, replica.index))
+        publish(events.GenerationEnded(generation, replica.index))
 
 
 async def _put_away(
@@ -96,7 +88,7 @@ NONFINITE_ANSWERS = Reason(
 async def react_to_nonfinite_answers(
     replica: Replica[Engine],
     *,
-    publish: Publish,
+    publish: events.Publish,
     drain_timeout: Callable[[], float],
     leave: Leave | None,
 ) -> NoReturn:
@@ -106,7 +98,7 @@ async def react_to_nonfinite_answers(
         first = await replica.engine.answers.wait_for_withheld(beyond=seen)
         live = replica.live
         is_to_blame = not replica.fading  # else it is unknown which weights made them
-        publish(AnswersWithheld(live, first - seen))
+        publish(events.AnswersWithheld(live, first - seen))
         async with replica.lock:
             is_live = replica.live is live
             # A swap that came first has drained and scrubbed already; a flip has not.
@@ -115,7 +107,7 @@ async def react_to_nonfinite_answers(
             # No request is inside: all answers withheld meanwhile came from the same weights.
             seen = await replica.engine.answers.wait_for_withheld(beyond=first - 1)
         if seen > first:
-            publish(AnswersWithheld(live, seen - first))
+            publish(events.AnswersWithheld(live, seen - first))
         if is_live and is_to_blame and leave is not None:
             why = await leave(NONFINITE_ANSWERS, live)
             if why is not None:
@@ -152,7 +144,7 @@ async def verify_live(
     *,
     checksums: Checksums,
     every: float,
-    publish: Publish,
+    publish: events.Publish,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> NoReturn:
     """Compare the live leaves with their checksums of the flip, for ever; EngineLost ends this.
@@ -176,7 +168,7 @@ async def _until_idle(replica: Replica[Engine], within: float) -> None:
         verify_log.debug("verify.never_idle")
 
 
-async def _verify(replica: Replica[Engine], checksums: Checksums, publish: Publish) -> None:
+async def _verify(replica: Replica[Engine], checksums: Checksums, publish: events.Publish) -> None:
     live = replica.live
     try:
         now = await checksums()
@@ -188,15 +180,15 @@ async def _verify(replica: Replica[Engine], checksums: Checksums, publish: Publi
     leaves = sorted(now.keys() | live.leaves.keys())
     drifted = tuple(leaf for leaf in leaves if now.get(leaf) != live.leaves.get(leaf))
     if drifted:
-        publish(LiveDrifted(live, drifted, replica.index))
+        publish(events.LiveDrifted(live, drifted, replica.index))
     else:
-        publish(LiveVerified(live, replica.index))
+        publish(events.LiveVerified(live, replica.index))
 
 
 async def report_distrust(
-    replica: Replica[Engine], *, distrusted: Distrusted, publish: Publish
+    replica: Replica[Engine], *, distrusted: Distrusted, publish: events.Publish
 ) -> NoReturn:
     """Publish once that our loader makes other weights than upstream's; that stays so."""
-    publish(LoaderDistrusted(await distrusted(), replica.index))
+    publish(events.LoaderDistrusted(await distrusted(), replica.index))
     await asyncio.Future()
     raise AssertionError("a future that is never set has ended")

@@ -10,7 +10,7 @@ from typing import Any
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
 from hotreload.core.rules import KeepPrevious
-from hotreload.core.way_in.gate import Gate
+from hotreload.core.way_in.gate import Bell, Gate
 from hotreload.errors import EngineLost
 from hotreload.events import ModeChosen
 from hotreload.types import Generation, Lease, Mode, Reason, Staged
@@ -60,7 +60,7 @@ class Replica[E: Engine]:
         """Count of all bytes ever read (or copied) for weights staged here."""
         self.lock = asyncio.Lock()
         """Held while weights that answer or are kept change, or caches are cleaned after them."""
-        self._ended = asyncio.Event()
+        self._ended = Bell()
         self._loss: EngineLost | None = None
         self._is_lost = asyncio.Event()
         self._was_live_as: tuple[Generation, ...] = ()
@@ -110,8 +110,7 @@ class Replica[E: Engine]:
     def end(self, over: FadingWeights) -> None:
         """Drop weights from the fading ones: they are spare, or freed."""
         self.fading.remove(over)
-        self._ended.set()
-        self._ended = asyncio.Event()
+        self._ended.ring()
 
     async def fewer_fade(self, than: int) -> None:
         """Wait until fewer than this number of sets answer older requests."""

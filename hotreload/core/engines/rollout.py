@@ -1,12 +1,20 @@
-"""Changes all engines of one attempt, or none, in their order; engines may be lost on the way.
+"""Changes all engines of one attempt, or none: in turn, together, or back; engines may be lost.
 
 The first engine is tried alone: it makes the new weights, proves them and goes live. The others
 copy its weights. If the first engine fails with them, no other one gets them.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import dataclass, field
+from typing import Any
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.drain import DrainingSwitch
@@ -15,7 +23,6 @@ from hotreload.core.ledger import PastGeneration
 from hotreload.core.overlap import OverlappingSwitch
 from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, WantedCheck
-from hotreload.core.rules import Rules
 from hotreload.core.switch import MakeWeights, Switch
 from hotreload.errors import (
     CheckpointRejected,
@@ -33,38 +40,29 @@ log = logging.getLogger("hotreload.rollout")
 LOST_CODE = "replica_lost"
 """The reason code of an attempt that cost an engine while others serve."""
 
-SWITCHES: dict[Mode, type[Switch]] = {
-    Mode.OVERLAP: OverlappingSwitch,
-    Mode.DRAIN: DrainingSwitch,
-}
+SWITCHES: dict[Mode, type[Switch]] = {Mode.OVERLAP: OverlappingSwitch, Mode.DRAIN: DrainingSwitch}
+
+HoldReady = Callable[[Switch, MakeWeights], AbstractAsyncContextManager[Staged]]
+"""Hold new weights beside the live ones of one engine, ready to answer."""
+GoLive = Callable[[Switch, Staged], Coroutine[Any, Any, None]]
+"""Make held weights live on that engine."""
 
 
+@dataclass(eq=False)
 class Rollout:
     """The switches of all engines; one rollout for each attempt."""
 
-    def __init__(
-        self,
-        progress: AttemptProgress,
-        wanted: WantedCheck,
-        replicas: Replicas[Engine],
-        *,
-        attempts: Attempts,
-        rules: Rules,
-    ) -> None:
-        self._progress = progress
-        self._wanted = wanted
-        self._replicas = replicas
-        self._attempts = attempts
-        self._switches = [
-            SWITCHES[each.mode](each, progress, wanted, remember=attempts.save, rules=rules)
-            for each in replicas
-        ]
-        self.ready: dict[Switch, Staged] = {}
-        """Engines that hold new weights until all do, in the order in which they got them."""
-        self.changed: list[Switch] = []
-        """Engines that answer by the new weights, or did until they were lost."""
-        self._trial: Generation | None = None
-        """The new weights' generation; live for the daemon once every engine has it."""
+    progress: AttemptProgress
+    wanted: WantedCheck
+    replicas: Replicas[Engine]
+    attempts: Attempts
+    switches: list[Switch]
+    ready: dict[Switch, Staged] = field(default_factory=dict)
+    """Engines that hold new weights until all do, in the order in which they got them."""
+    changed: list[Switch] = field(default_factory=list)
+    """Engines that answer by the new weights, or did until they were lost."""
+    trial: Generation | None = None
+    """The new weights' generation; live for the daemon once every engine has it."""
 
     @asynccontextmanager
     async def all_or_none(self) -> AsyncIterator[None]:
@@ -74,29 +72,29 @@ class Rollout:
         """
         try:
             yield
-            if self._progress.generation is None:
-                self._wanted.check_refused()
+            if self.progress.generation is None:
+                self.wanted.check_refused()
         except EngineLost:
             raise
         except Exception:
-            if self.changed and self._progress.generation is None:
+            if self.changed and self.progress.generation is None:
                 await run_to_end(self._put_back())
             raise
         finally:
-            self._replicas.trial = None
+            self.replicas.trial = None
         self._conclude()
 
     async def _put_back(self) -> None:
         """Flip the changed engines back to the live generation; no newer wish stops this."""
-        self._replicas.trial = None
-        self._wanted.ask(lambda: True)
-        self._progress.rolled_back = True
-        unchanged = [each for each in self._switches if each not in self.changed]
-        await put_back(self.changed, unchanged, self._replicas.live, self._progress)
+        self.replicas.trial = None
+        self.wanted.ask(lambda: True)
+        self.progress.rolled_back = True
+        unchanged = [each for each in self.switches if each not in self.changed]
+        await put_back(self.changed, unchanged, self.replicas.live, self.progress)
 
     def begin_with_those_that_keep(self, place: PastGeneration) -> None:
         """Take the engines first that have this generation in memory."""
-        self._switches.sort(key=lambda switch: not switch.replica.keeps(place))
+        self.switches.sort(key=lambda switch: not switch.replica.keeps(place))
 
     @property
     def first(self) -> Switch:
@@ -105,7 +103,7 @@ class Rollout:
 
     def each(self) -> Iterator[Switch]:
         """Iterate over the engines that serve, each checked when its turn comes."""
-        serving = [switch for switch in self._switches if switch.serves]
+        serving = [switch for switch in self.switches if switch.serves]
         if not serving:
             raise EngineLost("no engine serves any more")
         return (switch for switch in serving if switch.serves)
@@ -114,40 +112,40 @@ class Rollout:
 
     async def secure_number(self, *, at_any_rate: bool) -> None:
         """Reserve the new weights' number before the first engine answers by them."""
-        if self._trial is None:
-            await self._attempts.secure_number(at_any_rate=at_any_rate)
+        if self.trial is None:
+            await self.attempts.secure_number(at_any_rate=at_any_rate)
 
     def commit(self, switch: Switch, staged: Staged) -> Generation:
         """Record that an engine answers by new weights; after the last engine the daemon does."""
-        version = self._progress.version
-        self._trial = self._trial or self._attempts.mint(staged, version=version)
+        version = self.progress.version
+        self.trial = self.trial or self.attempts.mint(staged, version=version)
         self.changed.append(switch)
         self._conclude()
-        if self._progress.generation is None:
-            self._replicas.trial = GenerationOnTrial(self._trial, self._reject)
-            self._wanted.may_give_up = True  # until the next one changes: this one is put back
-        return self._trial
+        if self.progress.generation is None:
+            self.replicas.trial = GenerationOnTrial(self.trial, self._reject)
+            self.wanted.may_give_up = True  # until the next one changes: this one is put back
+        return self.trial
 
     def end(self) -> None:
         """End the change after all have gone live, and check that none was refused."""
-        self._wanted.check_refused()
+        self.wanted.check_refused()
         self._conclude()
 
     def _conclude(self) -> None:
         """Record the new generation once every engine that serves has it."""
-        if self._trial and self._is_everywhere and self._progress.generation is None:
-            checkpoint = self._progress.checkpoint
-            self._attempts.record_live(self._trial, checkpoint.path if checkpoint else None)
-            self._replicas.live = self._progress.generation = self._trial
-            self._replicas.trial = None
+        if self.trial and self._is_everywhere and self.progress.generation is None:
+            checkpoint = self.progress.checkpoint
+            self.attempts.record_live(self.trial, checkpoint.path if checkpoint else None)
+            self.replicas.live = self.progress.generation = self.trial
+            self.replicas.trial = None
 
     @property
     def _is_everywhere(self) -> bool:
         """True once all engines that serve answer by the new weights."""
-        return all(each in self.changed for each in self._switches if each.serves)
+        return all(each in self.changed for each in self.switches if each.serves)
 
     def _reject(self, reason: Reason) -> None:
-        self._wanted.refuse(Misbehaved(reason.message, code=reason.code))
+        self.wanted.refuse(Misbehaved(reason.message, code=reason.code))
 
     # --- whose weights an engine gets --------------------------------------------------------
 
@@ -185,7 +183,7 @@ class Rollout:
 
         If no other engine has the new weights, the loss counts against the weights.
         """
-        self._progress.replica = switch.replica.index
+        self.progress.replica = switch.replica.index
         try:
             yield
         except Superseded:
@@ -193,7 +191,7 @@ class Rollout:
         except Exception as fault:
             if not self._is_lost(switch, fault) and not self._is_orphaned:
                 raise
-            self._progress.verdict = None  # a fault in a dying engine says nothing of the weights
+            self.progress.verdict = None  # a fault in a dying engine says nothing of the weights
             if self._original is None:
                 raise self._verdict(fault) from fault
             log.warning("rollout.without_one", extra={"replica": switch.replica.index})
@@ -212,16 +210,87 @@ class Rollout:
         """Return True when this fault's engine is lost; EngineLost when it was the last one."""
         if isinstance(fault, EngineLost):
             switch.replica.lose(fault)
-        if len(self._replicas) == 0:
+        if len(self.replicas) == 0:
             raise EngineLost(str(fault)) from fault
         return not switch.serves
 
     def _verdict(self, lost: Exception) -> CheckpointRejected | TryAgain:
         """Judge a checkpoint by the loss of its first engine: a second loss refuses it."""
         words = f"the engine it was tried on was lost ({lost}); the others go on as before"
-        if self._attempts.ledger.in_a_row(self._progress.revision, LOST_CODE):
+        if self.attempts.ledger.in_a_row(self.progress.revision, LOST_CODE):
             return Misbehaved(f"{words}, for the second time", code="crashed")
         return TryAgain(words, code=LOST_CODE)
+
+
+# --- the change on each engine ----------------------------------------------------------------
+
+
+async def change_in_turn(
+    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
+) -> None:
+    """Change one engine after the other; the first makes the weights, and the others copy them."""
+    for switch in rollout.each():
+        with rollout.work_on(switch):  # the others go on without one that is lost
+            async with hold(switch, rollout.new_weights(make)) as staged:
+                rollout.check_original()
+                await go_live(switch, staged)
+
+
+async def change_together(
+    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
+) -> None:
+    """Change all engines, with all of them ready before any goes live."""
+    async with AsyncExitStack() as all_held:
+        for switch in rollout.each():
+            with rollout.work_on(switch):
+                async with AsyncExitStack() as own:
+                    held = hold(switch, rollout.new_weights(make))
+                    rollout.ready[switch] = await own.enter_async_context(held)
+                    all_held.push_async_callback(rollout.put_away, switch, own.pop_all())
+        await _all_go_live(rollout, go_live)
+        rollout.end()
+
+
+async def _all_go_live(rollout: Rollout, go_live: GoLive) -> None:
+    """Make all ready engines live; each ends its flip, even if another fails."""
+
+    async def go_on(switch: Switch, staged: Staged) -> None:
+        with rollout.work_on(switch):
+            await go_live(switch, staged)
+
+    going = (go_on(switch, staged) for switch, staged in rollout.ready.items())
+    for failure in await asyncio.gather(*going, return_exceptions=True):
+        if isinstance(failure, BaseException):
+            raise failure
+
+
+async def take_back(rollout: Rollout, place: PastGeneration, flip: GoLive, go_live: GoLive) -> bool:
+    """Make kept weights, or a copy, live on each engine; return False when no engine keeps them."""
+    rollout.begin_with_those_that_keep(place)
+    for switch in rollout.each():
+        with rollout.work_on(switch):
+            if not await _take_one_back(rollout, switch, place, flip, go_live):
+                return False
+    return True
+
+
+async def _take_one_back(
+    rollout: Rollout, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
+) -> bool:
+    await rollout.secure_number(at_any_rate=True)
+    async with switch.keep_earlier(place) as kept:
+        if kept is not None:
+            await run_to_end(flip(switch, kept))
+            return True
+    if (copy := rollout.copy()) is None:
+        return False
+    async with switch.keep_staged(copy) as staged:
+        rollout.check_original()
+        await go_live(switch, staged)
+    return True
+
+
+# --- the way back after a failure ---------------------------------------------------------------
 
 
 async def put_back(

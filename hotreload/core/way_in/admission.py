@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import Gate
+from hotreload.core.way_in.gate import ExactWeights, Gate
 from hotreload.types import Generation, Lease
 
 

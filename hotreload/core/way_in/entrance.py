@@ -18,8 +18,7 @@ from typing import Any
 
 from hotreload.core.rules import USUAL_RULES
 from hotreload.core.way_in.admission import UNCONDITIONAL, Admission, Conditions
-from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import Bell, Gate, MustLeave
+from hotreload.core.way_in.gate import Bell, ExactWeights, Gate, MustLeave
 from hotreload.errors import EngineLost, GenerationGone, NotServing
 from hotreload.events import Publish
 from hotreload.types import AnsweringGeneration, GateState, Generation, Lease

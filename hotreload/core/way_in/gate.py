@@ -9,19 +9,43 @@ import copy
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hotreload.core.rules import USUAL_RULES
-from hotreload.core.way_in.exact_weights import ExactWeights
 from hotreload.errors import (
     DrainTimedOut,
     EngineLost,
     GenerationGone,
     NotNewEnough,
     NotServing,
+    cut,
 )
 from hotreload.events import GateChanged, Publish
 from hotreload.types import AnsweringGeneration, GateState, Generation, Lease, Staged
+
+
+@dataclass(frozen=True, slots=True)
+class ExactWeights:
+    """The weights that a request asks for, by generation number, fingerprint or version."""
+
+    number: int | None = None
+    fingerprint: str | None = None
+    weight_version: str | None = None
+
+    def fits(self, generation: Generation) -> bool:
+        """Return True if this generation has all the given names."""
+        return (
+            self.number in (None, generation.number)
+            and self.fingerprint in (None, generation.fingerprint)
+            and self.weight_version in (None, generation.weight_version)
+        )
+
+    def __str__(self) -> str:
+        words = {"generation": self.number, "fingerprint": self.fingerprint}
+        words["weight_version"] = self.weight_version
+        return ", ".join(
+            f"{name} {cut(str(word))}" for name, word in words.items() if word is not None
+        )
 
 
 class MustLeave(Exception):
@@ -274,7 +298,16 @@ class Gate[E]:
     async def _wait_until_open(self, must_leave: Callable[[], bool]) -> None:
         while self.state is not GateState.OPEN:
             self._check_may_wait(must_leave)
-            await self._wait_for_ring()
+            if not self._hold_arrivals:
+                raise NotServing("a swap is under way", code="swapping", retry_after=1)
+            if self.held >= self.max_held:
+                words = f"{self.held} requests already wait for a swap ([reload] max_held)"
+                raise NotServing(words, code="too_many_held", retry_after=1)
+            self.held += 1
+            try:
+                await self.entry_bell.wait()
+            finally:
+                self.held -= 1
 
     def is_before(self, at_least: int) -> bool:
         """Return True while an older generation than this one answers."""
@@ -285,11 +318,8 @@ class Gate[E]:
     ) -> None:
         """Wait until a generation that is new enough answers."""
         if self.awaiting >= self.max_held:
-            raise NotServing(
-                f"{self.awaiting} requests already wait for a generation ([reload] max_held)",
-                code="too_many_awaiting",
-                retry_after=1,
-            )
+            words = f"{self.awaiting} requests already wait for a generation ([reload] max_held)"
+            raise NotServing(words, code="too_many_awaiting", retry_after=1)
         self.awaiting += 1
         try:
             async with asyncio.timeout(within):
@@ -305,21 +335,6 @@ class Gate[E]:
             ) from None
         finally:
             self.awaiting -= 1
-
-    async def _wait_for_ring(self) -> None:
-        if not self._hold_arrivals:
-            raise NotServing("a swap is under way", code="swapping", retry_after=1)
-        if self.held >= self.max_held:
-            raise NotServing(
-                f"{self.held} requests already wait for a swap ([reload] max_held)",
-                code="too_many_held",
-                retry_after=1,
-            )
-        self.held += 1
-        try:
-            await self.entry_bell.wait()
-        finally:
-            self.held -= 1
 
     def _move(self, state: GateState, reason: str | None = None, code: str | None = None) -> None:
         self.state = state

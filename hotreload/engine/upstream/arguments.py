@@ -14,8 +14,7 @@ from hotreload.engine.memory_plan import CPU_MEMORY, plan_memory
 from hotreload.engine.options import EngineOptions
 from hotreload.engine.versions import unknown_arguments
 from hotreload.errors import ConfigError, DeviceUnavailable
-from hotreload.facts import gpus
-from hotreload.facts.owned_args import refused_args
+from hotreload.facts.upstream import GPU_NAMES, WHY_XLA_FLAGS, flags_to_add, refused_args
 
 log = logging.getLogger("hotreload.engine")
 
@@ -173,7 +172,7 @@ def _choose_platform(device: str) -> None:
     # This holds JAX_PLATFORMS, until a program sets something else.
     named: str = getattr(jax.config, "jax_platforms", None) or ""
     chosen = named.partition(",")[0]
-    if chosen and device not in ("auto", "gpu" if chosen in gpus.CALLED else chosen):
+    if chosen and device not in ("auto", "gpu" if chosen in GPU_NAMES else chosen):
         raise ConfigError(
             f"[engine] device = {device!r}, but JAX_PLATFORMS = {named!r}: make them the same, "
             "or leave one out"
@@ -186,6 +185,6 @@ def _choose_platform(device: str) -> None:
 
 def _set_xla_flags(device: str) -> None:
     """Set what XLA needs on a GPU; it reads them once, when JAX first looks for devices."""
-    if flags := gpus.flags_to_add(device, os.environ):
+    if flags := flags_to_add(device, os.environ):
         os.environ["XLA_FLAGS"] = " ".join([*os.environ.get("XLA_FLAGS", "").split(), *flags])
-        log.info("engine.xla_flags", extra={"added": " ".join(flags), "why": gpus.WHY})
+        log.info("engine.xla_flags", extra={"added": " ".join(flags), "why": WHY_XLA_FLAGS})

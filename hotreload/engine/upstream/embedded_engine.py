@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-from hotreload.facts.gpus import CALLED
+from hotreload.facts.upstream import GPU_NAMES
 
 FILE_LIMIT = 65535
 """The file limit upstream asks for."""
@@ -206,7 +206,7 @@ def _name_platform(platform: str) -> Iterator[None]:
     `ServerArgs` does not compare it with the device.
     """
     named = os.environ.get("JAX_PLATFORMS", "")
-    if "," not in named and named not in CALLED:
+    if "," not in named and named not in GPU_NAMES:
         yield
         return
     os.environ["JAX_PLATFORMS"] = platform

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hotreload.events import AttemptFinished, DryRunFinished, Event
+from hotreload.events import AttemptEnd, Event
 from hotreload.features.compare.evidence import LiveCompared
 from hotreload.features.compare.replay import HearingNow
 from hotreload.json_fields import Fields
@@ -52,7 +52,7 @@ class CompareReport(FeatureReport):
     def observe(self, event: Event) -> None:
         """Take in an attempt that ended, a dry run, too, and what was found later."""
         match event:
-            case AttemptFinished(attempt) | DryRunFinished(attempt):
+            case AttemptEnd(attempt):
                 if attempt.generation is not None:
                     self._went_live = attempt
                 if _was_compared(attempt):

@@ -25,7 +25,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from hotreload.core.way_in.admission import AnswerCallbacks, LetIn
 from hotreload.errors import HotReloadError
-from hotreload.events import AttemptFinished, DryRunFinished, Event, PhaseEntered
+from hotreload.events import AttemptEnd, Event, PhaseEntered
 from hotreload.types import Phase
 
 CHAT_ROUTES = frozenset(("/v1/chat/completions", "/v1/responses"))
@@ -162,11 +162,11 @@ class AttemptSpans:
                 self._is_over = phase is None
                 if phase is not None:
                     self._spent.append(_Spent(phase, replica, now))
-            case AttemptFinished() | DryRunFinished():
+            case AttemptEnd():
                 self._trace(event)
                 self._spent = []
 
-    def _trace(self, event: AttemptFinished | DryRunFinished) -> None:
+    def _trace(self, event: AttemptEnd) -> None:
         now = self._now()
         began = self._spent[0].began if self._spent else now
         span = self._tracer.start_span(
@@ -187,7 +187,7 @@ class AttemptSpans:
         span.end(now)
 
 
-def _facts_of(event: AttemptFinished | DryRunFinished) -> Mapping[str, Any]:
+def _facts_of(event: AttemptEnd) -> Mapping[str, Any]:
     attempt = event.attempt
     facts = {
         "outcome": attempt.outcome.value,

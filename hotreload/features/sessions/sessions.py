@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotreload.core.way_in.admission import Admission, Conditions
-from hotreload.core.way_in.exact_weights import ExactWeights
-from hotreload.core.way_in.gate import Gate
+from hotreload.core.way_in.gate import ExactWeights, Gate
 from hotreload.types import Lease
 
 MOST_SESSIONS = 65_536

@@ -14,40 +14,20 @@ from hotreload.engine.answering.items import Parsed
 from hotreload.engine.unseen_answers import UnseenAnswers
 from hotreload.engine.weight_switch import WeightSwitch
 from hotreload.errors import BadRequest, CheckpointIncompatible, HotReloadError
+from hotreload.hosts import steps
 from hotreload.hosts.all_ranks import AllRanks
 from hotreload.hosts.engine.rank_engine import RankEngine, RankSets
 from hotreload.hosts.messages import revision_fields
-from hotreload.hosts.steps import (
-    EXCHANGE,
-    FIRST_SET,
-    FLIP,
-    FLUSH,
-    LIVE,
-    MEASURE,
-    PROVE,
-    RELEASE,
-    RETIRE,
-    SCRUB,
-    STAGE,
-    StepSeconds,
-)
 from hotreload.hosts.vote import Chair, check_same
 from hotreload.threads import run_to_end
-from hotreload.types import (
-    Checkpoint,
-    EngineLoad,
-    HowFar,
-    Noise,
-    Revision,
-    Staged,
-)
+from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged
 
 
 class SetNames:
     """The ranks' name for each set of weights."""
 
     def __init__(self, first: Staged) -> None:
-        self._names: dict[Any, str] = {first.weights: FIRST_SET}
+        self._names: dict[Any, str] = {first.weights: steps.FIRST_SET}
 
     def add(self, staged: Staged, step: int) -> None:
         """Name a set by the step that made it."""
@@ -77,7 +57,7 @@ class SetsOverRanks:
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load a checkpoint, each rank its share; TryAgain unless all have one fingerprint."""
-        async with self._ranks.step(STAGE, revision_fields(checkpoint.revision)) as step:
+        async with self._ranks.step(steps.STAGE, revision_fields(checkpoint.revision)) as step:
             work, free = partial(self._own.stage, checkpoint), self._own.release
             staged, ballots = await step.do_everywhere(work, free=free)
             try:
@@ -90,13 +70,13 @@ class SetsOverRanks:
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights on every rank."""
-        async with self._ranks.step(RELEASE, self._names.about(staged)) as step:
+        async with self._ranks.step(steps.RELEASE, self._names.about(staged)) as step:
             self._names.forget(staged)
             await step.do_everywhere(partial(self._own.release, staged))
 
     async def checksums(self) -> dict[str, int]:
         """Return each live leaf's checksum over all ranks."""
-        async with self._ranks.step(MEASURE) as step:
+        async with self._ranks.step(steps.MEASURE) as step:
             found, _ = await step.do_everywhere(self._own.checksums)
             return found
 
@@ -148,19 +128,19 @@ class SwitchOverRanks:
 
     async def flip(self, staged: Staged) -> Staged:
         """Make `staged` answer new requests, from the same turn on all ranks; return the last."""
-        async with self._ranks.step(FLIP, self._names.about(staged)) as step:
+        async with self._ranks.step(steps.FLIP, self._names.about(staged)) as step:
             before, _ = await step.do_everywhere(partial(self._own.flip, staged), staged)
             return before
 
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live on all ranks in one turn, and return the weights before."""
-        async with self._ranks.step(EXCHANGE, self._names.about(staged)) as step:
+        async with self._ranks.step(steps.EXCHANGE, self._names.about(staged)) as step:
             before, _ = await step.do_everywhere(partial(self._own.exchange, staged), staged)
             return before
 
     async def retire(self, staged: Staged) -> None:
         """Wait until no request is under way under these weights; none holds a lease on them."""
-        async with self._ranks.step(RETIRE, self._names.about(staged)) as step:
+        async with self._ranks.step(steps.RETIRE, self._names.about(staged)) as step:
             await step.collect_votes()
             # Other steps may come meanwhile.
             ending = asyncio.create_task(self._own.retire(staged))
@@ -171,12 +151,12 @@ class SwitchOverRanks:
 
     async def scrub(self) -> None:
         """Overwrite everything that failed weights computed, on every rank."""
-        async with self._ranks.step(SCRUB) as step:
+        async with self._ranks.step(steps.SCRUB) as step:
             await step.do_everywhere(self._own.scrub)
 
     async def flush(self) -> int:
         """Drop cached prefixes that no request under way uses, on all ranks in one turn."""
-        async with self._ranks.step(FLUSH) as step:
+        async with self._ranks.step(steps.FLUSH) as step:
             tokens, _ = await step.do_everywhere(self._own.flush)
             return tokens
 
@@ -197,7 +177,7 @@ class UnseenOverRanks:
 
     async def prove(self, staged: Staged) -> None:
         """Send the canary prompts to staged weights; every rank computes the answers."""
-        async with self._ranks.step(PROVE, self._names.about(staged)) as step:
+        async with self._ranks.step(steps.PROVE, self._names.about(staged)) as step:
             await step.do_everywhere(partial(self._own.prove, staged))
 
     @property
@@ -224,7 +204,7 @@ class UnseenOverRanks:
 class EngineOverRanks:
     """The engine of several ranks; `life.running_engine.RunningEngine` has the promises."""
 
-    def __init__(self, own: RankEngine, chair: Chair, seconds: StepSeconds) -> None:
+    def __init__(self, own: RankEngine, chair: Chair, seconds: steps.StepSeconds) -> None:
         self._own = own
         self._ranks = AllRanks(own, chair, seconds)
         names = SetNames(own.weights.live)
@@ -233,16 +213,13 @@ class EngineOverRanks:
         self.unseen = UnseenOverRanks(own.unseen, self._ranks, names)
         # Rank 0 does the rest alone: the others compute along, and end their own parts.
         self.answers, self.ahead, self.facts = own.answers, own.ahead, own.facts
-        self.judge_by, self.count_anew, self.is_turning = (
-            own.judge_by,
-            own.count_anew,
-            own.is_turning,
-        )
-        self.lose, self.wait_until_dead, self.close = own.lose, own.wait_until_dead, own.close
+        self.judge_by, self.count_anew = own.judge_by, own.count_anew
+        self.is_turning, self.wait_until_dead = own.is_turning, own.wait_until_dead
+        self.lose, self.close = own.lose, own.close
 
     async def send_live(self, about: Mapping[str, str]) -> None:
         """Have every other rank record the live generation, as rank 0 has done."""
-        async with self._ranks.step(LIVE, about) as step:
+        async with self._ranks.step(steps.LIVE, about) as step:
             await step.collect_votes()
 
     @property

@@ -17,8 +17,7 @@ from collections.abc import Iterable
 from hotreload.errors import DeviceUnavailable
 from hotreload.hosts.engine.joint_jobs import MeetingPlace
 from hotreload.hosts.messages import Doubts, InvalidMessage, MessageReader, parse_text
-from hotreload.hosts.upstream.ranks import Ranks, join, leave
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Ranks, Store, join, leave
 from hotreload.threads import in_thread
 
 UNSIGNED_SECONDS = 0.05

@@ -16,8 +16,7 @@ from hotreload.engine.weights.leaf.measures import Measured, add_up_measures
 from hotreload.errors import DrainTimedOut, EngineLost, TryAgain
 from hotreload.hosts.messages import InvalidMessage, MessageReader, parse_bounded, parse_number
 from hotreload.hosts.steps import name_next_job
-from hotreload.hosts.upstream.ranks import Ranks
-from hotreload.hosts.upstream.store import Store
+from hotreload.hosts.upstream.ranks import Ranks, Store
 from hotreload.hosts.upstream.turns import Turns
 from hotreload.threads import in_thread
 

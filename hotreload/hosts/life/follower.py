@@ -5,11 +5,12 @@ fails on it, rank 0 gets the reason, and no rank does the step.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, override
 
 from hotreload import failpoints
 from hotreload.core.attempt import prepare
@@ -17,19 +18,18 @@ from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.replica import Replica, Replicas, choose_mode
 from hotreload.core.ports import Source
 from hotreload.core.progress import Reach, WantedCheck
-from hotreload.core.way_in.admission import UNCONDITIONAL, Conditions
+from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import EngineLost, HotReloadError, NotServing, SourceUnavailable, TryAgain
 from hotreload.events import GenerationLive, PhaseEntered, Warmup
 from hotreload.facts.heap import STARTING, keep_what_is_there
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.life.agreement import NUMBERS_GIVEN, read_facts
-from hotreload.hosts.life.rank_group import Lose, meet
+from hotreload.hosts.life.rank_group import NUMBERS_GIVEN, Lose, meet, read_facts
 from hotreload.hosts.messages import parse_live, parse_revision
 from hotreload.hosts.steps import About, StepFollower, take_part
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.hosts.vote import Follower
-from hotreload.life.checkpoint_checks import CheckpointChecks
+from hotreload.life.live_settings import CheckpointChecks
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start.boot import pass_no_failpoint
@@ -44,34 +44,24 @@ from hotreload.types import Checkpoint, Generation, Lease, Phase, Revision
 NOT_RANK_0 = "not_rank_0"
 
 
+@dataclass(eq=False)
 class FollowerLife(StepFollower[RankEngine]):
     """One life of a follower: it does rank 0's steps until rank 0 leaves or the engine is lost."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        ranks: Ranks,
-        slot: ServingSlot,
-        *,
-        source: Source,
-        checking: CheckpointChecks,
-        attempts: Attempts,
-        lose: Lose,
-        started: Callable[[], None],
-    ) -> None:
-        """`started` is called when this rank's part of the engine has been built."""
+    settings: Settings
+    ranks: Ranks
+    slot: ServingSlot
+    source: Source
+    checking: CheckpointChecks
+    attempts: Attempts
+    report_loss: Lose
+    started: Callable[[], None]
+    """Called when this rank's part of the engine has been built."""
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self._settings = settings
-        self._ranks = ranks
-        self._slot = slot
-        self._source = source
-        self._checking = checking
-        self._attempts = attempts
-        self._rules = settings.rules
         self._replica: Replica[RunningEngine] | None = None
         """This rank's part of the engine, once it is live, behind a gate that gets no request."""
-        self._lose = lose
-        self._started = started
         self._copies = AsyncExitStack()
         """The private copy from which the engine is built; freed after the build."""
         self._made_from: tuple[Checkpoint, dict[str, Any]] | None = None
@@ -82,16 +72,16 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def run(self) -> NoReturn:
         """Do rank 0's steps until it leaves or the engine is lost: EngineLost says which."""
-        within = self._settings.engine.join_timeout
-        async with meet(self._ranks, within, self._lose) as (joined, _):
+        within = self.settings.engine.join_timeout
+        async with meet(self.ranks, within, self.report_loss) as (joined, _):
             self._joined: JoinedRanks = joined
-            following = Follower(joined.store, self._ranks.own).follow(partial(take_part, self))
+            following = Follower(joined.store, self.ranks.own).follow(partial(take_part, self))
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(following, name="follow rank 0")
                     tasks.create_task(self._until_dead(), name="watch the engine")
             finally:
-                self._slot.clear()
+                self.slot.clear()
                 await run_to_end(self._close())
         raise AssertionError("nothing else ends it")
 
@@ -105,7 +95,7 @@ class FollowerLife(StepFollower[RankEngine]):
         try:
             await self.own.wait_until_dead()
         except EngineLost as lost:
-            self._lose(lost)
+            self.report_loss(lost)
             raise
 
     async def _close(self) -> None:
@@ -123,8 +113,8 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def introduce(self) -> About:
         """Return the facts that all ranks must share, and the last number of a generation."""
-        numbers = str(self._attempts.ledger.next_number - 1)
-        return {**await read_facts(self._settings), NUMBERS_GIVEN: numbers}
+        numbers = str(self.attempts.ledger.next_number - 1)
+        return {**await read_facts(self.settings), NUMBERS_GIVEN: numbers}
 
     async def prepare_start(self, about: About) -> None:
         """Fetch and check rank 0's candidate for the start, and copy it to a private folder."""
@@ -133,25 +123,25 @@ class FollowerLife(StepFollower[RankEngine]):
         await self._copies.aclose()  # of a candidate that rank 0 has passed over
         revision = parse_revision(about)
         checkpoint = await self._prepare(revision, pass_no_failpoint)
-        model = self._settings.engine.model or checkpoint.path
-        progress = self._attempts.progress_of(revision, pass_no_failpoint)
-        copied = to_start_from(self._settings, model, checkpoint, progress)
+        model = self.settings.engine.model or checkpoint.path
+        progress = self.attempts.progress_of(revision, pass_no_failpoint)
+        copied = to_start_from(self.settings, model, checkpoint, progress)
         self._made_from = checkpoint, await self._copies.enter_async_context(copied)
 
     async def build(self) -> None:
         """Build this rank's part of the engine from the prepared checkpoint."""
         assert self._made_from is not None, "it is prepared before it is built"
         (checkpoint, asked), self._made_from = self._made_from, None
-        progress = self._attempts.progress_of(checkpoint.revision, pass_no_failpoint)
+        progress = self.attempts.progress_of(checkpoint.revision, pass_no_failpoint)
         async with self._copies, progress.phase(Phase.BUILDING):
             engine = await RankEngine.start_rank(self._joined, **asked)
         progress.publish(PhaseEntered(progress.revision, None))
-        self._started()
+        self.started()
         self.take_over(engine)
         self._is_built.set()
         keep_what_is_there(STARTING)
-        model = self._settings.engine.model
-        state = self._settings.state.directory
+        model = self.settings.engine.model
+        state = self.settings.state.directory
         await keep_model(model or checkpoint.path, state, is_configured=model is not None)
 
     # --- what rank 0 makes live ------------------------------------------------------------------
@@ -164,14 +154,14 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def _prepare(self, revision: Revision, reach: Reach) -> Checkpoint:
         """Fetch a revision from this host's own source, and check it."""
-        progress = self._attempts.progress_of(revision, reach)
+        progress = self.attempts.progress_of(revision, reach)
         try:
             checkpoint = await prepare(
                 progress,
                 WantedCheck(progress, asyncio.Event()),
                 fetch=self._fetch,
                 validate=self._check,
-                rules=self._rules,
+                rules=self.settings.rules,
             )
         finally:
             progress.publish(PhaseEntered(revision, None))
@@ -180,7 +170,7 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def _fetch(self, revision: Revision) -> Path:
         """Return the revision's folder: [engine] model, which no source has, or the source's."""
-        model = self._settings.engine.model
+        model = self.settings.engine.model
         if model is not None and model.name == revision.label:
             try:
                 if await revision_of_model(model) == revision:
@@ -188,14 +178,14 @@ class FollowerLife(StepFollower[RankEngine]):
             except HotReloadError:  # it has no readable weights: the source may have the revision
                 pass
         try:
-            return await self._source.fetch(revision)
+            return await self.source.fetch(revision)
         except SourceUnavailable as gone:
             raise SourceUnavailable(await self._why_gone(revision, str(gone))) from gone
 
     async def _why_gone(self, revision: Revision, otherwise: str) -> str:
         """Return the reason of a failed fetch: this host may have other bytes of that name."""
         try:
-            here = await self._source.resolve(revision.label)
+            here = await self.source.resolve(revision.label)
         except HotReloadError:
             return otherwise
         if here.id == revision.id:
@@ -204,12 +194,12 @@ class FollowerLife(StepFollower[RankEngine]):
 
     async def _check(self, revision: Revision, path: Path) -> Checkpoint:
         if self._own is None:
-            self._checking.serve(await find_served_model(self._settings.engine.model or path))
-        return await self._checking(revision, path)
+            self.checking.serve(await find_served_model(self.settings.engine.model or path))
+        return await self.checking(revision, path)
 
     async def record(self, about: About) -> None:
         """Record the generation that is live on all ranks, under the number that rank 0 gave it."""
-        ledger, own = self._attempts.ledger, self.own.weights.live
+        ledger, own = self.attempts.ledger, self.own.weights.live
         live = parse_live(about, own)
         if own.fingerprint != live.fingerprint:
             words = f"rank 0 has {live.fingerprint} live, and here {own.fingerprint} is"
@@ -218,20 +208,20 @@ class FollowerLife(StepFollower[RankEngine]):
         ledger.numbers_given = max(live.number, ledger.numbers_given)
         last = self._last
         path = last.path if last is not None and last.revision == live.revision else None
-        self._attempts.record_live(live, path)
+        self.attempts.record_live(live, path)
         self._show(live)
         self._is_live = True
-        why = await self._attempts.save()
+        why = await self.attempts.save()
         if why is not None:
             raise TryAgain(why, code="not_saved")
 
     def _show(self, live: Generation) -> None:
         """Publish the generation that is live now in this rank's part of the engine."""
-        publish, gate = self._attempts.publish, self._slot.entrance.gates[0]
+        publish, gate = self.attempts.publish, self.slot.entrance.gates[0]
         if self._replica is None:
-            chosen = choose_mode(self._settings.reload.mode, self.own)
+            chosen = choose_mode(self.settings.reload.mode, self.own)
             self._replica = Replica(self.own, gate, live, chosen.mode)
-            self._slot.fill(Replicas({0: self._replica}))
+            self.slot.fill(Replicas({0: self._replica}))
             publish(chosen)
             self._replica.open()
             publish(Warmup(gate.replica, 0, 0, is_over=True))  # rank 0 asks for all
@@ -241,50 +231,22 @@ class FollowerLife(StepFollower[RankEngine]):
         publish(GenerationLive(live))
 
 
-class FollowerRefusal:
-    """A follower's refusal of requests and orders, in the place of rank 0's gate and operator."""
-
-    lets_in = False
+class FollowerRefusal(Entrance[RunningEngine]):
+    """A sealed entrance, in the place of rank 0's entrance and operator: it refuses everything."""
 
     def __init__(self, ranks: Ranks) -> None:
+        super().__init__(publish=lambda event: None)
         host = ranks.address.rpartition(":")[0]
         self._why = (
             f"this is rank {ranks.own} of {ranks.count} of one engine: rank 0, on {host}, answers "
             "requests and takes orders"
         )
+        self.seal(self._why, code=NOT_RANK_0)
 
-    def _refuse(self) -> NoReturn:
-        raise NotServing(self._why, code=NOT_RANK_0)
-
-    @contextmanager
-    def lend_engine(self) -> Iterator[RunningEngine]:
-        """Refuse the request: rank 0 answers it."""
-        self._refuse()
-        yield
-
-    @asynccontextmanager
-    async def admit(self, asked: Conditions = UNCONDITIONAL) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse the request: rank 0 answers it."""
-        self._refuse()
-        yield
-
-    @asynccontextmanager
-    async def inspect(self) -> AsyncIterator[Lease[RunningEngine]]:
-        """Refuse the request: rank 0 answers it."""
-        self._refuse()
-        yield
-
+    @override
     def check_answers_here(self) -> NoReturn:
-        """Refuse: rank 0 admits requests."""
-        self._refuse()
-
-    async def wait_until_empty(self, within: float) -> None:
-        """Return at once: no request is inside."""
-
-    def engines(self) -> NoReturn:
-        """Refuse: a follower has no engine of its own to look at."""
-        self._refuse()
+        raise NotServing(self._why, code=NOT_RANK_0)
 
     def operator(self) -> NoReturn:
         """Refuse the order: rank 0 decides."""
-        self._refuse()
+        self.check_answers_here()

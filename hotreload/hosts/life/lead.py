@@ -8,18 +8,24 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hotreload.core.attempt_records import Save
 from hotreload.core.ledger import Ledger
 from hotreload.errors import ConfigError, DeviceUnavailable, EngineLost, HotReloadError, TryAgain
-from hotreload.hosts.beats import Beats
 from hotreload.hosts.engine.engine_over_ranks import EngineOverRanks
 from hotreload.hosts.engine.joined_ranks import JoinedRanks
 from hotreload.hosts.engine.rank_engine import RankEngine
-from hotreload.hosts.life.agreement import NUMBERS_GIVEN, find_differences, read_facts
-from hotreload.hosts.life.rank_group import Lose, meet
+from hotreload.hosts.life.rank_group import (
+    NUMBERS_GIVEN,
+    Beats,
+    Lose,
+    find_differences,
+    meet,
+    read_facts,
+)
 from hotreload.hosts.messages import InvalidMessage, live_fields, parse_number, revision_fields
 from hotreload.hosts.steps import BUILD, HELLO, PREPARE, StepKind, StepSeconds
 from hotreload.hosts.upstream.ranks import Ranks
@@ -38,27 +44,19 @@ NOT_RECORDED = (
 )
 
 
-def make_lead(
-    settings: Settings, ranks: Ranks | None, ledger: Ledger, *, save: Save, lose: Lose
-) -> "Lead | None":
-    """Return the lead, on rank 0 of several hosts; None on any other rank, and on a single host."""
-    if ranks is None or not ranks.leads:
-        return None
-    return Lead(settings, ranks, ledger=ledger, save=save, lose=lose)
-
-
+@dataclass(eq=False)
 class Lead:
     """One life of rank 0: it meets the ranks, builds the engine on all, and keeps ledgers alike."""
 
-    def __init__(
-        self, settings: Settings, ranks: Ranks, *, ledger: Ledger, save: Save, lose: Lose
-    ) -> None:
-        """`save` writes this rank's ledger."""
-        self._settings = settings
-        self._ranks = ranks
-        self._ledger = ledger
-        self._save = save
-        self._lose = lose
+    settings: Settings
+    ranks: Ranks
+    ledger: Ledger
+    save_own: Save
+    """Write this rank's ledger."""
+    lose: Lose
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self._beats: Beats | None = None
         self._engine: EngineOverRanks | None = None
         self._recorded: Mapping[str, str] = {}
@@ -76,19 +74,19 @@ class Lead:
     @asynccontextmanager
     async def together(self) -> AsyncIterator[None]:
         """Hold the meeting of all ranks; ConfigError names one that differs from rank 0."""
-        async with meet(self._ranks, self._seconds.meet, self._lose) as (joined, self._beats):
+        async with meet(self.ranks, self._seconds.meet, self.lose) as (joined, self._beats):
             self._joined: JoinedRanks = joined
-            self._chair = Chair(joined.store, list(self._ranks.others))
+            self._chair = Chair(joined.store, list(self.ranks.others))
             await self._agree()
             yield
 
     async def _agree(self) -> None:
         """ConfigError unless all ranks have the same facts; note their generations' numbers."""
-        own = await read_facts(self._settings)
+        own = await read_facts(self.settings)
         for each in await self._collect_hellos():
             theirs = dict(each.results)
             given = _number(each.rank, theirs.pop(NUMBERS_GIVEN, ""))
-            self._ledger.numbers_given = max(self._ledger.numbers_given, given)
+            self.ledger.numbers_given = max(self.ledger.numbers_given, given)
             if unlike := find_differences(own, theirs):
                 words = f"[engine] nnodes: rank {each.rank} cannot take part"
                 raise ConfigError(f"{words}: {'; '.join(unlike)}", code="ranks_differ")
@@ -147,7 +145,7 @@ class Lead:
 
     async def save(self, ledger: Ledger) -> str | None:
         """Record the live generation in every rank's ledger; return why one of them failed."""
-        why = await self._save(ledger)
+        why = await self.save_own(ledger)
         live = ledger.live
         if self._engine is None or live is None or (fields := live_fields(live)) == self._recorded:
             return why
@@ -156,13 +154,9 @@ class Lead:
         except EngineLost as unlike:  # other weights are live there
             self._engine.lose(str(unlike))
             return why or str(unlike)
-        except (
-            HotReloadError
-        ) as fault:  # the generation is live nevertheless; the next save sends it
-            log.error(
-                "ranks.not_recorded",
-                extra={"why": str(fault), "generation": live.number, "todo": NOT_RECORDED},
-            )
+        except HotReloadError as fault:  # the next save sends it: the generation is live anyway
+            about = {"why": str(fault), "generation": live.number, "todo": NOT_RECORDED}
+            log.error("ranks.not_recorded", extra=about)
             return why or str(fault)
         self._recorded = fields
         return why

@@ -1,7 +1,7 @@
-"""Joins the processes that hold one engine together, before anything looks for devices.
+"""Joins the processes that hold one engine together, and gives them a store of values.
 
-JAX's coordination service runs in a program of its own beside rank 0; this program outlives rank 0
-for a moment.
+They join before anything looks for devices. JAX's coordination service runs in a program of its own
+beside rank 0; this program outlives rank 0 for a moment. The store is that service's.
 """
 
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotreload.errors import DeviceUnavailable
+from hotreload.errors import DeviceUnavailable, EngineLost
 
 HEARTBEAT_SECONDS = 100
 """The silence of a rank after which JAX ends all processes; `beats` reports it earlier."""
@@ -174,3 +174,54 @@ def replace_jaxs_service(coordinator: Coordinator) -> Iterator[None]:
 def _cannot_listen(address: str, why: str) -> DeviceUnavailable:
     words = f"rank 0 cannot listen at {address} ([engine] dist_init_addr): {why}"
     return DeviceUnavailable(words)
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+NOTHING_THERE = ("DEADLINE_EXCEEDED", "NOT_FOUND")
+
+
+class Store:
+    """Keys and their values, the same for all ranks; every call blocks, and any thread may call.
+
+    The store exists from joining the other ranks until leaving them. EngineLost if it is gone: it
+    runs beside rank 0, and the others end with it.
+    """
+
+    def __init__(self) -> None:
+        import jax
+        from jax._src import distributed
+
+        # The client has no public name; both versions of jax have it here.
+        self._client: Any = distributed.global_state.client
+        self._fault: type[Exception] = jax.errors.JaxRuntimeError
+
+    def put(self, key: str, value: str) -> None:
+        """Write this value under the key; ranks that wait for the key get it."""
+        try:
+            self._client.key_value_set(key, value, allow_overwrite=True)
+        except self._fault as fault:
+            raise _engine_lost(fault) from fault
+
+    def get(self, key: str, within: float) -> str | None:
+        """Return the key's value, after a wait of at most so many seconds; None if it has none."""
+        try:
+            ms = max(1, round(within * 1000))
+            value: bytes = self._client.blocking_key_value_get_bytes(key, ms)
+        except self._fault as fault:
+            if str(fault).startswith(NOTHING_THERE):
+                return None
+            raise _engine_lost(fault) from fault
+        return value.decode(errors="replace")
+
+    def forget(self, key: str) -> None:
+        """Delete the key, and every key below it (after a slash)."""
+        try:
+            self._client.key_value_delete(key)
+        except self._fault as fault:
+            raise _engine_lost(fault) from fault
+
+
+def _engine_lost(fault: Exception) -> EngineLost:
+    why = str(fault).partition("\n")[0]
+    return EngineLost(f"rank 0 has ended, or is out of reach: the ranks' store says {why}")

@@ -48,6 +48,11 @@ class Memory:
     contents: dict[str, str]
 
 
+KEPT_ALIKE = (
+    *("pinned", "under_way", "crashes", "lost_at", "numbers_given"),
+    *("overruled", "served_by", "missed", "damage"),
+)
+"""The fields that a ledger and its memory have alike."""
 _MEMORY = TypeAdapter(Memory)
 _CHECKSUM = ',\n "checksum": '
 """Before the checksum of all that stands before this; files of before have none."""
@@ -60,17 +65,9 @@ def to_json(ledger: Ledger) -> bytes:
         generations=list(ledger.generations),
         refused=list(ledger.refused.values()),
         history=list(ledger.attempts),
-        pinned=ledger.pinned,
-        under_way=ledger.under_way,
-        crashes=ledger.crashes,
-        lost_at=ledger.lost_at,
-        numbers_given=ledger.numbers_given,
-        overruled=ledger.overruled,
         pins=list(ledger.pins),
-        served_by=ledger.served_by,
-        missed=ledger.missed,
-        damage=ledger.damage,
         contents=dict(ledger.contents),  # at once: those who read files note them in threads
+        **{name: getattr(ledger, name) for name in KEPT_ALIKE},
     )
     fields = _MEMORY.dump_python(memory, mode="json")
     lines = (f'"{name}": {json.dumps(value)}' for name, value in fields.items())
@@ -198,17 +195,9 @@ def from_json(data: bytes) -> Ledger:
     memory = _MEMORY.validate_python(_load(data.decode()))
     return Ledger(
         refused={each.revision.id: each for each in memory.refused if _is_verdict(each)},
-        pinned=memory.pinned,
         generations=deque(memory.generations, maxlen=KEPT_GENERATIONS),
         attempts=deque(memory.history, maxlen=KEPT_ATTEMPTS),
-        under_way=memory.under_way,
-        crashes=memory.crashes,
-        lost_at=memory.lost_at,
-        numbers_given=memory.numbers_given,
-        overruled=memory.overruled,
         pins=deque(memory.pins, maxlen=KEPT_PINS),
-        served_by=memory.served_by,
-        missed=memory.missed,
-        damage=memory.damage,
         contents=memory.contents,
+        **{name: getattr(memory, name) for name in KEPT_ALIKE},
     )

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from hotreload.core.attempt_records import Attempts
-from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
-from hotreload.core.probes import (
+from hotreload.core.judge import (
     ASKED,
     FIRST_ANSWER_SECONDS,
     PASSED,
@@ -16,6 +15,7 @@ from hotreload.core.probes import (
     ask_probes,
     probe_evidence,
 )
+from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.core.progress import AttemptProgress
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.life.running_engine import RunningEngine

@@ -14,7 +14,7 @@ from pathlib import Path
 from hotreload.checkpoint import fit
 from hotreload.core.ledger import ServedBy
 from hotreload.errors import CheckpointRejected, ConfigError
-from hotreload.facts.packages import version_of
+from hotreload.facts.upstream import version_of
 from hotreload.life.start.model_files import closed_at, digests_of_side_files
 from hotreload.life.start.whereabouts import read_from_disk, reject_on_fault
 from hotreload.settings.sections import Settings

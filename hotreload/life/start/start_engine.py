@@ -19,8 +19,7 @@ from hotreload.engine.weights.load.trust import note_in_vain, read_mark
 from hotreload.engine.weights.memory.spare_processors import count_threads
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, TryAgain
-from hotreload.life.checkpoint_checks import CheckpointChecks
-from hotreload.life.live_settings import LiveSettings
+from hotreload.life.live_settings import CheckpointChecks, LiveSettings
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.model_files import keep_model, kept_model
 from hotreload.life.start.private_copies import copy_privately, place_for_copies

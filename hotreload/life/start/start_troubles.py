@@ -12,20 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from hotreload import events
 from hotreload.core.engines.replica import Replica
+from hotreload.core.judge import FIRST_ANSWER_SECONDS, ask_probes
 from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
-from hotreload.core.probes import FIRST_ANSWER_SECONDS, ask_probes
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain
-from hotreload.events import (
-    AttemptFinished,
-    Event,
-    OperatorAsked,
-    Publish,
-    SettingsRead,
-    Wait,
-    Warmup,
-)
 from hotreload.json_fields import iso
 from hotreload.life.running_engine import RunningEngine
 from hotreload.life.start.whereabouts import Absent, files_in, source_has
@@ -42,7 +34,7 @@ CORRECT_THE_PROBE = (
 class Doubt:
     """Sees every event; lasts as long as the doubted generation answers and fails the probes."""
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: events.Publish) -> None:
         self._trouble = Trouble(PROBE_DOUBTED, publish)
         self._of: PastGeneration | None = None
         self._asked = asyncio.Event()
@@ -66,15 +58,16 @@ class Doubt:
         )
         self._trouble.set(words, CORRECT_THE_PROBE)
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Ask again when the probes change; end the doubt when other weights go live."""
         match event:
-            case SettingsRead(changed) if "[[probe]]" in changed:
+            case events.SettingsRead(changed) if "[[probe]]" in changed:
                 self._asked.set()
-            case Warmup(is_over=True) if not self._is_reported:
+            case events.Warmup(is_over=True) if not self._is_reported:
                 self._asked.set()
-            case AttemptFinished(attempt) if attempt.outcome is Outcome.LIVE and self._is_over:
-                self._end()
+            case events.AttemptFinished(attempt) if self._is_over:
+                if attempt.outcome is Outcome.LIVE:
+                    self._end()
 
     def _end(self) -> None:
         self._of, self._is_reported = None, False
@@ -129,7 +122,7 @@ TO_END_IT = (
 class Gone:
     """Sees every event; its troubles end when the files are back or an operator decides."""
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: events.Publish) -> None:
         self._publish = publish
         self._waits = Trouble(WAITS_FOR_FILES, publish)
         self._older = Trouble(OLDER_ANSWERS, publish)
@@ -138,7 +131,7 @@ class Gone:
     def waits(self, meant: PastGeneration | None, why: Sequence[str]) -> None:
         """Report that the start waits; `why` has the refusal of each candidate."""
         name = _describe(meant) if meant else "a checkpoint that was not refused"
-        self._publish(Wait(f"{name}: {why[0]}", "start"))
+        self._publish(events.Wait(f"{name}: {why[0]}", "start"))
         reasons = dict.fromkeys(why)
         self._waits.set(f"the start waits for {name}: {'; '.join(reasons)}", TO_GO_ON)
 
@@ -152,13 +145,13 @@ class Gone:
         words = f"{older} answers instead of {_describe(instead_of)}, which was live last: {why}"
         self._older.set(words, TO_END_IT)
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """End the trouble once other weights were live, or an operator pins the older ones."""
         match event:
-            case AttemptFinished(attempt):
+            case events.AttemptFinished(attempt):
                 is_live = attempt.outcome is Outcome.LIVE and not attempt.revision.is_noise
                 is_over = is_live and attempt.revision != self._answers
-            case OperatorAsked(by, refusal=None):
+            case events.OperatorAsked(by, refusal=None):
                 is_over = by.verb == "pin"
             case _:
                 return
@@ -182,7 +175,7 @@ COPY_THEM_BACK = (
 class FilesGone:
     """Sees every event; reports generations whose files are gone, as long as they matter."""
 
-    def __init__(self, ledger: Ledger, source: Source, publish: Publish) -> None:
+    def __init__(self, ledger: Ledger, source: Source, publish: events.Publish) -> None:
         self._ledger = ledger
         self._source = source
         self._trouble = Trouble(FILES_GONE, publish)
@@ -190,9 +183,9 @@ class FilesGone:
         """The weight files of each folder when first seen."""
         self._wake = asyncio.Event()
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         """Look at once after an attempt, or after settings were read."""
-        if isinstance(event, AttemptFinished | SettingsRead):
+        if isinstance(event, events.AttemptFinished | events.SettingsRead):
             self._wake.set()
 
     async def run(self, keeps: Callable[[PastGeneration], bool]) -> NoReturn:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Source
 from hotreload.errors import CheckpointRejected, HotReloadError, SourceUnavailable
-from hotreload.facts.mount_table import MOUNTINFO, mounts, unescape
+from hotreload.facts.files import MOUNTINFO, mounts, unescape
 from hotreload.observe.systemd import Notifier, extension
 from hotreload.sources.place import comes_after
 from hotreload.sources.settings import Ordering

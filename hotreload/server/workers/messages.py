@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 
 from hotreload.core.way_in.admission import Origin
-from hotreload.core.way_in.exact_weights import ExactWeights
+from hotreload.core.way_in.gate import ExactWeights
 from hotreload.errors import (
     AnswerNonfinite,
     BadRequest,

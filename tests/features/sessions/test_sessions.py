@@ -10,7 +10,7 @@ import pytest
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.way_in.admission import Conditions
 from hotreload.core.way_in.entrance import Entrance
-from hotreload.core.way_in.exact_weights import ExactWeights
+from hotreload.core.way_in.gate import ExactWeights
 from hotreload.errors import GenerationGone
 from hotreload.features.sessions import sessions as module
 from hotreload.features.sessions.sessions import Sessions

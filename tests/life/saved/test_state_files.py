@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotreload.core.ledger import Ledger
-from hotreload.life.saved.state_files import (
-    FORMER,
-    NEWEST,
-    NUMBER,
-    keep_aside,
-    note_number,
-    read,
-    write,
-)
+from hotreload.life.saved.state import FORMER, NEWEST, NUMBER, keep_aside, note_number, write
+from hotreload.life.saved.state import read_newest as read
 from hotreload.life.saved.state_json import to_json
 from hotreload.types import (
     Attempt,

@@ -141,7 +141,7 @@ class Starting:
     async def run(self) -> Generation:
         attempts = Attempts(
             self.ledger,
-            save=self.save,
+            write=self.save,
             publish=self.note,
             is_lost=lambda: False,
             backoff=lambda failures: 0.01,

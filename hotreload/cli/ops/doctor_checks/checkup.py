@@ -20,8 +20,9 @@ from hotreload.engine.versions import (
     why_refused,
     why_untested,
 )
-from hotreload.facts import gpus, holders
+from hotreload.facts import holders
 from hotreload.facts.names import LONGEST_SOCKET_PATH
+from hotreload.facts.upstream import WHY_XLA_FLAGS, XLA_FLAGS
 from hotreload.settings.load import missing_to_serve
 
 DEVICE_SECONDS = 120.0
@@ -58,8 +59,8 @@ def check_devices(facts: Facts) -> Advice:
         return Advice("fail", f"{facts.user.name} may not open {names}", todo)
     says = f"{facts.user.name} may open {' '.join(map(str, facts.devices))}"
     if any(node.name.startswith("nvidia") for node in facts.devices):
-        flags = " ".join(gpus.XLA_FLAGS)
-        says += f"; XLA gets {flags}, but for what XLA_FLAGS names itself: {gpus.WHY}"
+        flags = " ".join(XLA_FLAGS)
+        says += f"; XLA gets {flags}, but for what XLA_FLAGS names itself: {WHY_XLA_FLAGS}"
     return Advice("ok", says)
 
 

@@ -15,8 +15,7 @@ from ipaddress import ip_address
 from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, not_configured
 from hotreload.errors import ConfigError
 from hotreload.facts import holders
-from hotreload.hosts.life.agreement import find_differences, list_facts
-from hotreload.hosts.life.rank_group import ranks_of
+from hotreload.hosts.life.rank_group import find_differences, list_facts, ranks_of
 from hotreload.hosts.upstream.ranks import Ranks
 from hotreload.setting import ports_of_a_meeting
 

@@ -12,7 +12,7 @@ from hotreload.cli.ops.doctor_checks.advice import Advice, Facts, find_existing,
 from hotreload.engine.model_folder import unservable, why_unshared
 from hotreload.errors import ConfigError, HotReloadError
 from hotreload.facts import holders
-from hotreload.facts.mount_table import mount_of
+from hotreload.facts.files import mount_of
 from hotreload.life.acceptance import tls_pair
 from hotreload.life.saved import state_lock
 from hotreload.setting import is_local
