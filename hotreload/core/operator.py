@@ -18,6 +18,7 @@ from hotreload.core.orders import (
     RollbackOrder,
     find_last_with_files,
     find_numbered,
+    with_noise,
 )
 from hotreload.core.ports import Engine, Source
 from hotreload.core.reconcile import Reconciler
@@ -97,10 +98,19 @@ class Operator:
         pin; but taking noise off is no choice of weights, and holds nothing.
         """
         with self._publish_order(by, None if number is None else str(number)):
-            spared = self._live_beside_a_trial
+            # An attempt that has changed some engines is to blame, and not the live revision.
+            spared = self.replicas.live.revision if self.replicas.trial is not None else None
             holds = holds and not (number is None and self.replicas.live.revision.is_noise)
             place = await self._place_to_go_back_to(number)
-            order = RollbackOrder(place, by, reason, spared=spared, leaving=leaving, holds=holds)
+            order = RollbackOrder(
+                revision=place.revision,
+                by=by,
+                holds=holds and not place.revision.is_noise,  # a restart would forget noise
+                to=place,
+                reason=reason,
+                spared=spared,
+                leaving=leaving,
+            )
             done = self.reconciler.take(order)
             if (trial := self.replicas.trial) is not None:
                 trial.reject(reason)
@@ -132,7 +142,7 @@ class Operator:
             live = self.replicas.live
             if noise.num_leaves > len(live.leaves):
                 raise BadRequest(f"num_leaves: the model has {len(live.leaves)} leaves")
-            return self.reconciler.take(NoiseOrder(live, by, noise))
+            return self.reconciler.take(NoiseOrder(with_noise(live, noise), by, noise=noise))
 
     async def name_live(self, version: str, *, by: By) -> Generation:
         """Give the live generation this version, which every later answer carries."""
@@ -215,11 +225,6 @@ class Operator:
             elif place.path and (place.path in paths or place.revision in revisions):
                 newest[place.revision] = _describe_with_command(place, "restaged from its files")
         return [*newest.values()]
-
-    @property
-    def _live_beside_a_trial(self) -> Revision | None:
-        """The live revision, while an attempt has changed some engines: the attempt is to blame."""
-        return self.replicas.live.revision if self.replicas.trial is not None else None
 
 
 def _describe(place: PastGeneration, how: str = "") -> str:

@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar, override
 
 from hotreload.core.attempt import AttemptUnderWay
@@ -15,25 +16,26 @@ NOISE = " + noise"
 ROLLED_BACK = Reason(LEFT_BY_HAND, "an operator rolled back from this revision")
 
 
+@dataclass(eq=False)
 class Order(ABC):
     """An order to make a revision live, with a future that holds how the attempt ended."""
 
+    revision: Revision
+    by: By
+    version: str = ""
+    """The caller's name for the weights; empty for none."""
     overrules: ClassVar[bool] = False
     """True if this order may end the order before it, when that allows it."""
     may_be_overruled: ClassVar[bool] = False
     is_dry_run: ClassVar[bool] = False
     """True if this order never makes anything live."""
-    holds: bool = False
+    holds: bool = field(default=False, kw_only=True)
     """True if this order also pins what it makes live."""
+    is_overruled: bool = field(default=False, init=False)
+    """True once a rollback overrules this order: a rollback does not wait for a download."""
 
-    def __init__(self, revision: Revision, by: By, version: str = "") -> None:
-        self.revision = revision
-        self.by = by
-        self.version = version
-        """The caller's name for the weights; empty for none."""
+    def __post_init__(self) -> None:
         self.done: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
-        self.is_overruled = False
-        """True once a rollback overrules this order: a rollback does not wait for a download."""
 
     @abstractmethod
     async def run(self, attempt: AttemptUnderWay) -> None:
@@ -73,24 +75,20 @@ class Order(ABC):
             self.done.exception()  # there may be no waiter any more
 
 
+@dataclass(eq=False)
 class ReloadOrder(Order):
     """Loads a revision; `force` loads it even if it is live or was refused."""
 
+    force: bool = field(default=False, kw_only=True)
     may_be_overruled = True
-
-    def __init__(
-        self, revision: Revision, by: By, *, force: bool = False, version: str = ""
-    ) -> None:
-        super().__init__(revision, by, version)
-        self._force = force
 
     @override
     async def run(self, attempt: AttemptUnderWay) -> None:
-        await attempt.reload(lambda: not self.is_overruled, self.version, force=self._force)
+        await attempt.reload(lambda: not self.is_overruled, self.version, force=self.force)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:
-        return not self._force and super().is_fulfilled(live)
+        return not self.force and super().is_fulfilled(live)
 
 
 class DryRunOrder(Order):
@@ -108,40 +106,25 @@ class DryRunOrder(Order):
         return False
 
 
+@dataclass(eq=False, kw_only=True)
 class RollbackOrder(Order):
     """Goes back to a generation, from memory if it is kept there when the turn comes."""
 
+    to: PastGeneration
+    reason: Reason
+    spared: Revision | None
+    """A revision that is never refused, although it may be live when the turn comes."""
+    leaving: Generation | None
+    """The one generation that the order leaves, if another may be live by then."""
     overrules = True
-
-    def __init__(
-        self,
-        to: PastGeneration,
-        by: By,
-        reason: Reason,
-        *,
-        spared: Revision | None = None,
-        leaving: Generation | None = None,
-        holds: bool = False,
-    ) -> None:
-        """`spared` is never refused, although it may be live when the turn comes.
-
-        With `leaving` the order leaves that generation only: another may be live by then. With
-        `holds` the source is not followed afterwards, as after a pin.
-        """
-        super().__init__(to.revision, by)
-        self.holds = holds and not to.revision.is_noise  # a restart would forget noise
-        self._spared = spared
-        self._leaving = leaving
-        self._to = to
-        self._reason = reason
 
     @override
     async def run(self, attempt: AttemptUnderWay) -> None:
-        await attempt.go_back(self._to)
+        await attempt.go_back(self.to)
 
     @override
     def is_fulfilled(self, live: Generation) -> bool:
-        return super().is_fulfilled(live) or self._leaving not in (None, live)
+        return super().is_fulfilled(live) or self.leaving not in (None, live)
 
     @override
     def choose(self, ledger: Ledger, left: Revision) -> bool:
@@ -149,27 +132,26 @@ class RollbackOrder(Order):
 
     @override
     def refusal_of(self, left: Revision) -> Reason | None:
-        is_bad = self._may_leave(left) and left not in (self.revision, self._spared)
-        return self._reason if is_bad else None
+        is_bad = self._may_leave(left) and left not in (self.revision, self.spared)
+        return self.reason if is_bad else None
 
     def _may_leave(self, left: Revision) -> bool:
-        return self._leaving is None or left == self._leaving.revision
+        return self.leaving is None or left == self.leaving.revision
 
 
+@dataclass(eq=False, kw_only=True)
 class NoiseOrder(Order):
     """Puts noise on the weights that are live when the turn comes."""
 
-    def __init__(self, live: Generation, by: By, noise: Noise) -> None:
-        super().__init__(_with_noise(live, noise), by)
-        self._noise = noise
+    noise: Noise
 
     @override
     async def run(self, attempt: AttemptUnderWay) -> None:
-        await attempt.add_noise(self._noise)
+        await attempt.add_noise(self.noise)
 
     @override
     def revision_on(self, live: Generation) -> Revision:
-        return _with_noise(live, self._noise)
+        return with_noise(live, self.noise)
 
     @override
     def choose(self, ledger: Ledger, left: Revision) -> bool:
@@ -278,7 +260,7 @@ class OrderQueue:
         self._first = self._overruling = None
 
 
-def _with_noise(live: Generation, noise: Noise) -> Revision:
+def with_noise(live: Generation, noise: Noise) -> Revision:
     """Make the revision of noisy weights: the same for the same weights and noise."""
     how = f"{noise.seed}-{noise.scale!r}-{noise.num_leaves}"
     label = live.revision.label.removesuffix(NOISE)

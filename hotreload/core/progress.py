@@ -158,21 +158,19 @@ async def publish_progress(
     phase: Phase = Phase.STAGING,
 ) -> AsyncIterator[None]:
     """Publish the progress that `look` returns a few times a second, until the block ends."""
-    going_on = _publish_for_ever(look, revision, publish, phase)
-    publishing = asyncio.create_task(going_on, name=f"publish the progress of {phase}")
+
+    async def publish_for_ever() -> None:
+        last: HowFar | None = None
+        while True:
+            now = look()
+            if now is not None and now != last:
+                publish(Progress(revision, phase, now.done, now.of))
+            last = now
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    name = f"publish the progress of {phase}"
+    publishing = asyncio.create_task(publish_for_ever(), name=name)
     try:
         yield
     finally:
         publishing.cancel()
-
-
-async def _publish_for_ever(
-    look: Callable[[], HowFar | None], revision: Revision, publish: Publish, phase: Phase
-) -> None:
-    last: HowFar | None = None
-    while True:
-        now = look()
-        if now is not None and now != last:
-            publish(Progress(revision, phase, now.done, now.of))
-        last = now
-        await asyncio.sleep(PUBLISH_SECONDS)

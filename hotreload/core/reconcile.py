@@ -108,15 +108,11 @@ class Reconciler:
                 raise NotSaved(f"not {verb}: a restart would forget it, as {why}")
             if self.ledger.due != due:
                 self._publish_due()
-        if pinned:
-            await self._wait_until_settled()
+        if pinned:  # wait until all that was ordered or begun before now has ended
+            if self.orders.promises:
+                await asyncio.wait(self.orders.promises)
+            await self._idle.wait()
         return self.replicas.live
-
-    async def _wait_until_settled(self) -> None:
-        """Wait until all that was ordered or begun before now has ended."""
-        if self.orders.promises:
-            await asyncio.wait(self.orders.promises)
-        await self._idle.wait()
 
     def answer_unattempted(self, order: Order, outcome: Outcome, reason: Reason | None) -> Attempt:
         """Answer an order that needs no attempt; the answer is no part of the history."""

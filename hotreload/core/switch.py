@@ -27,7 +27,7 @@ from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, WantedCheck, publish_progress
 from hotreload.core.rules import Rules
 from hotreload.errors import EngineLost, TryAgain
-from hotreload.types import Generation, HowFar, Mode, Phase, Staged
+from hotreload.types import Generation, Mode, Phase, Staged
 
 log = logging.getLogger("hotreload.reload")
 
@@ -130,21 +130,17 @@ class Switch(ABC):
 
     async def _stage(self, make: MakeWeights) -> Staged:
         """Make new weights beside the live ones, as long as they are wanted."""
+        progress, weights = self.progress, self.engine.weights
         async with (
-            self.progress.phase(Phase.STAGING, self.rules.stage_timeout, "stage_timeout"),
-            publish_progress(self._how_far, self.progress.revision, self.progress.publish),
+            progress.phase(Phase.STAGING, self.rules.stage_timeout, "stage_timeout"),
+            publish_progress(lambda: weights.staging_progress, progress.revision, progress.publish),
         ):
-            staged = await self.wanted.run_while_wanted(
-                make(self.engine), self.engine.weights.release
-            )
-        self.progress.loading = staged.loading or self.progress.loading  # a copy was not loaded
+            staged = await self.wanted.run_while_wanted(make(self.engine), weights.release)
+        progress.loading = staged.loading or progress.loading  # a copy was not loaded
         self.replica.staged = staged
         # Weights that are not loaded from a checkpoint are copied whole.
         self.replica.staged_bytes += staged.loading.bytes_read if staged.loading else staged.bytes
         return staged
-
-    def _how_far(self) -> HowFar | None:
-        return self.engine.weights.staging_progress
 
     async def _ask_probes(self, staged: Staged) -> None:
         """Ask the probes; bad answers reach no client."""

@@ -60,7 +60,7 @@ def holders(opened: object) -> Iterator[Process]:
                 yield Process(int(process.name), (process / "comm").read_text().strip())
 
 
-def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None:
+def listening_on(path: Path) -> str | None:
     """Find what listens under this name, as `socket:[inode]`; None when nothing does.
 
     It does not connect: under systemd that would start the daemon.
@@ -68,7 +68,7 @@ def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None
     if not os.path.lexists(path):
         return None
     wanted = os.path.realpath(path)
-    for line in table.read_text(errors="replace").splitlines()[1:]:
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
         *_, flags, _, _, inode, name = [*line.split(maxsplit=7), ""][:8]
         is_it = name.endswith(path.name) and os.path.realpath(name) == wanted
         if is_it and int(flags, 16) & ACCEPTS:
@@ -76,14 +76,14 @@ def listening_on(path: Path, table: Path = Path("/proc/net/unix")) -> str | None
     return None
 
 
-def tcp_listener(address: str, tables: Path = Path("/proc/net")) -> str | None:
+def tcp_listener(address: str) -> str | None:
     """Find the `socket:[inode]` that keeps us from listening on `host:port`, without connecting."""
     host, _, port = address.rpartition(":")
     try:
         wanted = ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:  # a name, which may stand for any address of this machine
         wanted = None
-    for line in _lines(tables / "tcp") + _lines(tables / "tcp6"):
+    for line in _lines(Path("/proc/net/tcp")) + _lines(Path("/proc/net/tcp6")):
         _, local, _, state, *_, inode = line.split()[:10]
         taken, _, at = local.partition(":")
         if state == LISTENS and int(at, 16) == int(port) and _collide(wanted, _address(taken)):

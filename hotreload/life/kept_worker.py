@@ -90,7 +90,8 @@ class KeptWorker:
                 failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
                 again_in = min(LONGEST_PAUSE, 2.0 ** (failures - 1) - 1)
                 terms.publish(WorkerMoved(self.index, is_serving=False, why=why, again_in=again_in))
-                await self._rest(again_in)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._going.wait(), again_in)
         finally:
             self.runs = False
 
@@ -121,13 +122,6 @@ class KeptWorker:
     def idle(self) -> int:
         """Count roughly the worker's connections without a request under way."""
         return self._counts.connections - self._counts.running.own
-
-    async def _rest(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._going.wait()
-        except TimeoutError:
-            pass
 
     async def _run_worker_or_fail(self, terms: WorkerTerms) -> str:
         """Run one worker; return why it ended, or the error that kept it from starting."""

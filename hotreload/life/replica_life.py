@@ -18,6 +18,7 @@ from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import CheckpointRejected, EngineLost, TryAgain, first_of
 from hotreload.events import GenerationLive, Publish, ReplicaMoved
 from hotreload.life.running_engine import RunningEngine
+from hotreload.life.start.start_engine import close_on_error
 from hotreload.threads import run_to_end
 from hotreload.types import Generation, Mode, ReplicaState
 
@@ -129,14 +130,11 @@ class ReplicaLife:
         shared = self._shared
         shared.publish(ReplicaMoved(self._index, ReplicaState.STARTING))
         engine = await shared.start(self._index, shared.replicas.first.engine)
-        try:
+        async with close_on_error(engine):
             # The first answer compiles for long, and no attempt waits for it.
             await self._prove(engine, shared.replicas.live, FIRST_ANSWER_SECONDS)
             async with shared.replicas.changing:
                 await self._join(engine)
-        except BaseException:
-            await run_to_end(engine.close())
-            raise
 
     async def _prove(
         self, engine: RunningEngine, live: Generation, within: float, setting: str = ""
@@ -185,11 +183,8 @@ async def _catch_up(engine: RunningEngine, live: Generation, first: RunningEngin
 
 
 async def _until_dead(replica: Replica[RunningEngine]) -> None:
-    try:
+    with replica.seal_when_lost():
         await replica.engine.wait_until_dead()
-    except EngineLost as lost:
-        replica.lose(lost)
-        raise
 
 
 async def _until_lost(replica: Replica[RunningEngine]) -> None:

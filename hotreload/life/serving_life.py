@@ -6,12 +6,12 @@ Of several hosts rank 0 lives it, and reaches the others through `others`.
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.engines.background import (
-    Leave,
     close_drained_generations,
     react_to_nonfinite_answers,
     report_distrust,
@@ -51,57 +51,46 @@ class OtherHosts(Protocol):
         """Start the engine on all hosts."""
 
 
+@dataclass(eq=False)
 class ServingLife:
     """Runs from the start to the daemon's end.
 
     Its parts are the engines behind their gates, the reconciler, the operator, and their tasks.
     """
 
-    def __init__(
-        self,
-        slot: ServingSlot,
-        events: Events,
-        *,
-        live_settings: LiveSettings,
-        source: Source,
-        checking: CheckpointChecks,
-        attempts: Attempts,
-        features: AllFeatures,
-        started: Callable[[], None],
-        others: OtherHosts | None,
-    ) -> None:
-        """`started` is called after an engine has started, and has answered.
+    slot: ServingSlot
+    events: Events
+    live_settings: LiveSettings
+    source: Source
+    checking: CheckpointChecks
+    attempts: Attempts
+    features: AllFeatures
+    started: Callable[[], None]
+    """Called after an engine has started, and has answered."""
+    others: OtherHosts | None
+    """The other hosts, which take part in every change of the engine."""
 
-        `others` take part in every change of the engine.
-        """
-        self._slot = slot
-        self._live_settings = live_settings
-        self._source = source
-        self._checking = checking
-        self._attempts = attempts
-        self._features = features
-        self._publish = attempts.publish
-        self._started = started
-        make = others.make if others else None
-        self._engines = engines = Engines(live_settings, checking, make=make, started=started)
-        self._others = others
-        settings = live_settings.settings
+    def __post_init__(self) -> None:
+        self._publish = self.attempts.publish
+        make = self.others.make if self.others else None
+        self._engines = Engines(self.live_settings, self.checking, make, self.started)
+        settings = self.live_settings.settings
         self._doubt, gone = Doubt(self._publish), Gone(self._publish)
         for trouble in (self._doubt, gone):
-            events.subscribe(trouble.observe)
+            self.events.subscribe(trouble.observe)
         switch = FirstSwitch(
-            attempts,
-            start_engine=engines.first,
+            self.attempts,
+            start_engine=self._engines.first,
             go_live=self.begin,
             served_by=partial(served_by_now, settings),
             doubt=self._doubt,
         )
         self._start = Start(
             settings,
-            attempts=attempts,
-            source=source,
-            validate=checking,
-            serve=checking.serve,
+            attempts=self.attempts,
+            source=self.source,
+            validate=self.checking,
+            serve=self.checking.serve,
             switch=switch,
             gone=gone,
         )
@@ -111,7 +100,7 @@ class ServingLife:
 
     async def run(self) -> None:
         """Start, and keep the live weights up to date; EngineLost when no engine serves."""
-        async with self._others.together() if self._others else nullcontext():
+        async with self.others.together() if self.others else nullcontext():
             try:
                 async with import_in_background():
                     await self._start.run()
@@ -129,8 +118,8 @@ class ServingLife:
 
     async def _close(self) -> None:
         """Seal the gates, and close all engines, also one that does not serve yet."""
-        self._slot.entrance.seal("hotreload is leaving", code="stopping")
-        self._slot.clear()
+        self.slot.entrance.seal("hotreload is leaving", code="stopping")
+        self.slot.clear()
         engines = [replica.engine for replica in self._by_index.values()]
         for engine in (self._start.engine, *engines):
             if engine is not None:
@@ -139,24 +128,24 @@ class ServingLife:
     def begin(self, engine: RunningEngine, live: Generation) -> None:
         """Admit requests to the first engine; `run` must run as long as its gate is open."""
         engine.count_anew()  # no request waited while the first answer compiled
-        self._started()  # again: XLA may install its handler with the probe's programs
-        settings = self._live_settings.settings
+        self.started()  # again: XLA may install its handler with the probe's programs
+        settings = self.live_settings.settings
         chosen = choose_mode(settings.reload.mode, engine)
-        replica = Replica(engine, self._slot.entrance.gates[0], live, chosen.mode)
+        replica = Replica(engine, self.slot.entrance.gates[0], live, chosen.mode)
         self._by_index[replica.index] = replica
         replicas = Replicas(self._by_index)
         reconciler = Reconciler(
-            source=self._source,
+            source=self.source,
             replicas=replicas,
-            attempts=self._attempts,
-            validate=self._checking,
+            attempts=self.attempts,
+            validate=self.checking,
             rules=settings.rules,
-            judges=self._features.judges,
+            judges=self.features.judges,
         )
         operator = Operator(
-            reconciler, source=self._source, replicas=replicas, publish=self._publish
+            reconciler, source=self.source, replicas=replicas, publish=self._publish
         )
-        self._slot.fill(replicas, operator)
+        self.slot.fill(replicas, operator)
         self._publish(chosen)
         replica.open()
         self._publish(GenerationLive(live, replica.index))
@@ -168,26 +157,19 @@ class ServingLife:
         def probe_within() -> float:
             return reconciler.rules.probe_timeout
 
-        settings = self._live_settings.settings
+        settings = self.live_settings.settings
         shared = Shared(
-            entrance=self._slot.entrance,
+            entrance=self.slot.entrance,
             by_index=self._by_index,
             replicas=replicas,
             start=self._engines.twin,
-            judge=self._live_settings.have_judge,
+            judge=self.live_settings.have_judge,
             doubt=lambda live, verdict: self._doubt.of(
-                self._attempts.ledger.place_of(live), verdict
+                self.attempts.ledger.place_of(live), verdict
             ),
-            tasks=partial(
-                tasks_of,
-                settings=settings,
-                reconciler=reconciler,
-                leave=self._slot.make_leave(ROLLBACK),
-                changing=replicas.changing,
-                publish=self._publish,
-            ),
+            tasks=partial(self._tasks_of, settings, reconciler, replicas.changing),
             publish=self._publish,
-            backoff=self._attempts.backoff,
+            backoff=self.attempts.backoff,
             probe_within=probe_within,
             starting=asyncio.Lock(),
         )
@@ -199,49 +181,43 @@ class ServingLife:
             "reconcile": reconciler.run,
             "ask doubted probes again": partial(self._doubt.run, replicas, probe_within),
             "reread the settings": partial(
-                self._live_settings.run, replicas, reconciler, self._features
+                self.live_settings.run, replicas, reconciler, self.features
             ),
-            **self._features.tasks,
+            **self.features.tasks,
             **lives,
         }
 
-
-# --- as long as one engine serves ----------------------------------------------------------------
-
-
-def tasks_of(
-    replica: Replica[RunningEngine],
-    *,
-    settings: Settings,
-    reconciler: Reconciler,
-    leave: Leave,
-    changing: asyncio.Lock,
-    publish: Publish,
-) -> Mapping[str, Run]:
-    """List the tasks that run as long as this engine serves; EngineLost ends them."""
-    keep = settings.reload.keep_previous
-    is_to_leave = settings.checks.on_nonfinite_answers == "rollback"
-    return {
-        "heed answers": partial(
-            react_to_nonfinite_answers,
-            replica,
-            publish=publish,
-            drain_timeout=lambda: reconciler.rules.drain_timeout,
-            leave=leave if is_to_leave else None,
-        ),
-        "close drained generations": partial(
-            close_drained_generations, replica, keep=keep, publish=publish
-        ),
-        "compile for batches": partial(
-            compile_behind,
-            replica,
-            changing=changing,
-            most=settings.engine.warm_batches,
-            within=settings.engine.warm_timeout,
-            publish=publish,
-        ),
-        **integrity_tasks(settings, replica, publish),
-    }
+    def _tasks_of(
+        self,
+        settings: Settings,
+        reconciler: Reconciler,
+        changing: asyncio.Lock,
+        replica: Replica[RunningEngine],
+    ) -> Mapping[str, Run]:
+        """List the tasks that run as long as this engine serves; EngineLost ends them."""
+        keep, publish = settings.reload.keep_previous, self._publish
+        is_to_leave = settings.checks.on_nonfinite_answers == "rollback"
+        return {
+            "heed answers": partial(
+                react_to_nonfinite_answers,
+                replica,
+                publish=publish,
+                drain_timeout=lambda: reconciler.rules.drain_timeout,
+                leave=self.slot.make_leave(ROLLBACK) if is_to_leave else None,
+            ),
+            "close drained generations": partial(
+                close_drained_generations, replica, keep=keep, publish=publish
+            ),
+            "compile for batches": partial(
+                compile_behind,
+                replica,
+                changing=changing,
+                most=settings.engine.warm_batches,
+                within=settings.engine.warm_timeout,
+                publish=publish,
+            ),
+            **integrity_tasks(settings, replica, publish),
+        }
 
 
 def integrity_tasks(

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hotreload.engine.answering.encoder_copy import EncoderCopy
@@ -75,35 +75,28 @@ class Encoders:
                 send()
 
 
+@dataclass(eq=False)
 class Workers(OtherProcess):
     """All workers; the server of this process hands them connections."""
 
-    def __init__(
-        self,
-        wanted: int,
-        *,
-        live_settings: LiveSettings,
-        keys: Mapping[str, ApiKeys],
-        metrics: Metrics,
-        live: Callable[[], Generation | None],
-        engines: Callable[[], Sequence[RunningEngine]],
-        publish: Publish,
-    ) -> None:
-        """`wanted` is the count of workers, and `live` returns the live generation.
+    wanted: int
+    """The count of workers."""
+    live_settings: LiveSettings
+    keys: Mapping[str, ApiKeys]
+    """The valid keys, by the setting that names their file."""
+    metrics: Metrics
+    live: Callable[[], Generation | None]
+    """Return the live generation."""
+    engines: Callable[[], Sequence[RunningEngine]]
+    """List the engines that serve."""
+    publish: Publish
 
-        `engines` lists the engines that serve, and `keys` the valid keys by the setting that names
-        their file.
-        """
-        self._live_settings = live_settings
-        self._keys = keys
-        self._metrics = metrics
-        self._live = live
-        self._encoders = Encoders(engines)
-        self._publish = publish
-        self._shared = CounterMemory.create(wanted + 1)
+    def __post_init__(self) -> None:
+        self._encoders = Encoders(self.engines)
+        self._shared = CounterMemory.create(self.wanted + 1)
         self.counts = self._shared.of(0)
         """The counters of limits, with this process's share."""
-        self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, wanted + 1)]
+        self._kept = [KeptWorker(at, self._shared.of(at)) for at in range(1, self.wanted + 1)]
         self._sent_live: Generation | None = None
         self._opened = asyncio.Event()
         self._adopting: set[asyncio.Future[None]] = set()
@@ -119,9 +112,9 @@ class Workers(OtherProcess):
 
         def start(index: int, descriptors: Descriptors) -> WorkerStart:
             return WorkerStart(
-                self._live_settings.settings,
-                self._live_settings.limits,
-                self._keys,
+                self.live_settings.settings,
+                self.live_settings.limits,
+                self.keys,
                 (*descriptors, self._shared.descriptor),
                 index,
                 len(self._kept) + 1,
@@ -133,9 +126,7 @@ class Workers(OtherProcess):
             self._adopting.add(adopting)
             adopting.add_done_callback(self._adopting.discard)
 
-        terms = WorkerTerms(
-            model, self._metrics, self._publish, start, self._first_words, take_back
-        )
+        terms = WorkerTerms(model, self.metrics, self.publish, start, self._first_words, take_back)
         await self._opened.wait()
         if self._is_going or not self._kept:
             return
@@ -151,7 +142,7 @@ class Workers(OtherProcess):
             self._encoders.look_again()
         if isinstance(event, SettingsRead) and event.error is None:
             self.send_settings()
-        if (live := self._live()) is not self._sent_live:
+        if (live := self.live()) is not self._sent_live:
             self._sent_live = live
             self._send(MessageKind.LIVE, live)
 
@@ -205,7 +196,7 @@ class Workers(OtherProcess):
             following.cancel()
 
     def _first_words(self) -> Iterable[Message]:
-        yield [MessageKind.LIVE, self._live()]
+        yield [MessageKind.LIVE, self.live()]
         yield [MessageKind.SETTINGS, self._settings()]
         yield self._encoder()
         yield [MessageKind.PING, 0]
@@ -217,11 +208,11 @@ class Workers(OtherProcess):
         )
 
     def _settings(self) -> dict[str, Any]:
-        log = self._live_settings.settings.log
+        log = self.live_settings.settings.log
         return {
-            "limits": asdict(self._live_settings.limits),
+            "limits": asdict(self.live_settings.limits),
             "log": {"level": log.level, "format": log.format},
-            "keys": {name: keys.names for name, keys in self._keys.items()},
+            "keys": {name: keys.names for name, keys in self.keys.items()},
         }
 
     def _list_serving(self) -> list[KeptWorker]:

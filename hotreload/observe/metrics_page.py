@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 from socketserver import TCPServer
@@ -31,19 +32,14 @@ the oldest one's: a scraper is done in milliseconds, and a client that keeps oth
 PAGE_SECONDS = 1.0
 
 
+@dataclass(eq=False)
 class Fresh:
     """Hands out the page that `render` made within the last second, or is making right now."""
 
-    def __init__(
-        self,
-        render: Callable[[], bytes],
-        *,
-        seconds: float = PAGE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._render = render
-        self._seconds = seconds
-        self._clock = clock
+    render: Callable[[], bytes]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         # Not one of the loop's own threads: a swap needs those to save its state.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics page")
         self._lock = threading.Lock()
@@ -54,14 +50,14 @@ class Fresh:
         """Return the page, for any thread; all callers share the future, so none may cancel it."""
         with self._lock:
             if self._page is None or self._is_stale(self._page):
-                self._began = self._clock()
-                self._page = self._thread.submit(self._render)
+                self._began = self.clock()
+                self._page = self._thread.submit(self.render)
             return self._page
 
     def _is_stale(self, page: Future[bytes]) -> bool:
         if not page.done():
             return False
-        is_old = self._clock() - self._began >= self._seconds
+        is_old = self.clock() - self._began >= PAGE_SECONDS
         return is_old or page.cancelled() or page.exception() is not None
 
 

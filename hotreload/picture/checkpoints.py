@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypedDict
 
@@ -105,17 +105,15 @@ def _iso(at: float | None) -> str | None:
     return None if at is None else iso(at)
 
 
+@dataclass(eq=False)
 class Checkpoints:
     """Asks the source and the picture when asked itself."""
 
-    def __init__(
-        self,
-        picture: Picture,
-        listed: Callable[[], Sequence[Listed]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._picture, self._listed, self._clock = picture, listed, clock
-        self._asked = asyncio.Lock()
+    picture: Picture
+    listed: Callable[[], Sequence[Listed]]
+    clock: Callable[[], float] = time.monotonic
+    asked: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the source is asked."""
 
     async def snapshot(self, most: int) -> ListingFields:
         """Return the /checkpoints document: all are counted, about so many shown, newest first.
@@ -123,23 +121,23 @@ class Checkpoints:
         Thousands of folders take a moment, so they are listed in a thread, for one client
         after the other.
         """
-        async with self._asked:
-            listed = await in_thread(lambda cancel: self._listed(), is_read=False)
+        async with self.asked:
+            listed = await in_thread(lambda cancel: self.listed(), is_read=False)
         rows = [*self._explain_all(listed)]
         shown = [row for at, row in enumerate(rows) if at < most or row.situation in OF_NOTE]
         return {
             "checkpoints": [row.fields() for row in shown],
             "total": len(rows),
             "states": dict(Counter(row.situation.value for row in rows)),
-            "looked_at": self._picture.source.looked_at,
-            "error": self._picture.source.error,
+            "looked_at": self.picture.source.looked_at,
+            "error": self.picture.source.error,
         }
 
     def _explain_all(self, listed: Sequence[Listed]) -> Iterator[Explained]:
-        under_way = self._picture.under_way
+        under_way = self.picture.under_way
         trying = under_way.fields()
         tried = (trying["revision"], str(under_way.phase)) if trying else None
-        held = HeldAgainst(self._picture.ledger, self._clock(), tried)
+        held = HeldAgainst(self.picture.ledger, self.clock(), tried)
         rows = [held.explain(each) for each in listed]
         seen = {row.situation for row in rows}
         yield from (row for row in held.of_generations() if row.situation not in seen)

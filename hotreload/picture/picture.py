@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from hotreload import events
 from hotreload.core.ledger import Ledger
@@ -105,65 +106,57 @@ class State(StrEnum):
     LOST = "lost"
 
 
-class Picture:
-    """Sees every event before the log, the metrics and systemd do; decides and sends nothing."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        setup: Setup | None = None,
-        readings: Readings | None = None,
-        reports: Sequence[FeatureReport] = (),
-        word: Mapping[str, WordAttempt] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """`ledger` and `readings` are read at the moment of a question.
-
-        `reports` are those of features; `word` puts facts of judges into words, by their names.
-        """
-        self.ledger = ledger
-        self.setup = setup or Setup()
-        self.readings = readings or Readings()
-        self.reports = tuple(reports)
-        self.wall = wall
-        self.replicas = ReplicasNow(self.setup.replicas, wall)
-        self.under_way = UnderWay(clock)
-        self.booting = BootProgress(lambda: ledger.attempts, clock, wall)
-        self.pace = Pace(clock)
-        self.history = History(ledger.attempts, ledger.pins, word=word)
-        self.loads = Loads()
-        self.troubles = TroublesNow(wall)
-        self.wishes = Wishes(clock)
-        self.source = SourceNow(self.setup.source_kind, wall)
-        self.passed_over = LatestEvent(events.FoldersPassedOver)
-        self.state_file = LatestEvent(events.StateSaved, wall)
-        self.settings = LatestEvent(events.SettingsRead, wall)
-        self.last_life = LatestEvent(events.LastLifeDied, wall)
-        self.workers = WorkersNow(self.setup.workers)
-        self._observers: tuple[events.Observer, ...] = (
-            self.replicas.observe,
-            self.under_way.observe,
-            self.booting.observe,
-            self.pace.observe,
-            self.history.observe,
-            self.loads.observe,
-            self.troubles.observe,
-            self.wishes.observe,
-            self.source.observe,
-            self.passed_over.observe,
-            self.state_file.observe,
-            self.settings.observe,
-            self.last_life.observe,
-            self.workers.observe,
-            *(each.observe for each in self.reports),
-        )
+class Part(Protocol):
+    """A part of the picture, which events change."""
 
     def observe(self, event: events.Event) -> None:
         """Take in what happened."""
-        for observe in self._observers:
-            observe(event)
+
+
+@dataclass(eq=False)
+class Picture:
+    """Sees every event before the log, the metrics and systemd do; decides and sends nothing.
+
+    `ledger` and `readings` are read at the moment of a question.
+    """
+
+    ledger: Ledger
+    _: KW_ONLY
+    setup: Setup = Setup()  # it is frozen
+    readings: Readings = Readings()  # it is frozen
+    reports: Sequence[FeatureReport] = ()
+    word: Mapping[str, WordAttempt] = field(default_factory=dict)
+    """Puts facts of judges into words, by their names."""
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        ledger, clock, wall = self.ledger, self.clock, self.wall
+        self._parts: list[Part] = []
+        self.replicas = self._add(ReplicasNow(self.setup.replicas, wall))
+        self.under_way = self._add(UnderWay(clock))
+        self.booting = self._add(BootProgress(lambda: ledger.attempts, clock, wall))
+        self.pace = self._add(Pace(clock))
+        self.history = self._add(History(ledger.attempts, ledger.pins, word=self.word))
+        self.loads = self._add(Loads())
+        self.troubles = self._add(TroublesNow(wall))
+        self.wishes = self._add(Wishes(clock))
+        self.source = self._add(SourceNow(self.setup.source_kind, wall))
+        self.passed_over = self._add(LatestEvent(events.FoldersPassedOver))
+        self.state_file = self._add(LatestEvent(events.StateSaved, wall))
+        self.settings = self._add(LatestEvent(events.SettingsRead, wall))
+        self.last_life = self._add(LatestEvent(events.LastLifeDied, wall))
+        self.workers = self._add(WorkersNow(self.setup.workers))
+        self._parts += self.reports
+
+    def _add[P: Part](self, part: P) -> P:
+        self._parts.append(part)
+        return part
+
+    def observe(self, event: events.Event) -> None:
+        """Take in what happened."""
+        for part in self._parts:
+            part.observe(event)
 
     @property
     def live(self) -> Generation | None:

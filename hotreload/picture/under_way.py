@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypedDict
 
 from hotreload import events
@@ -10,33 +11,13 @@ from hotreload.json_fields import Fields, iso, revision_fields
 from hotreload.picture.report import Family, counter, gauge
 from hotreload.types import Attempt, Mode, Outcome, Phase, Revision
 
+FIRST_PHASES = (Phase.FETCHING, Phase.VALIDATING, Phase.STAGING)
 USUAL_PHASES = {
-    Mode.OVERLAP: (
-        Phase.FETCHING,
-        Phase.VALIDATING,
-        Phase.STAGING,
-        Phase.PROBING,
-        Phase.COMPARING,
-        Phase.SWAPPING,
-    ),
-    Mode.DRAIN: (
-        Phase.FETCHING,
-        Phase.VALIDATING,
-        Phase.STAGING,
-        Phase.DRAINING,
-        Phase.SWAPPING,
-        Phase.PROBING,
-    ),
+    Mode.OVERLAP: (*FIRST_PHASES, Phase.PROBING, Phase.COMPARING, Phase.SWAPPING),
+    Mode.DRAIN: (*FIRST_PHASES, Phase.DRAINING, Phase.SWAPPING, Phase.PROBING),
 }
 """The phases of an attempt that goes well, by how weights take over."""
-START_PHASES = (
-    Phase.FETCHING,
-    Phase.VALIDATING,
-    Phase.STAGING,
-    Phase.BUILDING,
-    Phase.WARMING,
-    Phase.PROBING,
-)
+START_PHASES = (*FIRST_PHASES, Phase.BUILDING, Phase.WARMING, Phase.PROBING)
 """The phases of a start that goes well."""
 DOING_WORDS = {
     Phase.FETCHING: "fetching {}",
@@ -129,28 +110,25 @@ class BootFields(TypedDict):
     unit: str | None
 
 
+@dataclass(eq=False)
 class BootProgress:
     """Knows which step of the start runs, since when, how far, and how long it took last time.
 
     It sees every event until the gate opens for the first time.
     """
 
-    def __init__(
-        self,
-        history: Callable[[], Iterable[Attempt]] = tuple,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """`history` is the last attempts, newest first, those of earlier lives among them."""
-        self._history = history
-        self._clock = clock
-        self._wall = wall
-        self._began = wall()
+    history: Callable[[], Iterable[Attempt]] = tuple
+    """Return the last attempts, newest first, those of earlier lives among them."""
+    clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._began = self.wall()
         self._enter(None, None)
 
     def _enter(self, phase: Phase | None, revision: Revision | None) -> None:
         self._phase, self._revision = phase, revision
-        self._since, self._since_wall = self._clock(), self._wall()
+        self._since, self._since_wall = self.clock(), self.wall()
         self._done: tuple[int, int] | None = None
         self._waits_for: str | None = None
 
@@ -178,7 +156,7 @@ class BootProgress:
             "label": revision.label if revision else None,
             "since": iso(self._began),
             "step_since": iso(self._since_wall),
-            "step_seconds": round(self._clock() - self._since, 3),
+            "step_seconds": round(self.clock() - self._since, 3),
             "usual_seconds": self._usual_seconds(),
             "done": done,
             "total": total,
@@ -202,7 +180,7 @@ class BootProgress:
         phase = self._phase
         if phase is None:
             return None
-        starts = (a for a in self._history() if a.is_of_a_start and a.outcome is Outcome.LIVE)
+        starts = (a for a in self.history() if a.is_of_a_start and a.outcome is Outcome.LIVE)
         return next((round(a.phases[phase], 3) for a in starts if phase in a.phases), None)
 
 

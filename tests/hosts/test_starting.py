@@ -12,8 +12,7 @@ from hotreload.engine.options import EngineOptions
 from hotreload.engine.upstream import build, parts
 from hotreload.engine.weights.sets import StagingOptions
 from hotreload.errors import ConfigError, EngineLost
-from hotreload.hosts.engine.joined_ranks import JoinedRanks
-from hotreload.hosts.engine.joint_jobs import KEPT_MESSAGES, MeetingPlace
+from hotreload.hosts.engine.joined_ranks import KEPT_MESSAGES, JoinedRanks, MeetingPlace
 from hotreload.hosts.engine.rank_engine import RankEngine
 from hotreload.hosts.upstream.ranks import Ranks
 from tests.fakes import unread

@@ -91,7 +91,7 @@ class Seen(Systemd):
         is_alive: Callable[[float], bool] = lambda within: True,
         **more: float,
     ) -> None:
-        self.picture = Picture(Ledger(), setup=setup)
+        self.picture = Picture(Ledger(), setup=setup or Setup())
         super().__init__(self.picture, notifier, is_alive=is_alive, **more)
 
     def observe(self, event: Event) -> None:

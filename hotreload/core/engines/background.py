@@ -17,7 +17,6 @@ from hotreload import events, failpoints
 from hotreload.core.drain import drain
 from hotreload.core.engines.replica import FadingWeights, Replica
 from hotreload.core.ports import Engine
-from hotreload.core.progress import Reach
 from hotreload.core.rules import KeepPrevious
 from hotreload.errors import DrainTimedOut, EngineLost
 from hotreload.types import Generation, Mode, Reason
@@ -26,11 +25,7 @@ fading_log = logging.getLogger("hotreload.fading")
 
 
 async def close_drained_generations(
-    replica: Replica[Engine],
-    *,
-    keep: KeepPrevious,
-    publish: events.Publish,
-    reach: Reach = failpoints.reach,
+    replica: Replica[Engine], *, keep: KeepPrevious, publish: events.Publish
 ) -> NoReturn:
     """End each set of weights that answers no request any more, for ever.
 
@@ -43,7 +38,7 @@ async def close_drained_generations(
             if (over := replica.drained_weights) is not None:
                 with replica.seal_when_lost():
                     await _retire(replica, over, publish)
-                    await _put_away(replica, over, keep, reach)
+                    await _put_away(replica, over, keep)
 
 
 async def _retire(replica: Replica[Engine], over: FadingWeights, publish: events.Publish) -> None:
@@ -55,16 +50,14 @@ async def _retire(replica: Replica[Engine], over: FadingWeights, publish: events
         publish(events.GenerationEnded(generation, replica.index))
 
 
-async def _put_away(
-    replica: Replica[Engine], over: FadingWeights, keep: KeepPrevious, reach: Reach
-) -> None:
+async def _put_away(replica: Replica[Engine], over: FadingWeights, keep: KeepPrevious) -> None:
     """Keep ended weights for a rollback, if the settings say so; never in the place of younger
     ones."""
     place = replica.fading.index(over)
     for older in replica.fading[:place]:
         older.is_outlived = True
     try:
-        await reach("ended")
+        await failpoints.reach("ended")
         await replica.put_away(over.weights, KeepPrevious.NONE if over.is_outlived else keep)
     except EngineLost:
         raise

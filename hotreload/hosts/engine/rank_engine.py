@@ -26,9 +26,9 @@ from hotreload.engine.weights.leaf.differences import copies_here, find_differin
 from hotreload.engine.weights.leaf.measures import splits_words
 from hotreload.engine.weights.sets import First, StagingOptions, WeightSets
 from hotreload.errors import CheckpointIncompatible, ConfigError, EngineLost, NotServing
-from hotreload.hosts.engine.joined_ranks import JoinedRanks
-from hotreload.hosts.engine.joint_jobs import (
+from hotreload.hosts.engine.joined_ranks import (
     BetweenStepsOfAll,
+    JoinedRanks,
     MeetingPlace,
     gather,
     merge_measurements,

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hotreload.core.attempt_records import Attempts
@@ -35,26 +36,19 @@ StartEngine = Callable[[Path, Checkpoint | None, AttemptProgress], Awaitable[Run
 publish the progress."""
 
 
+@dataclass(eq=False)
 class FirstSwitch:
     """Makes the first weights live: the steps of an attempt, without older weights to put back."""
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        *,
-        start_engine: StartEngine,
-        go_live: Callable[[RunningEngine, Generation], None],
-        served_by: Callable[[Path], Awaitable[ServedBy]],
-        doubt: Doubt,
-    ) -> None:
-        """`go_live` admits requests; `served_by` returns what a model's answers depend on now."""
-        self.engine: RunningEngine | None = None
-        """The engine, once it is made; the life of this start closes it."""
-        self._attempts = attempts
-        self._start_engine = start_engine
-        self._go_live = go_live
-        self._served_by = served_by
-        self._doubt = doubt
+    attempts: Attempts
+    start_engine: StartEngine
+    go_live: Callable[[RunningEngine, Generation], None]
+    """Admit requests."""
+    served_by: Callable[[Path], Awaitable[ServedBy]]
+    """Return what a model's answers depend on now."""
+    doubt: Doubt
+    engine: RunningEngine | None = None
+    """The engine, once it is made; the life of this start closes it."""
 
     async def to(
         self,
@@ -67,17 +61,17 @@ class FirstSwitch:
 
         `instead_of` is the generation that should answer and cannot be served.
         """
-        ledger = self._attempts.ledger
+        ledger = self.attempts.ledger
         if checkpoint is None:  # random weights have no answers to be judged by
-            self.engine = engine = await self._start_engine(model, None, progress)
+            self.engine = engine = await self.start_engine(model, None, progress)
             progress.generation = await self._mint(engine.weights.live, None)
         else:
-            by = await self._served_by(model)
-            self.engine = engine = await self._start_engine(model, checkpoint, progress)
+            by = await self.served_by(model)
+            self.engine = engine = await self.start_engine(model, checkpoint, progress)
             await self._prove(progress, engine, by)
             progress.generation = await self._mint(engine.weights.live, checkpoint.path)
             ledger.served_by, ledger.missed = by, instead_of
-        self._go_live(engine, progress.generation)
+        self.go_live(engine, progress.generation)
 
     async def _prove(self, progress: AttemptProgress, engine: RunningEngine, by: ServedBy) -> None:
         """Ask the probes; weights that were live before are never refused for their answers.
@@ -85,7 +79,7 @@ class FirstSwitch:
         If nothing else has changed since, only the beginning of each answer is awaited, and whole
         answers are asked once these weights serve.
         """
-        ledger, live = self._attempts.ledger, engine.weights.live
+        ledger, live = self.attempts.ledger, engine.weights.live
         past = ledger.was_live_as(live.revision, live.fingerprint)
         is_proven = past is not None and ledger.served_by == by
         async with progress.phase(Phase.PROBING):
@@ -93,7 +87,7 @@ class FirstSwitch:
         progress.note(probe_evidence(ASKED if verdict else PASSED))
         if verdict is None:
             if past is not None and is_proven:
-                self._doubt.whether(past)
+                self.doubt.whether(past)
             return
         if past is None:
             progress.verdict = verdict
@@ -102,14 +96,12 @@ class FirstSwitch:
             raise _another_engine(past, verdict, changes(ledger.served_by, by)) from verdict
         if isinstance(verdict, NoAnswer):
             raise EngineLost(f"{verdict}, by weights that answered before: {past.revision}")
-        await (
-            engine.switch.scrub()
-        )  # an answer that was no number may have left its like in the cache
-        self._doubt.of(past, verdict)
+        await engine.switch.scrub()  # a nonfinite answer may have left NaN in the cache
+        self.doubt.of(past, verdict)
 
     async def _mint(self, staged: Staged, path: Path | None) -> Generation:
         """Give the weights their old number if they answered last, else a new one."""
-        ledger = self._attempts.ledger
+        ledger = self.attempts.ledger
         last = ledger.last_good
         if last is not None and ledger.pinned and not _is(last, staged):
             _tell_of_lost_pin(ledger.held_by, last, staged)
@@ -117,9 +109,9 @@ class FirstSwitch:
         version = past.version if past is not None else ""
         number = _number_again(ledger, staged)
         if number is None:  # nothing else could answer in their place
-            await self._attempts.secure_number(at_any_rate=True)
-        generation = self._attempts.mint(staged, number, version=version)
-        self._attempts.record_live(generation, path)
+            await self.attempts.secure_number(at_any_rate=True)
+        generation = self.attempts.mint(staged, number, version=version)
+        self.attempts.record_live(generation, path)
         return generation
 
 

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,43 +40,34 @@ MakeEngine = Callable[..., Awaitable[RunningEngine]]
 """Make an engine, by the arguments of `SglangEngine.start`."""
 
 
+@dataclass(frozen=True, slots=True)
 class Engines:
     """Starts the first engine from a checkpoint, and all others beside one that serves."""
 
-    def __init__(
-        self,
-        live_settings: LiveSettings,
-        checking: CheckpointChecks,
-        *,
-        make: MakeEngine | None,
-        started: Callable[[], None],
-    ) -> None:
-        """`make` stands in for `SglangEngine.start`; `started` is called after each start.
-
-        XLA installs a handler for SIGTERM.
-        """
-        self._live_settings = live_settings
-        self._checking = checking
-        self._make = make
-        self._started = started
+    live_settings: LiveSettings
+    checking: CheckpointChecks
+    make: MakeEngine | None
+    """Stands in for `SglangEngine.start`."""
+    started: Callable[[], None]
+    """Called after each start, in which XLA installs a handler for SIGTERM."""
 
     async def first(
         self, model: Path, weights: Checkpoint | None, progress: AttemptProgress
     ) -> RunningEngine:
         """Start the first engine; from then on every checkpoint must have its tensors."""
-        settings = self._live_settings.settings
-        engine = await start_engine(settings, model, weights, progress, self._make)
-        self._started()
-        if not self._checking.served.tensors:  # a folder without weights; now there are some
+        settings = self.live_settings.settings
+        engine = await start_engine(settings, model, weights, progress, self.make)
+        self.started()
+        if not self.checking.served.tensors:  # a folder without weights; now there are some
             tensors = weights.tensors if weights else engine.weights.expected_tensors()
-            self._checking.serve(replace(self._checking.served, tensors=tensors))
+            self.checking.serve(replace(self.checking.served, tensors=tensors))
         log.info("engine.started", extra=engine.facts())
         return engine
 
     async def twin(self, index: int, twin: RunningEngine) -> RunningEngine:
         """Start another engine with the weights of one that serves."""
-        engine = await start_twin(self._live_settings.settings, index, twin)
-        self._started()
+        engine = await start_twin(self.live_settings.settings, index, twin)
+        self.started()
         log.info("engine.started", extra={**engine.facts(), "replica": index})
         return engine
 
@@ -99,7 +90,7 @@ async def start_engine(
         made_from = to_start_from(settings, model, weights, progress)
         async with made_from as asked, progress.phase(Phase.BUILDING):
             engine = await (make or SglangEngine.start)(**asked)
-    async with _close_on_error(engine):
+    async with close_on_error(engine):
         is_configured = settings.engine.model is not None
         await keep_model(model, settings.state.directory, is_configured=is_configured)
         await _warm(engine, settings, progress)
@@ -147,7 +138,7 @@ async def start_twin(settings: Settings, index: int, twin: RunningEngine) -> Sgl
         probes=settings.probe,
         twin=twin,
     )
-    async with _close_on_error(engine):
+    async with close_on_error(engine):
         # There is no attempt: no phases are published.
         await _warm(
             engine, settings, AttemptProgress(engine.weights.live.revision, lambda event: None)
@@ -172,7 +163,7 @@ async def import_in_background() -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _close_on_error(engine: RunningEngine) -> AsyncIterator[None]:
+async def close_on_error(engine: RunningEngine) -> AsyncIterator[None]:
     """Close the engine if the block raises: the engine is not handed over yet."""
     try:
         yield

@@ -115,9 +115,9 @@ def planned_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) 
     return None
 
 
-def missing_mount(path: Path, fstab: Path = FSTAB, mountinfo: Path = MOUNTINFO) -> Path | None:
+def missing_mount(path: Path) -> Path | None:
     """Find a missing mount, or an empty folder: a mount by hand or script is in no table."""
-    return planned_mount(path, fstab, mountinfo) or _empty_on_the_way(path)
+    return planned_mount(path) or _empty_on_the_way(path)
 
 
 def first_missing(paths: Iterable[Path | None]) -> Path | None:
