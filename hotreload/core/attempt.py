@@ -155,8 +155,8 @@ class AttemptUnderWay:
         """Fetch and check the files; NotJudged comes first, if a judge cannot judge here."""
         for judge in self.judges:
             judge.check_can_judge(self.replicas.first.engine)
-        steps = (self.fetch, self.validate, self.rules)
-        return await prepare(self.progress, self.wanted, *steps)
+        progress, wanted = self.progress, self.wanted
+        return await prepare(progress, wanted, self.fetch, self.validate, self.rules)
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on every engine, or on none."""

@@ -190,19 +190,6 @@ class FollowUp:
         if held is not None:
             self.replica.gate.unkeep(held, self)
 
-    async def run(self) -> None:
-        """Do the work; its faults are logged and change nothing else."""
-        try:
-            for work in self.case.once_live or ():
-                with self.replica.seal_when_lost():
-                    await work()
-        except EngineLost:
-            log.info("follow_up.ended", extra={"why": "the engine was lost"})
-        except Exception:
-            log.exception("follow_up.internal_error")
-        finally:
-            self.release()
-
 
 class FollowUps:
     """Does the work left of attempts, for one attempt at a time."""
@@ -222,9 +209,17 @@ class FollowUps:
         self._task = asyncio.create_task(self._run(follow_up), name="follow up")
 
     async def _run(self, follow_up: FollowUp) -> None:
+        """Do the work; its faults are logged and change nothing else."""
         try:
-            await follow_up.run()
+            for work in follow_up.case.once_live or ():
+                with follow_up.replica.seal_when_lost():
+                    await work()
+        except EngineLost:
+            log.info("follow_up.ended", extra={"why": "the engine was lost"})
+        except Exception:
+            log.exception("follow_up.internal_error")
         finally:
+            follow_up.release()
             await run_to_end(self._save())
 
     async def make_way(self) -> None:

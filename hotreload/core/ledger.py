@@ -44,6 +44,12 @@ class PastGeneration:
     source: str = ""
     """The source that the settings named when it went live; empty when unknown."""
 
+    @classmethod
+    def of(cls, live: Generation, path: str = "", source: str = "") -> "PastGeneration":
+        """Return the record of a generation whose files lie here; none by default."""
+        name = (live.number, live.revision, live.fingerprint)
+        return cls(*name, path, live.since, live.version, source)
+
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
@@ -215,8 +221,7 @@ class Ledger:
     def place_of(self, live: Generation) -> PastGeneration:
         """Find where a live generation came from; if that is forgotten, return a place without
         files."""
-        where = (live.number, live.revision, live.fingerprint, "", live.since, live.version)
-        return self.past(live.number) or PastGeneration(*where)
+        return self.past(live.number) or PastGeneration.of(live)
 
     def past_before(self, live: Generation | PastGeneration) -> PastGeneration | None:
         """The generation before this one that has files, other weights, and is not refused."""
@@ -264,8 +269,7 @@ class Ledger:
             self.under_way = None
         self.refused.pop(generation.revision.id, None)
         if self.past(generation.number) is None:
-            where = (generation.revision, generation.fingerprint, path, generation.since)
-            self.generations.append(PastGeneration(generation.number, *where, source=self.source))
+            self.generations.append(PastGeneration.of(generation, path, self.source))
         self.name_live(generation)
 
     def name_live(self, live: Generation) -> None:

@@ -30,7 +30,7 @@ from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start.boot import Start
 from hotreload.life.start.first_switch import FirstSwitch
-from hotreload.life.start.served_by import served_by_now
+from hotreload.life.start.model_files import served_by_now
 from hotreload.life.start.start_engine import Engines, MakeEngine, import_in_background
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.life.start.warmup import compile_behind

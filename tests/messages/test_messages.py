@@ -30,7 +30,7 @@ from hotreload.features import FEATURES
 from hotreload.life.saved.state import StateFile
 from hotreload.life.saved.state_lock import StateFolder
 from hotreload.life.start.candidates import revision_of_model
-from hotreload.life.start.served_by import find_served_model
+from hotreload.life.start.model_files import find_served_model
 from hotreload.settings.load import load
 from hotreload.tiny import write_tiny
 from hotreload.types import By, Revision

@@ -146,19 +146,14 @@ async def verify_live(
     """
     while True:
         await sleep(every)
-        await _until_idle(replica, every)
+        try:
+            await replica.gate.wait_until_empty(every)
+        except DrainTimedOut:  # an engine may never be idle
+            verify_log.debug("verify.never_idle")
         # A swap waits for the lock: the checksums are those of the live weights to the end.
         async with replica.lock:
             with replica.seal_when_lost():
                 await _verify(replica, checksums, publish)
-
-
-async def _until_idle(replica: Replica[Engine], within: float) -> None:
-    """Wait until no request is inside, but at most so long: an engine may never be idle."""
-    try:
-        await replica.gate.wait_until_empty(within)
-    except DrainTimedOut:
-        verify_log.debug("verify.never_idle")
 
 
 async def _verify(replica: Replica[Engine], checksums: Checksums, publish: events.Publish) -> None:

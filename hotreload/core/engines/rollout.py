@@ -6,7 +6,7 @@ copy its weights. If the first engine fails with them, no other one gets them.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -84,13 +84,58 @@ class Rollout:
             self.replicas.trial = None
         self._conclude()
 
+    # --- the way back after a failure ---------------------------------------------------------
+
     async def _put_back(self) -> None:
-        """Flip the changed engines back to the live generation; no newer wish stops this."""
+        """Flip the changed engines back to the live generation, the last one first; or lose them.
+
+        No newer wish stops this.
+        """
         self.replicas.trial = None
         self.wanted.ask(lambda: True)
         self.progress.rolled_back = True
-        unchanged = [each for each in self.switches if each not in self.changed]
-        await put_back(self.changed, unchanged, self.replicas.live, self.progress)
+        tried_on = self.progress.replica
+        for switch in reversed(self.changed):
+            self.progress.replica = switch.replica.index
+            switch.drain_as_long_as_requests_may_run()
+            failed = switch.live
+            try:
+                await self._put_back_in_the_end(switch)
+                switch.replica.gate.turn_out(failed)
+            except Exception as fault:
+                why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
+                switch.replica.lose(EngineLost(why))
+        self.progress.replica = tried_on
+
+    async def _put_back_in_the_end(self, switch: Switch) -> None:
+        """Put an engine back, and wait again for long requests: they are no reason to lose it."""
+        while switch.serves:
+            try:
+                return await self._put_one_back(switch)
+            except DrainTimedOut as late:
+                log.warning("rollout.not_put_back_yet", extra={"cause": str(late)})
+
+    async def _put_one_back(self, switch: Switch) -> None:
+        async with switch.keep_earlier(PastGeneration.of(self.replicas.live)) as kept:
+            if kept is not None:
+                await self._answer_as_before(switch, kept)
+                return
+        unchanged = (each for each in self.switches if each not in self.changed and each.serves)
+        original = next(unchanged, None)
+        if original is None:
+            raise TryAgain("no engine that serves has it any more")
+        staged = original.live
+        async with (
+            switch.keep_staged(lambda engine: engine.weights.twin(staged)) as copy,
+            switch.lock_engine(),
+        ):
+            await self._answer_as_before(switch, copy)
+
+    async def _answer_as_before(self, switch: Switch, staged: Staged) -> None:
+        old = await switch.flip(staged, probe=False)
+        await switch.answer_as(self.replicas.live, staged, old)
+
+    # --- the engines in their order -----------------------------------------------------------
 
     def begin_with_those_that_keep(self, place: PastGeneration) -> None:
         """Take the engines first that have this generation in memory."""
@@ -288,60 +333,3 @@ async def _take_one_back(
         rollout.check_original()
         await go_live(switch, staged)
     return True
-
-
-# --- the way back after a failure ---------------------------------------------------------------
-
-
-async def put_back(
-    changed: Sequence[Switch],
-    unchanged: Sequence[Switch],
-    live: Generation,
-    progress: AttemptProgress,
-) -> None:
-    """Flip the changed engines back to the live generation, the last one first; or lose them."""
-    tried_on = progress.replica
-    for switch in reversed(changed):
-        progress.replica = switch.replica.index
-        switch.drain_as_long_as_requests_may_run()
-        failed = switch.live
-        try:
-            await _put_back_in_the_end(switch, live, unchanged)
-            switch.replica.gate.turn_out(failed)
-        except Exception as fault:
-            why = f"what was live could not be put back: {type(fault).__name__}: {fault}"
-            switch.replica.lose(EngineLost(why))
-    progress.replica = tried_on
-
-
-async def _put_back_in_the_end(
-    switch: Switch, live: Generation, unchanged: Sequence[Switch]
-) -> None:
-    """Put an engine back, and wait again for long requests: they are no reason to lose it."""
-    while switch.serves:
-        try:
-            return await _put_one_back(switch, live, unchanged)
-        except DrainTimedOut as late:
-            log.warning("rollout.not_put_back_yet", extra={"cause": str(late)})
-
-
-async def _put_one_back(switch: Switch, live: Generation, unchanged: Sequence[Switch]) -> None:
-    place = PastGeneration(live.number, live.revision, live.fingerprint, "", live.since)
-    async with switch.keep_earlier(place) as kept:
-        if kept is not None:
-            await _answer_by(switch, kept, live)
-            return
-    original = next((each for each in unchanged if each.serves), None)
-    if original is None:
-        raise TryAgain("no engine that serves has it any more")
-    staged = original.live
-    async with (
-        switch.keep_staged(lambda engine: engine.weights.twin(staged)) as copy,
-        switch.lock_engine(),
-    ):
-        await _answer_by(switch, copy, live)
-
-
-async def _answer_by(switch: Switch, staged: Staged, live: Generation) -> None:
-    old = await switch.flip(staged, probe=False)
-    await switch.answer_as(live, staged, old)

@@ -34,8 +34,7 @@ from hotreload.life.running_engine import RunningEngine
 from hotreload.life.serving_slot import ServingSlot
 from hotreload.life.start.boot import pass_no_failpoint
 from hotreload.life.start.candidates import revision_of_model
-from hotreload.life.start.model_files import keep_model
-from hotreload.life.start.served_by import find_served_model
+from hotreload.life.start.model_files import find_served_model, keep_model
 from hotreload.life.start.start_engine import to_start_from
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
@@ -156,13 +155,8 @@ class FollowerLife(StepFollower[RankEngine]):
         """Fetch a revision from this host's own source, and check it."""
         progress = self.attempts.progress_of(revision, reach)
         try:
-            checkpoint = await prepare(
-                progress,
-                WantedCheck(progress, asyncio.Event()),
-                fetch=self._fetch,
-                validate=self._check,
-                rules=self.settings.rules,
-            )
+            wanted, rules = WantedCheck(progress, asyncio.Event()), self.settings.rules
+            checkpoint = await prepare(progress, wanted, self._fetch, self._check, rules)
         finally:
             progress.publish(PhaseEntered(revision, None))
         self._last = checkpoint

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -39,7 +40,7 @@ from hotreload.life.start.candidates import (
     nothing_to_start_with,
 )
 from hotreload.life.start.first_switch import FirstSwitch, log_first_answer
-from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
+from hotreload.life.start.model_files import UNFIT_MODEL, find_served_model
 from hotreload.life.start.start_troubles import Gone
 from hotreload.life.start.whereabouts import (
     Absent,
@@ -66,41 +67,34 @@ async def pass_no_failpoint(point: str) -> None:
     """Do nothing: tests arm failpoints for the attempts after the start."""
 
 
+@dataclass(eq=False)
 class Start:
     """Tries the candidates, the best first, until one answers."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        attempts: Attempts,
-        source: Source,
-        validate: Validate,
-        serve: Callable[[Served], None],
-        switch: FirstSwitch,
-        gone: Gone,
-    ) -> None:
-        """`serve` receives the model that checkpoints are checked against."""
-        self._attempts = attempts
-        self._source = source
-        self._validate = validate
-        self._serve = serve
-        self._switch = switch
-        self._rules = settings.rules
-        self._gone = gone
-        self._model = settings.engine.model
-        self._folders = [path for path in (self._model, settings.source.path) if path is not None]
+    settings: Settings
+    attempts: Attempts
+    source: Source
+    validate: Validate
+    serve: Callable[[Served], None]
+    """Receive the model that checkpoints are checked against."""
+    switch: FirstSwitch
+    gone: Gone
+
+    def __post_init__(self) -> None:
+        self._model = self.settings.engine.model
+        folders = (self._model, self.settings.source.path)
+        self._folders = [path for path in folders if path is not None]
         self._awaited = self._folders
         """Folders whose mount may mend the present fault."""
-        self._is_dummy = settings.engine.boot == "dummy"
-        self._candidates = Candidates(settings, attempts.ledger, source)
+        self._is_dummy = self.settings.engine.boot == "dummy"
+        self._candidates = Candidates(self.settings, self.attempts.ledger, self.source)
         self._unfit: set[str] = set()
         """Revisions that no engine could be started with, though their files may be good."""
 
     @property
     def engine(self) -> RunningEngine | None:
         """The engine, once there is one; the caller of `run` closes it."""
-        return self._switch.engine
+        return self.switch.engine
 
     async def run(self) -> None:
         """Return as soon as a candidate answers; raise ConfigError when none can.
@@ -110,16 +104,16 @@ class Start:
         while True:
             try:
                 await self._answer()
-                log_first_answer(self._attempts.ledger.attempts[0])
+                log_first_answer(self.attempts.ledger.attempts[0])
                 return
             except ConfigError as unfit:
                 missing = await self._missing_mount() if unfit.code == UNFIT_MODEL else None
                 if missing is None:
                     raise
                 log_missing_mount(missing, str(unfit))
-            self._attempts.publish(Wait(f"{missing} to be mounted", "start"))
+            self.attempts.publish(Wait(f"{missing} to be mounted", "start"))
             await wait_for_mount(missing, self._missing_mount)
-            self._attempts.publish(Wait(None, "start"))
+            self.attempts.publish(Wait(None, "start"))
 
     async def _missing_mount(self) -> Path | None:
         if not self._awaited:
@@ -130,7 +124,7 @@ class Start:
         """Serve this model; if it cannot be served, no checkpoint helps, and only its mount is
         awaited."""
         self._awaited = [model]
-        self._serve(await find_served_model(model))
+        self.serve(await find_served_model(model))
         self._awaited = self._folders
 
     async def _answer(self) -> None:
@@ -148,7 +142,7 @@ class Start:
             if kept is not None and self._is_dummy:
                 await self._from_random(kept)
                 return
-            if self._attempts.ledger.last_good is not None and not self._is_dummy:
+            if self.attempts.ledger.last_good is not None and not self._is_dummy:
                 await self._from_the_best(kept=kept)
                 return
         except ConfigError as unfit:
@@ -156,12 +150,12 @@ class Start:
         for failures in count(1):
             if await self._from_a_wish():
                 return
-            await asyncio.sleep(self._attempts.backoff(failures))
+            await asyncio.sleep(self.attempts.backoff(failures))
 
     async def _from_a_wish(self) -> bool:
         """Try the source's wishes; return False to ask the source again later."""
         try:
-            async for wish in self._source.follow_newest():
+            async for wish in self.source.follow_newest():
                 if not self._is_hopeless(wish):
                     try:
                         await self._from(wish)
@@ -177,11 +171,11 @@ class Start:
         raise ConfigError("the source ended before anything could be served")
 
     def _is_hopeless(self, wish: Revision) -> bool:
-        return wish.id in self._attempts.ledger.refused or wish.id in self._unfit
+        return wish.id in self.attempts.ledger.refused or wish.id in self._unfit
 
     async def _from(self, wish: Revision) -> None:
         if self._is_dummy:
-            await self._from_random(await self._source.fetch(wish))
+            await self._from_random(await self.source.fetch(wish))
         else:
             await self._from_the_best(wish)
 
@@ -190,7 +184,7 @@ class Start:
         if unfit.code != UNFIT_MODEL:
             raise unfit
         log.warning("boot.no_model_yet", extra={"why": str(unfit)})
-        self._attempts.publish(Wait("a checkpoint that can be served", "start"))
+        self.attempts.publish(Wait("a checkpoint that can be served", "start"))
 
     # --- one after the other -------------------------------------------------------------
 
@@ -208,10 +202,10 @@ class Start:
             if not self._candidates.must_wait or self._is_a_setting(refusals):
                 raise nothing_to_start_with(refusals, self._candidates.must_wait)
             words = [refusal.words for refusal in refusals]
-            self._gone.waits(self._attempts.ledger.start_target, words)
+            self.gone.waits(self.attempts.ledger.start_target, words)
             has_tried = any(refusal.code for refusal in refusals)
             await asyncio.sleep(
-                self._attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
+                self.attempts.backoff(failures) if has_tried else AWAITED_FILES_SECONDS
             )
 
     def _is_a_setting(self, refusals: list[PassedBy]) -> bool:
@@ -232,11 +226,11 @@ class Start:
         return refusals
 
     def _publish_answer(self, candidate: Candidate, refusals: list[PassedBy]) -> None:
-        self._attempts.publish(Wait(None, "start"))
-        self._gone.waits_no_more()
-        live = self._attempts.ledger.live
+        self.attempts.publish(Wait(None, "start"))
+        self.gone.waits_no_more()
+        live = self.attempts.ledger.live
         if candidate.instead_of is not None and live is not None:
-            self._gone.answers(live.revision, candidate.instead_of, refusals[0].words)
+            self.gone.answers(live.revision, candidate.instead_of, refusals[0].words)
 
     async def _refusal_of(self, candidate: Candidate, model: Path | None) -> PassedBy | None:
         """Try one candidate; return None when it answers, else the refusal."""
@@ -264,7 +258,7 @@ class Start:
         self, revision: Revision, candidate: Candidate, model: Path | None
     ) -> Attempt:
         """Make the attempt; damaged files do not refuse a revision that was live before."""
-        attempts, progress = self._attempts, self._attempts.progress_of(revision, pass_no_failpoint)
+        attempts, progress = self.attempts, self.attempts.progress_of(revision, pass_no_failpoint)
         is_good = candidate.is_configured or attempts.ledger.past_of(revision) is not None
         policy = AttemptPolicy(
             by=_start(candidate.why),
@@ -273,7 +267,9 @@ class Start:
             raises=NOT_THE_CHECKPOINTS_FAULT,
         )
         async with attempts.open_record(progress, policy):
-            checkpoint = await self._prepare(progress, candidate, model)
+            wanted = WantedCheck(progress, asyncio.Event())
+            fetch, check = partial(_fetch, candidate), partial(self._check, model)
+            checkpoint = await prepare(progress, wanted, fetch, check, self.settings.rules)
             log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
             await self._switch_to(progress, checkpoint, candidate, model)
         if progress.verdict is not None:
@@ -288,17 +284,6 @@ class Start:
         # The revision is refused, so the next start tries another.
         raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
 
-    async def _prepare(
-        self, progress: AttemptProgress, candidate: Candidate, model: Path | None
-    ) -> Checkpoint:
-        return await prepare(
-            progress,
-            WantedCheck(progress, asyncio.Event()),
-            fetch=partial(_fetch, candidate),
-            validate=partial(self._check, model),
-            rules=self._rules,
-        )
-
     async def _switch_to(
         self,
         progress: AttemptProgress,
@@ -308,7 +293,7 @@ class Start:
     ) -> None:
         try:
             to = model or checkpoint.path
-            await self._switch.to(progress, to, checkpoint, candidate.instead_of)
+            await self.switch.to(progress, to, checkpoint, candidate.instead_of)
         except ConfigError as fault:
             is_the_model = model is None or checkpoint.path == model
             if fault.code != DOES_NOT_START or is_the_model:
@@ -319,20 +304,20 @@ class Start:
         """Check a candidate against the model, or against its own config if none is set."""
         if self._model is None:
             try:
-                self._serve(await find_served_model(model or path))
+                self.serve(await find_served_model(model or path))
             except ConfigError as unfit:
                 raise TryAgain(str(unfit), code=UNFIT_MODEL) from unfit
-        return await self._validate(revision, path)
+        return await self.validate(revision, path)
 
     async def _from_random(self, model: Path) -> None:
         """Start with random weights, without fetch, checks or probes."""
         await self._serve_as(model)
-        progress = self._attempts.progress_of(RANDOM_WEIGHTS, pass_no_failpoint)
+        progress = self.attempts.progress_of(RANDOM_WEIGHTS, pass_no_failpoint)
         policy = AttemptPolicy(
             by=_start("[engine] boot"), blame=False, raises=NOT_THE_CHECKPOINTS_FAULT
         )
-        async with self._attempts.open_record(progress, policy):
-            await self._switch.to(progress, model, None)
+        async with self.attempts.open_record(progress, policy):
+            await self.switch.to(progress, model, None)
 
 
 def _start(why: str) -> By:

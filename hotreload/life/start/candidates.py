@@ -19,8 +19,7 @@ from hotreload.core.ledger import Ledger, PastGeneration
 from hotreload.core.ports import Source
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import ConfigError, HotReloadError, SourceUnavailable
-from hotreload.life.start.model_files import kept_model
-from hotreload.life.start.served_by import UNFIT_MODEL
+from hotreload.life.start.model_files import UNFIT_MODEL, kept_model
 from hotreload.life.start.whereabouts import (
     Absent,
     files_in,
@@ -123,7 +122,7 @@ class Candidates:
             why = "the newest checkpoint"
             if meant is not None and self._has_new_source(meant):
                 why = f"{why} of {self._ledger.source}, where [source] was {meant.source} before"
-            yield Candidate(why, partial(self._newest, why, newest, meant), self._fetch)
+            yield Candidate(why, partial(self._newest, why, newest, meant), self._source.fetch)
             if meant is not None and self._may_be_older:
                 yield from self._instead_of(meant, newest)
         if self._model is not None and (not self.must_wait or self._is_meant(meant)):
@@ -145,7 +144,7 @@ class Candidates:
         # The copy here may be damaged; a hub still has the bytes. A copy that is gone was fetched.
         why = f"the last good generation, {place.revision}, fetched again"
         find = partial(self._where_it_lay, why, place)
-        yield Candidate(why, find, self._fetch, is_tried_once=self._order is not None)
+        yield Candidate(why, find, self._source.fetch, is_tried_once=self._order is not None)
 
     def _instead_of(self, meant: PastGeneration, newest: Revision | None) -> Iterator[Candidate]:
         """Yield older generations, the newest first, then an older one that was never live."""
@@ -156,7 +155,7 @@ class Candidates:
                 # A source fetches its newest alone, so older ones are taken from where they lay.
                 yield Candidate(why, find, partial(_lies_at, older.path), instead_of=meant)
         find = partial(self._older, newest, meant)
-        yield Candidate("an older checkpoint", find, self._fetch, instead_of=meant)
+        yield Candidate("an older checkpoint", find, self._source.fetch, instead_of=meant)
 
     def _is_no_fallback(self, revision: Revision) -> bool:
         return self.must_wait and self._is_the_model(revision)
@@ -272,15 +271,12 @@ class Candidates:
             await files_in(folder)
         except Absent as absent:
             try:
-                return await self._fetch(revision)
+                return await self._source.fetch(revision)
             except HotReloadError as gone:
                 why = {"path": place.path, "why": str(gone)}
                 log.warning("boot.last_good_is_gone", extra=why)
                 raise SourceUnavailable(f"{absent}: {gone}") from gone
         return folder
-
-    async def _fetch(self, revision: Revision) -> Path:
-        return await self._source.fetch(revision)
 
     async def kept_model(self) -> Path | None:
         """Find the model files that earlier starts used, if no model is configured."""

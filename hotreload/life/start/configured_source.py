@@ -21,22 +21,31 @@ from hotreload.sources.settings import FolderSettings, HubSettings, SourceSettin
 
 def make_source(settings: Settings, publish: Publish, ledger: Ledger, digests: Digests) -> Source:
     """Make a source of the kind that is configured."""
-    return SOURCES[settings.source.kind](settings, publish, ledger, digests)
+    source, engine = settings.source, settings.engine
+    # A start, other hosts and sglang-jax's loader must know the content before they load it.
+    is_once = engine.nnodes == 1 and engine.loader == "auto"
 
+    def reads_once() -> bool:
+        """Return True if staging may be the first to read finished files."""
+        return is_once and ledger.live is not None
 
-def _folder(
-    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
-) -> DirectorySource:
-    source = settings.source
+    if source.kind == "huggingface":
+        assert source.repo is not None, "it was found missing before"
+        token = token_of(source.token_file)
+        return HuggingFaceSource(
+            source.repo,
+            HubOptions(**_settings_of(HubSettings, source), token=token, reads_once=reads_once),
+            cache=settings.hub_cache,
+            digests=digests,
+            kept=lambda: ledger.worth_keeping,
+            folders=[*([engine.model] if engine.model else []), *settings.server.update_roots],
+            publish=publish,
+        )
     assert source.path is not None, "it was found missing before"
-    options = FolderOptions(
-        **_settings_of(FolderSettings, source),
-        roots=settings.checkpoint_roots,
-        reads_once=_reads_once(settings, ledger),
-    )
+    roots = settings.checkpoint_roots
     return DirectorySource(
         source.path,
-        options,
+        FolderOptions(**_settings_of(FolderSettings, source), roots=roots, reads_once=reads_once),
         digests=digests,
         publish=publish,
         is_refused=lambda id: id in ledger.refused,
@@ -44,47 +53,9 @@ def _folder(
     )
 
 
-def _hub(
-    settings: Settings, publish: Publish, ledger: Ledger, digests: Digests
-) -> HuggingFaceSource:
-    source = settings.source
-    assert source.repo is not None, "it was found missing before"
-    model = settings.engine.model
-    options = HubOptions(
-        **_settings_of(HubSettings, source),
-        token=token_of(source.token_file),
-        reads_once=_reads_once(settings, ledger),
-    )
-    return HuggingFaceSource(
-        source.repo,
-        options,
-        cache=settings.hub_cache,
-        digests=digests,
-        kept=lambda: ledger.worth_keeping,
-        folders=[*([model] if model is not None else []), *settings.server.update_roots],
-        publish=publish,
-    )
-
-
 def _settings_of(table: type[Any], source: SourceSettings) -> dict[str, Any]:
     """Return the settings of one kind of source."""
     return {each.name: getattr(source, each.name) for each in fields(table)}
-
-
-def _reads_once(settings: Settings, ledger: Ledger) -> Callable[[], bool]:
-    """Return a function: may staging be the first to read finished files?
-
-    A start, other hosts and sglang-jax's loader must know the content before they load it.
-    """
-    is_once = settings.engine.nnodes == 1 and settings.engine.loader == "auto"
-    return lambda: is_once and ledger.live is not None
-
-
-SOURCES: dict[str, Callable[[Settings, Publish, Ledger, Digests], Source]] = {
-    "directory": _folder,
-    "huggingface": _hub,
-}
-"""One line a kind of source: its maker."""
 
 
 def token_of(file: Path | None) -> Callable[[], str | None]:

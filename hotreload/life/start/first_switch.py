@@ -20,7 +20,7 @@ from hotreload.core.ledger import Ledger, PastGeneration, ServedBy
 from hotreload.core.progress import AttemptProgress
 from hotreload.errors import ConfigError, EngineLost
 from hotreload.life.running_engine import RunningEngine
-from hotreload.life.start.served_by import changes
+from hotreload.life.start.model_files import changes
 from hotreload.life.start.start_troubles import Doubt
 from hotreload.types import Attempt, Checkpoint, Generation, Phase, Staged
 

@@ -38,8 +38,7 @@ from hotreload.life.saved.state_json import from_json, to_json
 from hotreload.life.start import boot, first_switch, whereabouts
 from hotreload.life.start.boot import Start
 from hotreload.life.start.first_switch import FirstSwitch
-from hotreload.life.start.model_files import keep_model
-from hotreload.life.start.served_by import UNFIT_MODEL, find_served_model
+from hotreload.life.start.model_files import UNFIT_MODEL, find_served_model, keep_model
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.settings.load import Settings
 from hotreload.settings.tables import read_table
