@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from hotreload.facts.heap import give_back
-from hotreload.life.worker_start import WorkerStart
+from hotreload.life.kept_worker import WorkerStart
 from hotreload.observe.log import configure
 from hotreload.server.bare_app import create_worker_app
 from hotreload.server.from_settings import worker_rules

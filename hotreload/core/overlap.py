@@ -142,18 +142,14 @@ class OverlappingSwitch(Switch):
         A second set beside the live one is not checked here: staging it says what memory is
         missing.
         """
-        there, most = self._sets_on_device, self.rules.most_sets
+        live_and_fading, most = 1 + len(self.replica.fading), self.rules.most_sets
+        there = live_and_fading + (self._previous_on_device is not None)
         if there >= most:
             return f"there is room for {most} sets of weights ([reload] sets)"
         if there == 1 or self.rules.sets != BY_MEMORY:
             return None
         lack = await self.engine.weights.lacks_room(self.progress.checkpoint)
         return lack and f"{lack} ([reload] sets = 'auto')"
-
-    @property
-    def _sets_on_device(self) -> int:
-        live_and_fading = 1 + len(self.replica.fading)
-        return live_and_fading + (self._previous_on_device is not None)
 
     @property
     def _previous_on_device(self) -> Staged | None:

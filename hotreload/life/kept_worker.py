@@ -8,20 +8,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotreload.events import Publish, WorkerMoved
-from hotreload.life.worker_start import WorkerStart
+from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.limits import SharedCounters
 from hotreload.server.model import Model
 from hotreload.server.ports import Metrics
 from hotreload.server.workers.handover import HandoverChannel, OnConnection
 from hotreload.server.workers.messages import Message, MessageKind, Wire
 from hotreload.server.workers.remote_model import WorkerRequests
+from hotreload.server_limits import Limits
+from hotreload.settings.sections import Settings
 from hotreload.threads import in_thread
 
 log = logging.getLogger("hotreload.worker")
@@ -43,6 +45,23 @@ STEADY_SECONDS = 60.0
 
 Descriptors = tuple[int, int]
 WorkerProgram = subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """The start data of a worker; the daemon pickles it to the worker's input."""
+
+    settings: Settings
+    limits: Limits
+    keys: Mapping[str, ApiKeys]
+    """The valid keys, by the setting that names their file."""
+    descriptors: tuple[int, int, int]
+    """The worker's ends of the wire and of the handover, and the memory of shared counters."""
+    index: int
+    processes: int
+    graces: tuple[float, float]
+    """Seconds for answering its requests at a shutdown, and for waiting for another request on an
+    open connection."""
 
 
 @dataclass(frozen=True, slots=True)

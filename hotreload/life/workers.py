@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 from hotreload.engine.answering.encoder_copy import EncoderCopy
 from hotreload.events import Event, GateChanged, Publish, ReplicaMoved, SettingsRead
-from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerTerms
+from hotreload.life.kept_worker import Descriptors, KeptWorker, WorkerStart, WorkerTerms
 from hotreload.life.live_settings import LiveSettings
 from hotreload.life.running_engine import RunningEngine
-from hotreload.life.worker_start import WorkerStart
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.limits import CounterMemory
 from hotreload.server.model import Model

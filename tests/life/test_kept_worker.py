@@ -13,8 +13,7 @@ import pytest
 from hotreload.events import Event, WorkerMoved
 from hotreload.features import FEATURES
 from hotreload.life import kept_worker
-from hotreload.life.kept_worker import KeptWorker, WorkerTerms
-from hotreload.life.worker_start import WorkerStart
+from hotreload.life.kept_worker import KeptWorker, WorkerStart, WorkerTerms
 from hotreload.server.http.limits import CounterMemory
 from hotreload.server.workers.messages import MessageKind
 from hotreload.server_limits import Limits

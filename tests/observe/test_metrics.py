@@ -603,7 +603,7 @@ def test_two_daemons_in_one_process_count_apart() -> None:
 
 def of_rank(own: int, readings: Readings | None = None) -> Picture:
     setup = Setup(rank=Rank(own, 3, "tpu-0:8000"))
-    return picture_of(setup=setup, readings=readings)
+    return picture_of(setup=setup, readings=readings or Readings())
 
 
 def busy() -> Metrics:
