@@ -282,7 +282,6 @@ class Daemon:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.life.run(), name="the engine and its weights")
-                tasks.create_task(self.state.keep_trying(self.ledger), name="save what is not")
                 tasks.create_task(self._look_for_files(), name="look for files")
                 tasks.create_task(self._wait_for_stop(http), name="wait for a signal")
         except* Stopped:

@@ -5,7 +5,7 @@ A scrape reads what was noted before and asks no device, so it works while the e
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 
 from prometheus_client import (
@@ -46,6 +46,54 @@ OTHER_ROUTES = "other"
 STATUS_CODES = (200, 400, 500, 503)
 """Exported at 0 for each route from the start; others appear when they first happen."""
 SCAN_CAUSES = ("start", "event", "rescan", "overflow", "request", "signal", "webhook")
+
+
+GAUGES = {
+    "ready": "1 while requests are answered, at once or after a swap; 0 otherwise.",
+    "last_reload_successful": "1 when the last attempt (or the boot) went live, 0 when it failed.",
+    "last_reload_success_timestamp_seconds": "When weights last went live.",
+    "expected_every_seconds": "[metrics] expect_every; 0 where it is not set.",
+    "wanted_since_timestamp_seconds": (
+        "Since when the wanted revision is not the live one; 0 while it is."
+    ),
+    "phase_since_timestamp_seconds": "When the current phase began; 0 for every other phase.",
+    "leaves_changed": "Leaves that differ between the live generation and the one before.",
+    "source_last_scan_timestamp_seconds": "When a look at the source last worked.",
+    "state_saved": "1 while the state that must survive a restart is on disk, else 0.",
+}
+COUNTERS = {
+    "reloads": "Attempts, by how they ended.",
+    "rejections": "Rejected checkpoints, by reason.",
+    "rollbacks": "Swaps that were undone because the probe rejected the new weights.",
+    "source_scans": "Looks at the source, by what caused them.",
+    "socket_rebinds": "How often the unix socket was removed and bound again.",
+    "requests": (
+        "Requests that ended, by status code: a broken stream by the code of its problem, one "
+        "cut short for a swap or a stop as 503, one whose client left as 499."
+    ),
+    "answers_withheld": "Answers withheld because the weights made NaN.",
+}
+TIMES = {
+    "phase_seconds": ("How long each phase of an attempt took.", LONG_TIMES),
+    "pause_seconds": ("How long an attempt held arriving requests; 0 by overlap.", PAUSE_TIMES),
+    "swap_seconds": ("How long the exchange of weights took; by overlap: the flip.", SWAP_TIMES),
+    "request_seconds": ("Time from a request to the end of its answer.", ANSWER_TIMES),
+    "time_to_first_token_seconds": (
+        "Time from a streamed request to its first token.",
+        ANSWER_TIMES,
+    ),
+}
+"""Histograms: the words, and the buckets."""
+LABELS = {
+    "phase_since_timestamp_seconds": ("phase",),
+    "reloads": ("outcome",),
+    "rejections": ("reason",),
+    "source_scans": ("cause",),
+    "requests": ("route", "code"),
+    "phase_seconds": ("phase",),
+    "request_seconds": ("route",),
+}
+"""The labels of those metrics that have some."""
 
 
 class _Read(Collector):
@@ -100,140 +148,56 @@ class Metrics:
         """The generation that was live when we last looked."""
         self._unmet_since = 0.0
         self._refused_at_start: set[str] = set()
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
+        self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
         self._max_leaves = max_leaves
         self._routes = (*routes, OTHER_ROUTES)
         self._known_routes = frozenset((*routes, *later_routes))
         self._fresh = Fresh(self.render)
         self._registry.register(_Read(picture, max_leaves))
-        self._make_build_info()
-        self._make_reload_metrics()
-        self._expected.set(expect_every or 0)
-        self._make_request_metrics()
-        self._start_at_zero(reasons)
-
-    # --- what there is -----------------------------------------------------------------
-
-    def _make_build_info(self) -> None:
         info = Gauge(
             "hotreload_build_info",
             "Versions of hotreload, jax and sglang-jax that run; always 1.",
             ["version", "jax", "sglang_jax"],
-            registry=self._registry,
+            registry=registry,
         )
         info.labels(__version__, version_of("jax"), version_of("sglang-jax")).set(1)
-
-    def _make_reload_metrics(self) -> None:
-        self._ready = self._gauge(
-            "ready", "1 while requests are answered, at once or after a swap; 0 otherwise."
-        )
-        self._successful = self._gauge(
-            "last_reload_successful",
-            "1 when the last attempt (or the boot) went live, 0 when it failed.",
-        )
-        self._success_time = self._gauge(
-            "last_reload_success_timestamp_seconds", "When weights last went live."
-        )
-        self._expected = self._gauge(
-            "expected_every_seconds",
-            "[metrics] expect_every; 0 where it is not set.",
-        )
-        self._reloads = self._counter("reloads", "Attempts, by how they ended.", "outcome")
-        self._wanted_since = self._gauge(
-            "wanted_since_timestamp_seconds",
-            "Since when the wanted revision is not the live one; 0 while it is.",
-        )
-        self._phase_since = self._gauge(
-            "phase_since_timestamp_seconds",
-            "When the current phase began; 0 for every other phase.",
-            "phase",
-        )
-        self._rejections = self._counter("rejections", "Rejected checkpoints, by reason.", "reason")
-        self._rollbacks = self._counter(
-            "rollbacks", "Swaps that were undone because the probe rejected the new weights."
-        )
-        self._phase_seconds = self._histogram(
-            "phase_seconds", "How long each phase of an attempt took.", LONG_TIMES, "phase"
-        )
-        self._pause_seconds = self._histogram(
-            "pause_seconds",
-            "How long an attempt held arriving requests; 0 by overlap.",
-            PAUSE_TIMES,
-        )
-        self._swap_seconds = self._histogram(
-            "swap_seconds",
-            "How long the exchange of weights took; by overlap: the flip.",
-            SWAP_TIMES,
-        )
-        self._leaves_changed = self._gauge(
-            "leaves_changed", "Leaves that differ between the live generation and the one before."
-        )
-        self._scans = self._counter(
-            "source_scans", "Looks at the source, by what caused them.", "cause"
-        )
-        self._scan_time = self._gauge(
-            "source_last_scan_timestamp_seconds", "When a look at the source last worked."
-        )
-        self._saved = self._gauge(
-            "state_saved", "1 while the state that must survive a restart is on disk, else 0."
-        )
-        self._saved.set(1)
-        self._rebinds = self._counter(
-            "socket_rebinds", "How often the unix socket was removed and bound again."
-        )
-
-    def _make_request_metrics(self) -> None:
-        self._requests = self._counter(
-            "requests",
-            "Requests that ended, by status code: a broken stream by the code of its problem, one "
-            "cut short for a swap or a stop as 503, one whose client left as 499.",
-            "route",
-            "code",
-        )
-        self._request_seconds = self._histogram(
-            "request_seconds",
-            "Time from a request to the end of its answer.",
-            ANSWER_TIMES,
-            "route",
-        )
-        self._first_token = self._histogram(
-            "time_to_first_token_seconds",
-            "Time from a streamed request to its first token.",
-            ANSWER_TIMES,
-        )
+        self._gauges = {
+            name: Gauge(f"hotreload_{name}", text, LABELS.get(name, ()), registry=registry)
+            for name, text in GAUGES.items()
+        }
+        self._counters = {
+            name: Counter(f"hotreload_{name}", text, LABELS.get(name, ()), registry=registry)
+            for name, text in COUNTERS.items()
+        }
+        self._times = {
+            name: Histogram(
+                f"hotreload_{name}", text, LABELS.get(name, ()), registry=registry, buckets=buckets
+            )
+            for name, (text, buckets) in TIMES.items()
+        }
+        self._gauges["expected_every_seconds"].set(expect_every or 0)
+        self._gauges["state_saved"].set(1)
         self._tokens = _Tokens()
         self._registry.register(self._tokens)
-        self._withheld = self._counter(
-            "answers_withheld", "Answers withheld because the weights made NaN."
-        )
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"hotreload_{name}_total", text, labels, registry=self._registry)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"hotreload_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        full = f"hotreload_{name}"
-        return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
+        self._start_at_zero(reasons)
 
     def _start_at_zero(self, reasons: Collection[str]) -> None:
         """Export at 0: a series that is born at 1 hides its first increase from every rate()."""
         for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
-            self._reloads.labels(outcome.value)
+            self._counters["reloads"].labels(outcome.value)
         for reason in (*REJECTIONS, *reasons):
-            self._rejections.labels(reason)
+            self._counters["rejections"].labels(reason)
         for phase in Phase:
-            self._phase_seconds.labels(phase.value)
-            self._phase_since.labels(phase.value)
+            self._times["phase_seconds"].labels(phase.value)
+            self._gauges["phase_since_timestamp_seconds"].labels(phase.value)
         for cause in SCAN_CAUSES:
-            self._scans.labels(cause)
+            self._counters["source_scans"].labels(cause)
         for route in self._routes:
-            self._request_seconds.labels(route)
+            self._times["request_seconds"].labels(route)
             for code in STATUS_CODES:
-                self._requests.labels(route, code)
+                self._counters["requests"].labels(route, code)
 
     # --- what happens ------------------------------------------------------------------
 
@@ -242,58 +206,58 @@ class Metrics:
         before, self._live = self._live, self._picture.live
         if self._live is not None and self._live != before:
             self._went_live(before, self._live)
-        self._ready.set(self._picture.replicas.serving_count > 0)
+        self._gauges["ready"].set(self._picture.replicas.serving_count > 0)
         match event:
             case events.AttemptFinished(attempt):
                 self._attempt_finished(attempt)
             case events.RevisionWanted(revision):
                 self._note_unmet()
                 if revision.id in self._refused_at_start:  # nobody tries it again
-                    self._successful.set(0)
+                    self._gauges["last_reload_successful"].set(0)
             case events.PhaseEntered(_, entered) if self._live is not None:
                 # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
                     began = self._clock() if phase is entered else 0
-                    self._phase_since.labels(phase.value).set(began)
+                    self._gauges["phase_since_timestamp_seconds"].labels(phase.value).set(began)
             case events.AnswersWithheld(_, answers):
-                self._withheld.inc(answers)
+                self._counters["answers_withheld"].inc(answers)
             case events.SocketBoundAnew():
-                self._rebinds.inc()
+                self._counters["socket_rebinds"].inc()
             case events.SourceScanned(cause, error):
-                self._scans.labels(cause).inc()
+                self._counters["source_scans"].labels(cause).inc()
                 if error is None:
-                    self._scan_time.set(self._clock())
+                    self._gauges["source_last_scan_timestamp_seconds"].set(self._clock())
             case events.StateSaved(unsaved):
-                self._saved.set(unsaved is None)
+                self._gauges["state_saved"].set(unsaved is None)
 
     def _attempt_finished(self, attempt: Attempt) -> None:
-        self._reloads.labels(attempt.outcome.value).inc()
-        self._rollbacks.inc(attempt.rolled_back)
+        self._counters["reloads"].labels(attempt.outcome.value).inc()
+        self._counters["rollbacks"].inc(attempt.rolled_back)
         if attempt.outcome is Outcome.REJECTED and attempt.reason:
-            self._rejections.labels(attempt.reason.code).inc()
+            self._counters["rejections"].labels(attempt.reason.code).inc()
             if attempt.is_of_a_start:
                 self._refused_at_start.add(attempt.revision.id)
         if attempt.outcome is not Outcome.SUPERSEDED:  # says nothing of the checkpoint
-            self._successful.set(attempt.outcome is Outcome.LIVE)
+            self._gauges["last_reload_successful"].set(attempt.outcome is Outcome.LIVE)
         if attempt.outcome is Outcome.LIVE:
-            self._success_time.set(attempt.finished_at)
+            self._gauges["last_reload_success_timestamp_seconds"].set(attempt.finished_at)
         self._note_times(attempt)
 
     def _note_times(self, attempt: Attempt) -> None:
         for phase, seconds in attempt.phases.items():
-            self._phase_seconds.labels(phase.value).observe(seconds)
+            self._times["phase_seconds"].labels(phase.value).observe(seconds)
         if Phase.SWAPPING in attempt.phases:
-            self._swap_seconds.observe(attempt.phases[Phase.SWAPPING])
+            self._times["swap_seconds"].observe(attempt.phases[Phase.SWAPPING])
         if attempt.pause_seconds > 0 or Phase.SWAPPING in attempt.phases:
-            self._pause_seconds.observe(attempt.pause_seconds)
+            self._times["pause_seconds"].observe(attempt.pause_seconds)
 
     def _went_live(self, before: Generation | None, live: Generation) -> None:
         if before is None:  # the boot; reloads are judged by their attempts
-            self._successful.set(1)
-            self._success_time.set(self._clock())
+            self._gauges["last_reload_successful"].set(1)
+            self._gauges["last_reload_success_timestamp_seconds"].set(self._clock())
             self._tell_of_leaves(live)
         else:
-            self._leaves_changed.set(_count_changed(before.leaves, live.leaves))
+            self._gauges["leaves_changed"].set(_count_changed(before.leaves, live.leaves))
         self._note_unmet()
 
     def _tell_of_leaves(self, live: Generation) -> None:
@@ -306,17 +270,17 @@ class Metrics:
         live, wanted = self._live, self._picture.wishes.wanted
         is_met = not (wanted and live) or wanted == live.revision
         self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
-        self._wanted_since.set(self._unmet_since)
+        self._gauges["wanted_since_timestamp_seconds"].set(self._unmet_since)
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:
         """Count an answered request; unknown routes share one label."""
         known = route if route in self._known_routes else OTHER_ROUTES
-        self._requests.labels(known, code).inc()
-        self._request_seconds.labels(known).observe(seconds)
+        self._counters["requests"].labels(known, code).inc()
+        self._times["request_seconds"].labels(known).observe(seconds)
 
     def first_token(self, seconds: float) -> None:
         """Note how long a stream's first token took."""
-        self._first_token.observe(seconds)
+        self._times["time_to_first_token_seconds"].observe(seconds)
 
     def tokens(self, count: int) -> None:
         """Count generated tokens."""

@@ -1,16 +1,21 @@
-"""The one picture of the daemon's state: every event changes it, and every reader reads it."""
+"""The one picture of the daemon's state: every event changes it, and every reader reads it.
+
+The verdict on the last wanted revision is whether it is live, and nothing objects to it. Rollout
+controllers ask for it (`GET /gate`): they take any 2xx for a yes.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from hotreload import events
 from hotreload.core.ledger import Ledger
-from hotreload.picture.history import History, Loads
+from hotreload.json_fields import Fields, GenerationFields, generation_fields
+from hotreload.picture.history import AttemptFields, History, Loads
 from hotreload.picture.replicas import ReplicasNow
-from hotreload.picture.report import FeatureReport
+from hotreload.picture.report import FeatureReport, WishVerdict
 from hotreload.picture.surroundings import (
     LatestEvent,
     SourceNow,
@@ -19,8 +24,17 @@ from hotreload.picture.surroundings import (
     WorkersNow,
 )
 from hotreload.picture.under_way import BootProgress, Pace, UnderWay
-from hotreload.picture.words import WordAttempt
-from hotreload.types import AnsweringGeneration, EngineLoad, Generation
+from hotreload.picture.words import WordAttempt, goes_back
+from hotreload.types import (
+    AnsweringGeneration,
+    Attempt,
+    By,
+    EngineLoad,
+    Generation,
+    Outcome,
+    Refusal,
+    Revision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,7 @@ class State(StrEnum):
     LOST = "lost"
 
 
-class Part(Protocol):
+class PicturePart(Protocol):
     """A part of the picture, which events change."""
 
     def observe(self, event: events.Event) -> None:
@@ -132,7 +146,7 @@ class Picture:
 
     def __post_init__(self) -> None:
         ledger, clock, wall = self.ledger, self.clock, self.wall
-        self._parts: list[Part] = []
+        self._parts: list[PicturePart] = []
         self.replicas = self._add(ReplicasNow(self.setup.replicas, wall))
         self.under_way = self._add(UnderWay(clock))
         self.booting = self._add(BootProgress(lambda: ledger.attempts, clock, wall))
@@ -149,7 +163,7 @@ class Picture:
         self.workers = self._add(WorkersNow(self.setup.workers))
         self._parts += self.reports
 
-    def _add[P: Part](self, part: P) -> P:
+    def _add[P: PicturePart](self, part: P) -> P:
         self._parts.append(part)
         return part
 
@@ -202,3 +216,113 @@ class Picture:
     @property
     def _lost_because(self) -> str:
         return self.replicas.lost_because or self.replicas.ending or "the engine is lost"
+
+
+# --- the verdict on the last wanted revision ------------------------------------------------------
+
+PASS = "pass"
+VerdictFields = TypedDict(
+    "VerdictFields",
+    {
+        "pass": bool,
+        "verdict": str,
+        "why": str,
+        "wanted": str | None,
+        "wanted_label": str | None,
+        "live": GenerationFields | None,
+        "attempt": AttemptFields | None,
+    },
+)
+"""The /gate document; features add theirs."""
+
+
+def verdict_of(
+    picture: Picture, asked: str | None = None, newest: Refusal | None = None
+) -> WishVerdict:
+    """Judge by the live generation, the wish, the last attempt, and features' objections.
+
+    `newest` is the refusal of a revision newer than the live one. With `asked`, the id or label of
+    one revision, the others do not matter.
+    """
+    live, wanted, last = picture.live, picture.wishes.wanted, picture.history.last
+    is_ready, reasons = picture.ready()
+    if live is None or not is_ready:
+        return WishVerdict("not_serving", "; ".join(reasons) or "nothing is live yet")
+    if asked is not None:
+        return _of_the_one(picture, live.revision, asked)
+    if wanted is not None and wanted != live.revision:
+        return _of_what_is_not_live(picture, wanted)
+    if last is not None and last.outcome is not Outcome.LIVE:
+        return _as_ended(last)
+    if (back := _went_back(picture)) is not None:
+        return WishVerdict("rolled_back", f"back to {live.revision}: {back.reason or 'as ordered'}")
+    return _as_refused(newest) if newest else _as_it_lives(picture, live.revision)
+
+
+def verdict_fields(picture: Picture, newest: Refusal | None, asked: str | None = None) -> Fields:
+    """Return the /gate document; of one revision, where it is named by its id or label."""
+    verdict, last, live = verdict_of(picture, asked, newest), picture.history.last, picture.live
+    wanted = picture.wishes.wanted
+    return {
+        "pass": verdict.word == PASS,
+        "verdict": verdict.word,
+        "why": verdict.why,
+        "wanted": wanted.id if wanted else None,
+        "wanted_label": wanted.label if wanted else None,
+        "live": generation_fields(live) if live else None,
+        "attempt": picture.history.describe(last) if last else None,
+        **{name: told for each in picture.reports for name, told in each.gate_fields(last).items()},
+    }
+
+
+def _of_the_one(picture: Picture, live: Revision, asked: str) -> WishVerdict:
+    meant = _find_meant(picture, live, asked)
+    if meant is None:
+        return WishVerdict("waiting", f"{asked} was not tried yet; {live} is live")
+    if meant == live:
+        return _as_it_lives(picture, live)
+    tried = picture.history.last_of(meant.id)
+    if tried is None:
+        return _of_what_is_not_live(picture, meant)
+    if tried.outcome is not Outcome.LIVE:
+        return _as_ended(tried)
+    return WishVerdict("replaced", f"{tried.revision} was live, and {live} is now")
+
+
+def _find_meant(picture: Picture, live: Revision, asked: str) -> Revision | None:
+    """Of several revisions of one label the newest: a folder is written anew, a branch moves on."""
+    tried = picture.history.last_of(asked)
+    known = (picture.wishes.wanted, tried.revision if tried else None, live)
+    named = (each for each in known if each is not None and asked in (each.id, each.label))
+    return next(named, None)
+
+
+def _of_what_is_not_live(picture: Picture, wanted: Revision) -> WishVerdict:
+    last = picture.history.last
+    if last is not None and last.revision == wanted and last.outcome is not Outcome.LIVE:
+        return _as_ended(last)
+    if (refusal := picture.ledger.refused.get(wanted.id)) is not None:
+        return _as_refused(refusal)
+    return WishVerdict("waiting", picture.wishes.waiting_for or f"{wanted} is not live yet")
+
+
+def _as_refused(refusal: Refusal) -> WishVerdict:
+    return WishVerdict(Outcome.REJECTED.value, f"{refusal.revision}: {refusal.reason.message}")
+
+
+def _as_it_lives(picture: Picture, live: Revision) -> WishVerdict:
+    """Judge the live generation, which is the wanted one."""
+    objections = (report.objection_to(live) for report in picture.reports)
+    return next(filter(None, objections), None) or WishVerdict(PASS, f"{live} is live")
+
+
+def _as_ended(last: Attempt) -> WishVerdict:
+    words = last.reason.message if last.reason else "no reason is known"
+    return WishVerdict(last.outcome.value, f"{last.revision}: {words}")
+
+
+def _went_back(picture: Picture) -> By | None:
+    """Return the caller of the rollback to the live weights, if one brought them back."""
+    last, overruled = picture.history.last, picture.ledger.overruled
+    both = (last.by if last else None, overruled.by if overruled else None)
+    return next((by for by in both if by is not None and goes_back(by.verb)), None)

@@ -23,7 +23,7 @@ from hotreload.json_fields import (
 )
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.history import AttemptFields, History, loading_of
-from hotreload.picture.picture import Picture, Rank, ReplicaFigures, State
+from hotreload.picture.picture import Picture, Rank, ReplicaFigures, State, verdict_fields
 from hotreload.picture.replicas import IntegrityFields
 from hotreload.picture.rows import rows_of
 from hotreload.picture.summary import summed_up
@@ -36,7 +36,6 @@ from hotreload.picture.surroundings import (
     state_file_fields,
 )
 from hotreload.picture.under_way import START_PHASES, USUAL_PHASES, BootFields
-from hotreload.picture.verdict import verdict_fields
 from hotreload.picture.words import OfFeatures
 from hotreload.types import (
     AnsweringGeneration,

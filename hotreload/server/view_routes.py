@@ -22,8 +22,8 @@ from hotreload.events import Event, Events
 from hotreload.json_fields import Fields
 from hotreload.picture.checkpoints import ListingFields
 from hotreload.picture.history import HistoryFields
+from hotreload.picture.picture import VerdictFields
 from hotreload.picture.status import Documents, LeavesFields, Status, StatusFields
-from hotreload.picture.verdict import VerdictFields
 from hotreload.server.api_schema.kinds import STRING, whole_number
 from hotreload.server.api_schema.operation import EVENTS, TEXT, TO_ALL, Operation, Parameter
 from hotreload.server.http.browsers import check_same_site

@@ -23,7 +23,7 @@ async def test_a_checkpoint_at_which_we_fail_keeps_no_sound_daemon_from_starting
             raise TypeError("'int' object is not iterable")
         return check_checkpoint(revision, path, **more)
 
-    monkeypatch.setattr("hotreload.life.checkpoint_checks.check_checkpoint", check)
+    monkeypatch.setattr("hotreload.life.live_settings.check_checkpoint", check)
     running.drop(1)
     newest = running.drop(2)
     with caplog.at_level(logging.ERROR):

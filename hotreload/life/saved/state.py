@@ -65,7 +65,7 @@ class StateFile:
         self._unsaved: str | None = None
         self._noted = 0
         """The number that was noted last before it was used."""
-        self._has_failed = asyncio.Event()
+        self._failed_at = 0.0
         self._beat_at = time.monotonic()
         self._found = Found(Ledger())
         self._unusable: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class StateFile:
         if (why is None) != (before is None):
             self._publish(StateSaved(why))
         if why is not None:
-            self._has_failed.set()
+            self._failed_at = time.monotonic()
         elif ledger.damage is None:
             self._damaged.set(None)
         self._moved.set(self.folder.moved, MOVE_BACK if self.folder.moved else "")
@@ -140,25 +140,19 @@ class StateFile:
             self._unusable = ()
             write(folder, data, number, unused=self._noted)
 
-    async def keep_trying(self, ledger: Ledger, pause: float = TRY_AGAIN_SECONDS) -> None:
-        """Save again, for ever, what could not be saved."""
-        while True:
-            await self._has_failed.wait()
-            self._has_failed.clear()
-            await asyncio.sleep(pause)
-            if self._unsaved is not None:
-                await self.save(ledger)
-
     def _check_folder(self) -> bool:
         if time.monotonic() - self._beat_at > SIGN_OF_LIFE_SECONDS:
             self.folder.beat()
             self._beat_at = time.monotonic()
         return self.folder.is_in_place
 
-    async def watch(self, ledger: Ledger, pause: float = FOLDER_LOOK_SECONDS) -> None:
+    async def watch(
+        self, ledger: Ledger, pause: float = FOLDER_LOOK_SECONDS, again: float = TRY_AGAIN_SECONDS
+    ) -> None:
         """Report what could not be read; then check, for ever, that the folder stays in its place.
 
-        If it was moved or deleted, the ledger is saved wherever it can be.
+        If it was moved or deleted, the ledger is saved wherever it can be. What could not be saved
+        is saved `again` seconds later.
         """
         self._damaged.set(self._found.damage, self._found.todo)
         while True:
@@ -169,7 +163,9 @@ class StateFile:
                     leave_as="a look at the state folder",
                     is_read=False,
                 )
-            if not is_in_place or self.folder.moved is not None:
+            is_late = time.monotonic() - self._failed_at >= again
+            is_due = self._unsaved is not None and is_late
+            if is_due or not is_in_place or self.folder.moved is not None:
                 await self.save(ledger)
 
 

@@ -242,7 +242,7 @@ async def test_what_could_not_be_saved_is_saved_when_the_disk_is_well_again(
     blocked, told = tmp_path / "file", asyncio.Queue[Event]()
     blocked.write_text("not a folder")
     state = StateFile(blocked / "state", told.put_nowait)
-    trying = asyncio.create_task(state.keep_trying(ledger(), pause=0.001))
+    trying = asyncio.create_task(state.watch(ledger(), pause=0.001, again=0.001))
     try:
         await state.save(ledger())
         assert (await told.get()) != StateSaved(None)

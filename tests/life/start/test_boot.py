@@ -348,7 +348,7 @@ async def test_a_fault_of_ours_at_the_model_itself_names_it(
     def fail(folder: Path) -> Served:
         raise TypeError("'int' object is not iterable")
 
-    monkeypatch.setattr("hotreload.life.start.served_by.fit.read_served_model", fail)
+    monkeypatch.setattr("hotreload.life.start.model_files.fit.read_served_model", fail)
     with pytest.raises(ConfigError, match=r"model cannot be served: internal error.*TypeError"):
         await find_served_model(machine.model)
 
