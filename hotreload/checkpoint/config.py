@@ -73,17 +73,17 @@ _DERIVED = ("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling")
 _ONLY_WITH_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
 
-def differences(
-    stated: Mapping[str, Any], served: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    """List each field of the checkpoint's config that differs: name, expected and got as JSON."""
+def differences(stated: Mapping[str, Any], served: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding for each field of the checkpoint's config that is not as it is served."""
     mine, theirs = _normal(stated), _normal(served)
     for name in (*_ALWAYS_STATED, *_DEFAULTS, *_DERIVED):
         if not _is_stated(name, stated) or _is_moot(name, stated, served):
             continue
         expected, got = theirs.get(name), mine.get(name)
         if expected != got:
-            yield name, cut(json.dumps(expected), 200), cut(json.dumps(got), 200)
+            due, held = (cut(json.dumps(value), 200) for value in (expected, got))
+            words = f"{CONFIG}: {name} is {held}, the engine was started with {due}"
+            yield Finding("config_mismatch", words, CONFIG, None, due, held)
 
 
 def _is_stated(name: str, stated: Mapping[str, Any]) -> bool:
@@ -102,21 +102,17 @@ def _is_moot(name: str, stated: Mapping[str, Any], served: Mapping[str, Any]) ->
 def _normal(stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config with its defaults filled in and each field in one spelling."""
     normal = {**_DEFAULTS, **json.loads(json.dumps(dict(stated), default=str))}
-    heads = normal.get("num_attention_heads")
-    if normal.get("head_dim") is None and _are_counts(heads, normal.get("hidden_size")):
-        normal["head_dim"] = normal["hidden_size"] // heads
+    heads, hidden = _count(normal, "num_attention_heads"), _count(normal, "hidden_size")
+    if normal.get("head_dim") is None and heads and hidden:
+        normal["head_dim"] = hidden // heads
     if normal.get("num_key_value_heads") is None:
-        normal["num_key_value_heads"] = heads
-    layers = normal["layer_types"]
+        normal["num_key_value_heads"] = normal.get("num_attention_heads")
+    layers = normal.get("layer_types")
     if not layers or (isinstance(layers, list) and layers.count("full_attention") == len(layers)):
         normal["layer_types"] = None  # newer libraries spell out the default
     normal["eos_token_id"] = _as_set(normal.get("eos_token_id"))
     normal["rope_theta"], normal["rope_scaling"] = _rope(normal)
     return normal
-
-
-def _are_counts(*values: Any) -> bool:
-    return all(type(value) is int and value > 0 for value in values)
 
 
 def _as_set(ids: Any) -> Any:

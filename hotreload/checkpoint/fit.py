@@ -90,7 +90,9 @@ def tensor_findings(
         if held is not None:
             yield from _compare_shape_and_dtype(held, spec, policy)
         elif policy.missing == "reject" and not matches(name, served.ignorable):
-            expected = _spec_words(spec)
+            shape = "" if spec.shape is None else f"{list(spec.shape)} "
+            expected = f"{shape}{spec.dtype}"
+
             message = f"tensor {quote(name)} is missing, the engine serves {expected}"
             yield Finding("missing", message, None, name, expected)
     for name, held in found.items():
@@ -113,29 +115,14 @@ def _compare_shape_and_dtype(held: Located, spec: TensorSpec, policy: Policy) ->
         yield Finding("dtype", message, held.file, tensor.name, spec.dtype, tensor.dtype)
 
 
-def _spec_words(spec: TensorSpec) -> str:
-    return f"{list(spec.shape)} {spec.dtype}" if spec.shape is not None else spec.dtype
-
-
 def config_findings(survey: Survey, served: Served) -> list[Finding]:
     """Fields of config.json that the running engine cannot take over. No config, no findings."""
     try:
-        differing = list(differences(read_config(survey) or {}, served.config))
+        return list(differences(read_config(survey) or {}, served.config))
     except Unfit as unfit:
         return [unfit.finding]
     except RecursionError:
         return [Finding("config_mismatch", f"{CONFIG}: is nested too deep", CONFIG)]
-    return [
-        Finding(
-            "config_mismatch",
-            f"{CONFIG}: {name} is {got}, the engine was started with {expected}",
-            CONFIG,
-            None,
-            expected,
-            got,
-        )
-        for name, expected, got in differing
-    ]
 
 
 def read_config(survey: Survey) -> dict[str, Any] | None:

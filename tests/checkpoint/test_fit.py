@@ -171,8 +171,9 @@ _CONFIGS = st.dictionaries(_FIELDS, any_json)
 def test_any_config_differs_from_any_other_or_not(
     mine: dict[str, Any], theirs: dict[str, Any]
 ) -> None:
-    for name, expected, got in differences(mine, theirs):
-        assert expected != got or len(expected) > 200, name
+    for each in differences(mine, theirs):
+        assert each.expected != each.got or len(str(each.expected)) > 200, each.message
+
     assume("NaN" not in json.dumps(mine))  # which differs from itself
     assert list(differences(mine, mine)) == []
 
