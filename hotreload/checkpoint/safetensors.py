@@ -95,7 +95,9 @@ def size_finding(header: Header, file: OpenFile) -> Unfit | None:
 def parse_header(raw: bytes, name: str) -> Header:
     """Parse a header from JSON bytes; Unfit, which names the file `name`, if it is malformed."""
     entries = _parse_json(raw, name)
-    metadata = _parse_metadata(entries.pop("__metadata__", {}), name)
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise _bad(name, "its __metadata__ must map text to text")
     tensors = [_parse_tensor(tensor, entry, name) for tensor, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
     return Header(tuple(tensors), _LENGTH + len(raw), _check_tiling(tensors, name), metadata)
@@ -117,7 +119,8 @@ def _parse_json(raw: bytes, name: str) -> dict[str, Any]:
     try:
         entries = json.loads(raw.decode(), object_pairs_hook=unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        words = f"its header is not valid JSON ({_brief(error)})"
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)[:120]
+        words = f"its header is not valid JSON ({why})"
         raise _bad(name, words, unfinished=True) from error
     return dict(entries)
 
@@ -133,16 +136,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]], name: str) -> dict[str, An
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON number")
-
-
-def _brief(error: Exception) -> str:
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)[:120]
-
-
-def _parse_metadata(metadata: Any, name: str) -> dict[str, str]:
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise _bad(name, "its __metadata__ must map text to text")
-    return metadata
 
 
 def _parse_tensor(tensor: str, entry: Any, name: str) -> StoredTensor:

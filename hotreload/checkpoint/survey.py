@@ -207,14 +207,11 @@ class _Surveyor:
             self._findings.append(Finding("index", words))
             return []
         if not wanted and INDEX not in names:
-            self._wait_for_weights(names)
+            foreign = foreign_weights(names, is_meant=True)
+            verdict = f"no *.safetensors; it {foreign.words}" if foreign else ""
+            self._wait("format" if foreign else "missing", None, NO_WEIGHTS, verdict)
         self._note_strays([name for name in present if wanted and name not in wanted], named_by)
         return sorted(wanted)
-
-    def _wait_for_weights(self, names: list[str]) -> None:
-        foreign = foreign_weights(names, is_meant=True)
-        verdict = f"no *.safetensors; it {foreign.words}" if foreign else ""
-        self._wait("format" if foreign else "missing", None, NO_WEIGHTS, verdict)
 
     def _note_strays(self, strays: list[str], named_by: str) -> None:
         names = strays[:SHOWN_OF_A_KIND]

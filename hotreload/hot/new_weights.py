@@ -162,7 +162,9 @@ class NewWeights:
         return None
 
     async def _stage_checked(self, checkpoint: Checkpoint, since: int) -> AsyncStagedWeights:
-        await self._check_can_stay(checkpoint)
+        if checkpoint.is_part:  # the live tensors complete it
+            self._check_not_random()
+            await self.replica.engine.weights.check_takes(checkpoint)
         return await self.changes.stage(checkpoint, since)
 
     async def update(
@@ -211,12 +213,6 @@ class NewWeights:
     def _sums_that_stay(self) -> Mapping[str, int]:
         self._check_not_random()
         return self.replica.engine.weights.live_sums()
-
-    async def _check_can_stay(self, checkpoint: Checkpoint) -> None:
-        """BadRequest for a part of the tensors if the live ones cannot complete it."""
-        if checkpoint.is_part:
-            self._check_not_random()
-            await self.replica.engine.weights.check_takes(checkpoint)
 
     def _check_not_random(self) -> None:
         if self.replica.live.revision == RANDOM_WEIGHTS:

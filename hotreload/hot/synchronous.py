@@ -34,6 +34,9 @@ class _Twin[Own]:
     def __repr__(self) -> str:
         return repr(self.asynchronous).replace("<Async", "<", 1)
 
+    def __enter__(self) -> Self:
+        return self
+
 
 def _block_on[Own, **P, T](
     method: Callable[Concatenate[Own, P], Coroutine[Any, Any, T]],
@@ -83,9 +86,6 @@ class StagedWeights(_Twin[AsyncStagedWeights]):
     probe = _block_on(AsyncStagedWeights.probe)
     flip = _block_on(AsyncStagedWeights.flip)
     release = _block_on(AsyncStagedWeights.release)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.release()
@@ -282,9 +282,6 @@ class HotEngine(_Twin[AsyncHotEngine]):
                     self._loop.run(self.asynchronous.close())
                 finally:
                     self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -5,12 +5,7 @@ import logging
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import (
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -24,13 +19,7 @@ from hotreload.core.ports import Engine
 from hotreload.core.progress import AttemptProgress, WantedCheck
 from hotreload.core.rules import KeepPrevious, Rules
 from hotreload.core.switch import Switch
-from hotreload.errors import (
-    Busy,
-    CheckpointRejected,
-    EngineLost,
-    NotServing,
-    Superseded,
-)
+from hotreload.errors import Busy, CheckpointRejected, EngineLost, NotServing, Superseded
 from hotreload.hot.staged import AsyncStagedWeights, Hold
 from hotreload.threads import run_checked, run_to_end
 from hotreload.types import Checkpoint, CheckpointFile, Generation, Mode, Revision, Staged

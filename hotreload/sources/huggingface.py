@@ -145,7 +145,10 @@ class HuggingFaceSource:
         try:
             head = await self._ask(self._revision)
         except SourceUnavailable as fault:
-            pause, self._is_failing = self._pause_after(fault), True
+            # A fault of another kind: the token's file cannot be read.
+            known = fault if isinstance(fault, HubFault) else HubFault(str(fault), FaultKind.DENIED)
+            pause, self._is_failing = self._patience.after_fault(known), True
+
             self._publish(SourceScanned(cause, str(fault)))
             self._report_waiting(f"{fault}; {_next_time(fault, pause)}")
             return None, pause
@@ -155,11 +158,6 @@ class HuggingFaceSource:
         with suppress(OSError):  # without the note only a start without the hub is lost
             await _in_thread(lambda cancel: self._snapshots.note_head(self._revision, head.sha))
         return head.sha, self._patience.after_answer(head.limit)
-
-    def _pause_after(self, fault: SourceUnavailable) -> float:
-        if not isinstance(fault, HubFault):  # the token's file cannot be read
-            fault = HubFault(str(fault), FaultKind.DENIED)
-        return self._patience.after_fault(fault)
 
     async def _ask_for_operator(self, name: str) -> str:
         """Return the commit; an answer ends the poll's wait. A fault has a time to ask again."""

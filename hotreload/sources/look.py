@@ -17,6 +17,7 @@ from hotreload.sources.passed_over import PassedOverReport
 from hotreload.sources.place import FollowedPlace, Place, SortKey
 from hotreload.types import Revision
 
+_OLDER_AND_LEFT = "older than what was wished last, and nobody has touched it since"
 EMPTIED_TODO = (
     "look at its mount, and mount it again or copy the checkpoints back; the next checkpoint ends "
     "this, too"
@@ -145,12 +146,9 @@ def judge(
             rows.append(make_row(each.place, ListedState.NEWEST, revision=each.revision))
             older_than = f"older than {each.place.name}"
         else:
-            rows.append(_judge_one(each, look, older_than or _left_words(was_left(each))))
+            older = older_than or (_OLDER_AND_LEFT if was_left(each) else "")
+            rows.append(_judge_one(each, look, older))
     return rows
-
-
-def _left_words(was_left: bool) -> str:
-    return "older than what was wished last, and nobody has touched it since" if was_left else ""
 
 
 def _judge_one(each: FollowedPlace, look: Look, older: str) -> Listed:

@@ -70,7 +70,8 @@ class Place:
     @property
     def weights(self) -> tuple[Entry, ...]:
         """Its weight files, without fields that a remount, chmod or backup may change."""
-        held = (entry for entry in self.entries if is_weights(entry.name))
+        named = (entry for entry in self.entries if entry.name.endswith(_WEIGHTS))
+        held = (entry for entry in named if not is_unfinished(entry.name))
         return tuple(entry._replace(device=0, ctime=0) for entry in held)
 
     @property
@@ -120,10 +121,6 @@ def below_root(path: Path, root: Path) -> str | None:
     if whole == str(root):
         return ""
     return whole[len(above) + 1 :] if whole.startswith(f"{above}/") else None
-
-
-def is_weights(name: str) -> bool:
-    return name.endswith(_WEIGHTS) and not is_unfinished(name)
 
 
 @dataclass(slots=True)

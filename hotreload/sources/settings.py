@@ -11,15 +11,7 @@ from urllib.parse import urlsplit
 
 from hotreload.checkpoint.known_names import PICKLES, SERVED_FILES
 from hotreload.facts.names import DEFAULT_BRANCH
-from hotreload.setting import (
-    After,
-    Deadline,
-    Glob,
-    Globs,
-    Location,
-    Seconds,
-    setting,
-)
+from hotreload.setting import After, Deadline, Glob, Globs, Location, Seconds, setting
 
 FITS_NOTHING = "(?!)"
 """The regular expression that an empty range of characters becomes."""

@@ -156,7 +156,9 @@ class Tree:
         root = Path(os.path.realpath(self._path))
         roots = [Path(os.path.realpath(each)) for each in self._roots]
         followed: dict[Path, FollowedPlace] = {}
-        for place in passed_over.choose_root_or_below(self._match(walked, root), root):
+        matching = [each for each in walked if self._matches(each.path, root)]
+        self._unmatched = [each for each in walked if not self._matches(each.path, root)]
+        for place in passed_over.choose_root_or_below(matching, root):
             if place.oddity is not None and place.folder in followed:
                 continue  # a link to a place that is followed already
             each = self._followed.get(place.folder) or FollowedPlace(place, now, now)
@@ -172,11 +174,6 @@ class Tree:
             each.claimed = each.claimed or any(str(part) in came for part in above)
             followed[place.folder] = each
         self._followed = followed
-
-    def _match(self, walked: Sequence[Place], root: Path) -> list[Place]:
-        matching = [each for each in walked if self._matches(each.path, root)]
-        self._unmatched = [each for each in walked if not self._matches(each.path, root)]
-        return matching
 
     def _note_change(self, candidate: FollowedPlace, now: float) -> None:
         """Note that something changed; if it would be loaded, the quiet time begins again."""

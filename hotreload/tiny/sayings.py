@@ -2,7 +2,7 @@
 
 A prompt is encoded as its bytes. The tokens of words and numbers are in the vocabulary, but no
 merge makes them, so they stand only in answers. The words, and the sentences that a trained
-checkpoint learns, lie in text files beside this module.
+checkpoint learns, lie in `files`, with all of the tokenizer but its vocabulary.
 """
 
 import difflib
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 SAY_DEFAULT = "hello from step 1"
+_FILES = Path(__file__).with_name("files")
 
 
 def _text_of(file: str) -> str:
-    return Path(__file__).with_name(file).read_text("ascii")
+    return (_FILES / file).read_text("ascii")
 
 
 WORDS: tuple[str, ...] = tuple(_text_of("words.txt").split())
@@ -24,8 +25,6 @@ OPENERS: tuple[str, ...] = tuple(word for word in WORDS if len(word) > 1)
 token would be the token of a byte, which a prompt may hold too."""
 
 SAID_NUMBERS = range(100)
-END = "<|end|>"
-PAD = "<|pad|>"
 END_ID = 256
 PAD_ID = 257
 FIRST_NUMBER_ID = 258
@@ -37,11 +36,6 @@ MAX_WORDS = 150
 
 _SPACE = "\u0120"
 """The space, in GPT-2's alphabet of bytes."""
-
-_CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +108,13 @@ def number_id(number: int) -> int:
 
 def tokenizer_files() -> dict[str, bytes]:
     """Return the tokenizer as Hugging Face files, the same for every tiny checkpoint."""
-    special = {"eos_token": END, "pad_token": PAD}
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 4096,
-        "clean_up_tokenization_spaces": False,
-        "chat_template": _CHAT_TEMPLATE,
-        **special,
-    }
+    tokenizer = json.loads(_text_of("tokenizer.json"))
+    special = [token["content"] for token in tokenizer["added_tokens"]]
+    tokenizer["model"]["vocab"] = {token: i for i, token in enumerate(_vocabulary(special))}
+    ready = ("tokenizer_config.json", "special_tokens_map.json")
     return {
-        "tokenizer.json": to_json(_tokenizer()),
-        "tokenizer_config.json": to_json(config),
-        "special_tokens_map.json": to_json(special),
+        "tokenizer.json": to_json(tokenizer),
+        **{name: _text_of(name).encode() for name in ready},
     }
 
 
@@ -134,51 +123,11 @@ def to_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _tokenizer() -> dict[str, Any]:
-    byte_level = {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": False,
-        "use_regex": False,
-    }
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [_special(END_ID, END), _special(PAD_ID, PAD)],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": _byte_pairs_without_merges(),
-    }
-
-
-def _special(token_id: int, content: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": content, **flags, "special": True}
-
-
-def _byte_pairs_without_merges() -> dict[str, Any]:
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": {token: i for i, token in enumerate(_vocabulary())},
-        "merges": [],
-    }
-
-
-def _vocabulary() -> list[str]:
+def _vocabulary(special: list[str]) -> list[str]:
     """Return the tokens by id, spelt in bytes: grammar backends support no other decoder."""
     numbers = (f"{_SPACE}{number}" for number in SAID_NUMBERS)
     words = (f"{_SPACE}{word}" for word in WORDS)
-    return [*_byte_alphabet(), END, PAD, *numbers, *words, *OPENERS]
+    return [*_byte_alphabet(), *special, *numbers, *words, *OPENERS]
 
 
 def _byte_alphabet() -> list[str]:

@@ -130,7 +130,10 @@ class Download:
         index = next((file for file in files if file.name == INDEX), None)
         text = None
         if index is not None:
-            self._check_readable(index)
+            if index.size > LARGEST_INDEX:  # the checks would refuse it after every shard came
+                is_large = f"{INDEX} is {size_words(index.size)}"
+                words = f"{is_large}, no more than {size_words(LARGEST_INDEX)} are read"
+                raise CheckpointCorrupt(f"{self._name}: {words}", code="io")
             self._get(index)
             text = (self._folder / INDEX).read_bytes()
         chosen = serving_files(files, text)
@@ -139,14 +142,6 @@ class Download:
             words = f"{self._name}: holds no safetensors file {self._remedies.files}{instead}"
             raise CheckpointCorrupt(words, code=code)
         return chosen
-
-    def _check_readable(self, index: HubFile) -> None:
-        """Refuse too large an index now: the checks would do so only after every shard came."""
-        if index.size > LARGEST_INDEX:
-            words = (
-                f"is {size_words(index.size)}, no more than {size_words(LARGEST_INDEX)} are read"
-            )
-            raise CheckpointCorrupt(f"{self._name}: {INDEX} {words}", code="io")
 
     def _reuse(self, files: Sequence[HubFile]) -> None:
         """Reuse the files that are here already: from an earlier try, or from a snapshot."""
@@ -293,8 +288,9 @@ def _size(path: Path) -> int:
 
 
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
-    """List the files at the top of the repo that the patterns allow."""
-    return [file for file in files if _is_plain(file) and _is_allowed(file.name, allow)]
+    """List the files at the top of the repo that the patterns allow; never pickles."""
+    plain = [file for file in files if _is_plain(file) and not file.name.lower().endswith(PICKLES)]
+    return [file for file in plain if any(fnmatchcase(file.name, each) for each in allow)]
 
 
 def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile]:
@@ -321,12 +317,6 @@ def _is_plain(file: HubFile) -> bool:
     """Return whether the name is safe: the hub gives it, and it becomes a path here."""
     name = file.name
     return name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
-
-
-def _is_allowed(name: str, allow: Sequence[str]) -> bool:
-    if name.lower().endswith(PICKLES):
-        return False
-    return any(fnmatchcase(name, pattern) for pattern in allow)
 
 
 def _shards(index: bytes) -> set[str] | None:

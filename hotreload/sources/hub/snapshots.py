@@ -146,17 +146,24 @@ class Snapshots:
         snapshot = self.find(sha)
         if snapshot is None:
             return None
-        was, known = snapshot.by_stat, self._digests.contents.get(snapshot.by_stat)
+        folder, was = snapshot.folder, snapshot.by_stat
+        known = self._digests.contents.get(was)
         try:
-            by_stat, seen, id = self._identify(snapshot.folder, cancel)
+            by_stat, seen, id = self._identify(folder, cancel)
             is_as_verified = known is None and seen == snapshot.seen
             is_known = not id.startswith(UNREAD) and id in (known, was)
-            is_sound = is_as_verified or is_known or _is_right(snapshot, cancel)
+            is_sound = (
+                is_as_verified
+                or is_known
+                or all(
+                    HubDigest(file, cancel).is_right(folder / file.name) for file in snapshot.files
+                )
+            )
         except (CheckpointRejected, CheckpointChanged, OSError):
             is_sound = False
         if not is_sound:
             by_stat = seen = ""  # each file is compared before it is used again
-        now = Snapshot(snapshot.folder, snapshot.files, by_stat, seen)
+        now = Snapshot(folder, snapshot.files, by_stat, seen)
         if now != snapshot:
             self._note(now)
         return now if is_sound else None
@@ -264,13 +271,6 @@ def _seen_of(looked: Survey) -> str:
     each = [(file.name, file.identity) for file in looked.files]
     said = sorted((name, at.ino, at.size, at.mtime_ns, at.ctime_ns) for name, at in each)
     return blake2b(repr(said).encode(), digest_size=16).hexdigest()
-
-
-def _is_right(snapshot: Snapshot, cancel: threading.Event) -> bool:
-    """Compare every file with the hub's digest."""
-    return all(
-        HubDigest(file, cancel).is_right(snapshot.folder / file.name) for file in snapshot.files
-    )
 
 
 def list_commits(
