@@ -11,6 +11,7 @@ An engine believes the config: with wrong sizes it would start, and fail later o
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from hotreload.checkpoint.findings import Finding, quote
@@ -31,44 +32,10 @@ _ALWAYS_STATED = (
     "max_position_embeddings",
     "eos_token_id",
 )
-_DEFAULTS: Mapping[str, Any] = {
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "use_sliding_window": False,
-    "use_qk_norm": False,
-    "norm_topk_prob": False,
-    "mlp_only_layers": [],
-    "partial_rotary_factor": 1.0,
-    "decoder_sparse_step": 1,
-    "sliding_window": None,
-    "max_window_layers": None,
-    "layer_types": None,
-    "quantization_config": None,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-    "query_pre_attn_scalar": None,
-    "num_experts": None,
-    "num_local_experts": None,
-    "n_routed_experts": None,
-    "n_shared_experts": None,
-    "num_experts_per_tok": None,
-    "moe_intermediate_size": None,
-    "shared_expert_intermediate_size": None,
-    "first_k_dense_replace": None,
-    "moe_layer_freq": None,
-    "routed_scaling_factor": None,
-    "n_group": None,
-    "topk_group": None,
-    "topk_method": None,
-    "scoring_func": None,
-    "q_lora_rank": None,
-    "kv_lora_rank": None,
-    "qk_nope_head_dim": None,
-    "qk_rope_head_dim": None,
-    "v_head_dim": None,
-}
+_DEFAULTS: Mapping[str, Any] = json.loads(
+    Path(__file__).with_name("usual_config.json").read_text("ascii")
+)
+"""What a config.json means that leaves these fields out; null where there is no such part."""
 _DERIVED = ("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling")
 _ONLY_WITH_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 

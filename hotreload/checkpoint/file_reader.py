@@ -10,7 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -181,14 +181,9 @@ def _refuse_traps(status: os.stat_result) -> None:
         raise NotRegular(kind)
 
 
-@contextmanager
-def open_file(path: Path, name: str, cancel: threading.Event | None = None) -> Iterator[OpenFile]:
+def open_file(path: Path, name: str, cancel: threading.Event | None = None) -> closing[OpenFile]:
     """Open a regular file, never following a link at its end and never waiting for a writer."""
-    file = OpenFile(path, name, cancel)
-    try:
-        yield file
-    finally:
-        file.close()
+    return closing(OpenFile(path, name, cancel))
 
 
 class Pieces:
