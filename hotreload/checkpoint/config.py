@@ -35,7 +35,7 @@ _ALWAYS_STATED = (
 _DEFAULTS: Mapping[str, Any] = json.loads(
     Path(__file__).with_name("usual_config.json").read_text("ascii")
 )
-"""What a config.json means that leaves these fields out; null where there is no such part."""
+"""The values of fields that a config.json leaves out; null where there is no such part."""
 _DERIVED = ("head_dim", "num_key_value_heads", "rope_theta", "rope_scaling")
 _ONLY_WITH_WINDOW = frozenset({"sliding_window", "max_window_layers"})
 
