@@ -17,7 +17,6 @@ from hotreload.client.synchronous import Client, DaemonAnswer
 from hotreload.errors import EngineLost, HotReloadError
 from hotreload.picture.words import Fields, plain
 
-OUTCOME_WAIT_WORDS = "how long to wait for the outcome: 90, 30s, 5m"
 MOST_OTHERS = 5
 LARGEST_SCALE = 1e6
 """The largest noise; the daemon has the same bound."""
@@ -25,13 +24,16 @@ LARGEST_SCALE = 1e6
 
 def add(verbs: Any) -> None:
     """Add the verbs."""
-    _add_reload(verbs)
-    _add_rollback(verbs)
-    _add_pins(verbs)
-    _add_perturb(verbs)
+    unpin_verb = add_client_verb(verbs, "unpin", unpin, "example:\n  hotreload unpin")
+    that_wait = _add_reload(verbs), _add_rollback(verbs), _add_pin(verbs), _add_perturb(verbs)
+    for verb in that_wait:
+        add_timeout(verb, "how long to wait for the outcome: 90, 30s, 5m")
+    for verb in (*that_wait, unpin_verb):
+        words = "why you ask; log and history show it beside who asked"
+        verb.add_argument("--reason", metavar="TEXT", help=words)
 
 
-def _add_reload(verbs: Any) -> None:
+def _add_reload(verbs: Any) -> argparse.ArgumentParser:
     reload_verb = add_client_verb(
         verbs,
         "reload",
@@ -64,11 +66,10 @@ examples:
         "nobody sees the answers), print what was found, change nothing; it waits, tries also "
         "what was refused before, and exits 1 when it would not go live",
     )
-    add_timeout(reload_verb, OUTCOME_WAIT_WORDS)
-    _add_reason(reload_verb)
+    return reload_verb
 
 
-def _add_rollback(verbs: Any) -> None:
+def _add_rollback(verbs: Any) -> argparse.ArgumentParser:
     rollback_verb = add_client_verb(
         verbs,
         "rollback",
@@ -91,12 +92,11 @@ examples:
     rollback_verb.add_argument(
         "--follow", action="store_true", help="go on following the source: hold nothing"
     )
-    add_timeout(rollback_verb, OUTCOME_WAIT_WORDS)
-    _add_reason(rollback_verb)
+    return rollback_verb
 
 
-def _add_pins(verbs: Any) -> None:
-    pin_verb = add_client_verb(
+def _add_pin(verbs: Any) -> argparse.ArgumentParser:
+    return add_client_verb(
         verbs,
         "pin",
         pin,
@@ -105,19 +105,9 @@ def _add_pins(verbs: Any) -> None:
         "nothing, when a restart would forget the pin.",
         explained='example:\n  hotreload pin --reason "evaluation until Friday"',
     )
-    unpin_verb = add_client_verb(verbs, "unpin", unpin, "example:\n  hotreload unpin")
-    add_timeout(pin_verb, OUTCOME_WAIT_WORDS)
-    for verb in (pin_verb, unpin_verb):
-        _add_reason(verb)
 
 
-def _add_reason(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--reason", metavar="TEXT", help="why you ask; log and history show it beside who asked"
-    )
-
-
-def _add_perturb(verbs: Any) -> None:
+def _add_perturb(verbs: Any) -> argparse.ArgumentParser:
     perturb_verb = add_client_verb(
         verbs,
         "perturb",
@@ -134,8 +124,7 @@ def _add_perturb(verbs: Any) -> None:
         "--scale", type=_scale, metavar="X", help="the noise's standard deviation (0.01)"
     )
     perturb_verb.add_argument("--num-leaves", type=int, metavar="N", help="how many leaves (3)")
-    add_timeout(perturb_verb, OUTCOME_WAIT_WORDS)
-    _add_reason(perturb_verb)
+    return perturb_verb
 
 
 def _generation(text: str) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -184,15 +185,13 @@ class Clients:
     @contextmanager
     def ask(self) -> Iterator["Clients"]:
         """Send requests until the block ends."""
-        threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(self.count)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield self
-        finally:
-            self._enough.set()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(self.count) as threads:
+            for number in range(self.count):
+                threads.submit(self._ask, number)
+            try:
+                yield self
+            finally:
+                self._enough.set()
 
     def warm_up(self) -> None:
         """Send requests until the engine has compiled for this many at a time."""

@@ -215,7 +215,8 @@ class Bakes:
 
     def _judge(self, bake: OneBake) -> None:
         if bake.found:
-            self._convict(bake)
+            state = bake.describe(BakeOutcome.CONVICTED)
+            self._condemn(bake, replace(state, words=convicted_words(state, bake.found)))
         elif self.attempts.clock() < bake.began + bake.rules.time:
             return
         elif bake.is_decidable:
@@ -224,10 +225,6 @@ class Bakes:
             self._promote(bake.new)
         else:
             self._end_undecided(bake)
-
-    def _convict(self, bake: OneBake) -> None:
-        state = bake.describe(BakeOutcome.CONVICTED)
-        self._condemn(bake, replace(state, words=convicted_words(state, bake.found)))
 
     def _end_undecided(self, bake: OneBake) -> None:
         """Do as the operator decided for too few answers; what others have followed is let be."""
