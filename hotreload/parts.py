@@ -17,8 +17,6 @@ from hotreload.settings.sections import Settings
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 """A background task; it runs as long as an engine serves, and its error ends the daemon."""
-Apply = Callable[[], None]
-"""Apply settings that were checked; it cannot fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +36,12 @@ class Given:
     """Roll back from harmful weights in this feature's name."""
 
 
-def nothing_to_apply() -> None:
-    """Apply settings that change nothing here, or that are read each time."""
+async def _accept(settings: Settings) -> None:
+    """Accept all settings."""
 
 
-async def _nothing_to_check(settings: Settings) -> Apply:
-    return nothing_to_apply
+def _apply_nothing(settings: Settings) -> None:
+    """Ignore settings that change nothing here, or that are read each time."""
 
 
 def _see_nothing(event: Event) -> None:
@@ -64,8 +62,10 @@ class FeatureParts:
     """Receive each event, after the log and the status."""
     report: FeatureReport | None = None
     routes: FeatureRoutes | None = None
-    prepare: Callable[[Settings], Awaitable[Apply]] = _nothing_to_check
+    check: Callable[[Settings], Awaitable[None]] = _accept
     """Check new settings; ConfigError if the feature cannot use them."""
+    apply: Callable[[Settings], None] = _apply_nothing
+    """Apply settings that all features have checked; it cannot fail."""
 
 
 class AllFeatures:
@@ -84,12 +84,12 @@ class AllFeatures:
         """Make the judges of one attempt, by the settings in force."""
         return [judge for part in self._parts for judge in part.judges()]
 
-    async def prepare(self, settings: Settings) -> Apply:
+    async def check(self, settings: Settings) -> None:
         """Have all features check these settings; ConfigError if one of them cannot use them."""
-        applies = [await part.prepare(settings) for part in self._parts]
+        for part in self._parts:
+            await part.check(settings)
 
-        def apply() -> None:
-            for each in applies:
-                each()
-
-        return apply
+    def apply(self, settings: Settings) -> None:
+        """Have all features apply these settings, which they have checked."""
+        for part in self._parts:
+            part.apply(settings)

@@ -83,9 +83,9 @@ class LiveSettings:
             self._asked.clear()  # a later request may be for a file that changes meanwhile
             try:
                 found = reread(self.settings, await self._read_wished())
-                apply = await features.prepare(found.settings)  # all check before any applies
+                await features.check(found.settings)  # all check before any applies
                 self._go_by(found.settings, replicas, reconciler)
-                apply()
+                features.apply(found.settings)
             except HotReloadError as fault:
                 self._refuse(str(fault))
             except Exception as fault:  # our own fault must not end the engines

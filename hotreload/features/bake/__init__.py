@@ -8,8 +8,7 @@ from hotreload.features.bake.evidence import BAKE, BLANK, BakeFields, words_of_b
 from hotreload.features.bake.rule import BakeSettings
 
 if TYPE_CHECKING:
-    from hotreload.parts import Apply, FeatureParts, Given
-    from hotreload.settings.sections import Settings
+    from hotreload.parts import FeatureParts, Given
 
 
 def _begin(given: "Given") -> "FeatureParts":
@@ -21,16 +20,13 @@ def _begin(given: "Given") -> "FeatureParts":
     bake = {"bake": BakeFields | None}
     baking = Bakes(given.attempts, given.settings().of(BakeSettings))
 
-    async def prepare(settings: "Settings") -> "Apply":
-        return partial(baking.go_by, settings.of(BakeSettings))
-
     return FeatureParts(
         listeners=(baking.conducts,),
         tasks={"bake": partial(baking.run, given.leave)},
         observe=baking.observe,
         report=BakeReport(lambda: baking.now, lambda: baking.conviction),
         routes=FeatureRoutes(adds={"Attempt": bake, "Verdict": bake}),
-        prepare=prepare,
+        apply=lambda settings: baking.go_by(settings.of(BakeSettings)),
     )
 
 

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from hotreload.core.judge import Case, Judge, check_can_ask
@@ -51,6 +51,8 @@ class CommandJudge:
     """The command of one attempt."""
 
     takes_long = True
+    watch = nullcontext[None]
+    """Nothing is done meanwhile: the command begins when its turn comes."""
 
     def __init__(self, run: RunCommand) -> None:
         """`run` runs the command."""
@@ -59,10 +61,6 @@ class CommandJudge:
     def check_can_judge(self, engine: Engine) -> None:
         """Raise NotJudged where the command could ask this engine nothing."""
         check_can_ask("[command] run", engine.switch.cannot_overlap)
-
-    def watch(self) -> AbstractContextManager[None]:
-        """Do nothing: the command begins when its turn comes."""
-        return nullcontext()
 
     async def judge(self, case: Case) -> None:
         """Run the command while the weights answer it, and no client; a no raises why."""

@@ -8,7 +8,7 @@ from hotreload.features.compare.settings import CompareSettings
 
 if TYPE_CHECKING:
     from hotreload.core.judge import Judge
-    from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
@@ -18,7 +18,7 @@ def _begin(given: "Given") -> "FeatureParts":
     from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
     from hotreload.features.compare.replay import HearingNow, RequestRecorder
     from hotreload.features.compare.report import CompareReport
-    from hotreload.parts import FeatureParts, nothing_to_apply
+    from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
     recorder = RequestRecorder(given.settings().of(CompareSettings))
@@ -28,10 +28,9 @@ def _begin(given: "Given") -> "FeatureParts":
     def judges() -> "list[Judge]":
         return [CompareJudge(given.settings().of(CompareSettings), shared)]
 
-    async def prepare(settings: "Settings") -> "Apply":
+    async def check(settings: "Settings") -> None:
         for engine in given.engines():
             await engine.unseen.check_questions(settings.of(CompareSettings).questions)
-        return nothing_to_apply
 
     return FeatureParts(
         judges=judges,
@@ -44,7 +43,7 @@ def _begin(given: "Given") -> "FeatureParts":
                 "Status": {"heard": HearingNow | None},
             }
         ),
-        prepare=prepare,
+        check=check,
     )
 
 

@@ -1,14 +1,13 @@
 """Holds the requests that come while a trainer asks for a pause."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hotreload.feature import Feature
 from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
-    from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
@@ -39,15 +38,12 @@ def _begin(given: "Given") -> "FeatureParts":
     def go_by(settings: "Settings") -> None:
         pause.limit, pause.max_held = settings.of(PauseSettings).limit, settings.reload.max_held
 
-    async def prepare(settings: "Settings") -> "Apply":
-        return partial(go_by, settings)
-
     go_by(given.settings())
     return FeatureParts(
         admission=pause,
         routes=pause_routes(pause),
         report=PauseReport(lambda: pause.held),
-        prepare=prepare,
+        apply=go_by,
     )
 
 

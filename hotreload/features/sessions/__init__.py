@@ -7,7 +7,7 @@ from hotreload.feature import Feature
 from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
-    from hotreload.parts import Apply, FeatureParts, Given
+    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
@@ -30,13 +30,10 @@ def _begin(given: "Given") -> "FeatureParts":
 
     sessions = Sessions(given.settings().of(SessionsSettings).keep)
 
-    async def prepare(settings: "Settings") -> "Apply":
-        def apply() -> None:
-            sessions.keep = settings.of(SessionsSettings).keep
+    def apply(settings: "Settings") -> None:
+        sessions.keep = settings.of(SessionsSettings).keep
 
-        return apply
-
-    return FeatureParts(admission=sessions, prepare=prepare)
+    return FeatureParts(admission=sessions, apply=apply)
 
 
 SESSIONS_FEATURE = Feature(name="sessions", settings=SessionsSettings, begin=_begin)
