@@ -1,7 +1,7 @@
 """The judgement of a bake as data, in JSON, in words, as evidence and as an event."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from logging import INFO, WARNING
@@ -41,10 +41,10 @@ class SignalCount:
     """Counts of a signal in answers of new and of old weights, and the possible shares."""
 
     signal: str
-    hits: int
+    answers: int
     low: float
     high: float
-    old_hits: int
+    old_answers: int
     old_low: float
     old_high: float
     finds: float | None
@@ -92,7 +92,7 @@ def refusal_of(bake: Bake) -> Reason:
 def promoted_words(bake: Bake) -> str:
     """Name the smallest increase that would have been found."""
     finds = [
-        f"{SAID[each.signal]} from {percent(_share(each.old_hits, bake.old_answers))} "
+        f"{SAID[each.signal]} from {percent(_share(each.old_answers, bake.old_answers))} "
         f"to {percent(each.finds)}"
         for each in bake.signals
         if each.finds is not None
@@ -114,8 +114,8 @@ def _against(bake: Bake) -> str:
 
 
 def _beside(bake: Bake, count: SignalCount) -> str:
-    new = f"{count.hits} of {bake.answers} ({percent(count.low)} to {percent(count.high)})"
-    old = f"{count.old_hits} of {bake.old_answers}"
+    new = f"{count.answers} of {bake.answers} ({percent(count.low)} to {percent(count.high)})"
+    old = f"{count.old_answers} of {bake.old_answers}"
     return (
         f"{SAID[count.signal]} {new}, before {old} "
         f"({percent(count.old_low)} to {percent(count.old_high)})"
@@ -160,32 +160,24 @@ def bake_fields(bake: Bake) -> BakeFields:
 
 
 def _signal_fields(count: SignalCount) -> Fields:
-    return {
-        "signal": count.signal,
-        "answers": count.hits,
-        "low": round(count.low, 6),
-        "high": round(count.high, 6),
-        "old_answers": count.old_hits,
-        "old_low": round(count.old_low, 6),
-        "old_high": round(count.old_high, 6),
-        "finds": None if count.finds is None else round(count.finds, 6),
-    }
+    found = asdict(count)
+    return {name: round(v, 6) if isinstance(v, float) else v for name, v in found.items()}
 
 
 def bake_of(facts: Mapping[str, Any]) -> Bake | None:
     """Read the bake in an attempt's fields; None if there is none, or it cannot be read."""
-    if not (fields := facts.get("bake")):
+    if not (found := facts.get("bake")):
         return None
     try:
         return Bake(
-            BakeOutcome(fields["outcome"]),
-            since=_seconds_of(fields["since"]),
-            until=_seconds_of(fields["until"]),
-            answers=fields["answers"],
-            against=fields["against"],
-            old_answers=fields["old_answers"],
-            signals=tuple(map(_count_of, fields["signals"])),
-            words=fields["reason"] or "",
+            BakeOutcome(found["outcome"]),
+            since=_seconds_of(found["since"]),
+            until=_seconds_of(found["until"]),
+            answers=found["answers"],
+            against=found["against"],
+            old_answers=found["old_answers"],
+            signals=tuple(map(_count_of, found["signals"])),
+            words=found["reason"] or "",
         )
     except (KeyError, TypeError, ValueError):  # another hotreload may have written it
         return None
@@ -199,10 +191,8 @@ def words_of_bake(attempt: Fields, at_length: bool) -> AttemptWords:
     return AttemptWords(notes=[f"bake {plain(bake['outcome'])}: {plain(bake['reason'])}"])
 
 
-def _count_of(fields: Mapping[str, Any]) -> SignalCount:
-    new = (fields["answers"], fields["low"], fields["high"])
-    old = (fields["old_answers"], fields["old_low"], fields["old_high"])
-    return SignalCount(fields["signal"], *new, *old, fields["finds"])
+def _count_of(found: Mapping[str, Any]) -> SignalCount:
+    return SignalCount(**{each.name: found[each.name] for each in fields(SignalCount)})
 
 
 def _seconds_of(stamp: str) -> float:

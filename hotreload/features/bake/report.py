@@ -84,7 +84,9 @@ class BakeReport(FeatureReport):
 
 
 def _signs(bake: Bake | None) -> Iterator[tuple[tuple[str, str], float]]:
-    counts = {each.signal: (each.hits, each.old_hits) for each in bake.signals} if bake else {}
+    counts = (
+        {each.signal: (each.answers, each.old_answers) for each in bake.signals} if bake else {}
+    )
     for signal in Signal:
         new, old = counts.get(signal.value, (0, 0))
         yield (signal.value, "new"), new

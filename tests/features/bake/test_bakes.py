@@ -448,7 +448,7 @@ async def test_answers_of_the_old_lane_that_end_after_the_flip_count_for_it(worl
     now = world.baking.now
     assert now is not None
     [empty] = [each for each in now.signals if each.signal == "empty"]
-    assert (now.old_answers, empty.old_hits) == (101, 1), "the one that left is not counted"
+    assert (now.old_answers, empty.old_answers) == (101, 1), "the one that left is not counted"
 
 
 # --- what an operator does -------------------------------------------------------------------
@@ -592,7 +592,7 @@ async def test_of_several_answers_to_a_prompt_the_first_counts(world: Baked) -> 
             end_answer(callbacks, index, {"text": says, "meta_info": {"finish_reason": GOOD}})
     assert world.baking.now is not None
     assert world.baking.now.answers == 2
-    assert signal(world.baking.now, "empty").hits == 2
+    assert signal(world.baking.now, "empty").answers == 2
 
 
 async def test_who_hangs_up_says_nothing_and_who_runs_out_of_time_had_no_stop(
@@ -607,7 +607,7 @@ async def test_who_hangs_up_says_nothing_and_who_runs_out_of_time_had_no_stop(
         raise asyncio.CancelledError
     assert world.baking.now is not None
     assert world.baking.now.answers == 1
-    assert signal(world.baking.now, "length").hits == 1
+    assert signal(world.baking.now, "length").answers == 1
 
 
 async def test_long_is_what_is_longer_than_nearly_all_of_before(world: Baked) -> None:
@@ -619,8 +619,8 @@ async def test_long_is_what_is_longer_than_nearly_all_of_before(world: Baked) ->
     await world.goes_live(ONE)
     for tokens in (90, 97, 200):
         world.said(ended(tokens))
-    assert signal(world.baking.now, "long").hits == 2
-    assert signal(world.baking.now, "long").old_hits == 4
+    assert signal(world.baking.now, "long").answers == 2
+    assert signal(world.baking.now, "long").old_answers == 4
 
 
 async def test_it_runs_by_itself(world: Baked) -> None:

@@ -98,7 +98,7 @@ def test_of_few_answers_before_nobody_knows_what_is_long() -> None:
 def test_both_intervals_are_told_and_hold_what_was_seen() -> None:
     sides = Sides(tally(300, empty=60), tally(1000, empty=20))
     [empty] = [each for each in count_signals(sides) if each.signal == "empty"]
-    assert (empty.hits, empty.old_hits) == (60, 20)
+    assert (empty.answers, empty.old_answers) == (60, 20)
     assert empty.low < 0.2 < empty.high
     assert empty.old_low < 0.02 < empty.old_high
     assert empty.low > empty.old_high + 0.02
