@@ -43,26 +43,42 @@ class Ahead:
         self._one_at_a_time = asyncio.Lock()
 
     def can_prove_in(
-        self, pool: ShadowPool, *batches: tuple[int, int, bool], questions: bool = False
+        self,
+        pool: ShadowPool,
+        *probes: tuple[int, bool],
+        questions: bool = False,
+        candidate: int = 0,
     ) -> bool:
-        """Compile for this pool, too, and batches of so many prompts, and so many tokens in all.
+        """Compile for this pool, too, and batches of so many probes.
 
-        True beside a batch stands for log-probabilities, `questions` for the comparison of weights.
-        False if it cannot.
+        True beside their number stands for log-probabilities, `questions` for the comparison of
+        weights; a candidate's prompts may have so many tokens in all. False if it cannot.
         """
         if self._rehearsal is None:
             return False
         self._rehearsal.also_in(pool.describe())
         found = [
-            replace(size, is_shadow=True, has_logprobs=has_logprobs)
-            for *batch, has_logprobs in batches
-            for size in self._sizes_of(*batch)
+            replace(size, has_logprobs=has_logprobs)
+            for prompts, has_logprobs in probes
+            for size in self._sizes_in(pool, prompts)
         ]
-        if questions:  # the prompts in pieces of the smallest size
-            asked = self._sizes_of(SHADOW_ROWS, pool.page)
-            found += [replace(size, is_shadow=True, is_noted=True) for size in asked]
-        self._proving = tuple(dict.fromkeys(_small_first(found)))
+        if questions:
+            found += self._sizes_in(pool, SHADOW_ROWS, is_noted=True)
+        if candidate:
+            found += self._sizes_of(SHADOW_ROWS, candidate)
+        found = [replace(size, is_shadow=True) for size in _small_first(found)]
+        self._proving = tuple(dict.fromkeys(found))
         return True
+
+    def _sizes_in(
+        self, pool: ShadowPool, prompts: int, *, is_noted: bool = False
+    ) -> Iterator[BatchSize]:
+        """Those of a batch asked in this pool: a step, and a piece of the smallest size."""
+        step, *_, piece = self._sizes_of(prompts, pool.page)
+        if places := pool.places_of(is_noted=is_noted):
+            step = replace(step, cached=min(places, step.cached))
+            piece = replace(piece, requests=step.requests, cached=step.cached)
+        yield from (replace(each, is_noted=is_noted) for each in (step, piece))
 
     def _sizes_of(self, prompts: int, tokens: int) -> Iterator[BatchSize]:
         """Those of a batch of probes: all its steps are padded to the size of the first."""

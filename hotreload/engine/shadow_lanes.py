@@ -36,13 +36,26 @@ class ShadowLanes:
         sizes, _, _ = self._scheduler.scheduler.tp_worker.get_precompile_paddings()
         return int(min(sizes))
 
-    def make_pool(self, needs: Sequence[int]) -> None:
-        """Make the pool for a batch of probes, each of which takes so many tokens with its answer.
+    @property
+    def _places_computed(self) -> int:
+        """The most places that attention is computed to, whatever they hold.
 
-        Without lanes there is none: weights are proven once they are exchanged.
+        Kernels for accelerators compute none in vain.
+        """
+        worker = self._scheduler.scheduler.tp_worker
+        kind = type(worker.get_model_runner().attn_backend).__name__
+        _, _, places = worker.get_precompile_paddings()
+        return int(max(places)) if kind == "NativeAttention" else 0
+
+    def make_pool(self, asked: Sequence[int], candidate: Sequence[int]) -> None:
+        """Make the pool for a batch of prompts, each of which takes so many tokens with its answer.
+
+        `candidate` has those of clients' that a candidate answers. Without lanes there is none:
+        weights are proven once they are exchanged.
         """
         if not self._scheduler.cannot_overlap:
-            self.pool = ShadowPool(self._scheduler.lanes.allocator, needs)
+            allocator, computed = self._scheduler.lanes.allocator, self._places_computed
+            self.pool = ShadowPool(allocator, asked, candidate, computed)
 
     @asynccontextmanager
     async def open(
@@ -74,7 +87,10 @@ class ShadowLanes:
         assert pool is not None, self._scheduler.cannot_overlap
         with raise_not_enough_memory():
             made = await in_thread(lambda cancel: pool.make())
-        shadow = partial(self._scheduler.lanes.open_shadow, prompts=prompts, along=along)
+        places = pool.places_of(is_noted=along is not None) if prompts else 0
+        shadow = partial(
+            self._scheduler.lanes.open_shadow, prompts=prompts, places=places, along=along
+        )
         return await self._between.at_a_turn(partial(shadow, weights.leaves, *made))
 
     async def end(self, number: int) -> None:

@@ -59,7 +59,7 @@ class UnseenAnswers:
 
     async def prove(self, staged: Staged) -> None:
         """Ask staged weights every canary prompt, in a lane without clients."""
-        asked = self._canaries.in_batches()
+        asked = self._canaries.in_batches(self._room.holds_probes)
         steps = sum(max(probe.max_new_tokens for probe in batch) for batch in asked)
         shadows = self._shadows
         async with (

@@ -61,29 +61,29 @@ class UnseenRoom:
         """Make the pool in which weights are proven; return the tokens of the largest questions."""
         comparing = await self._needs_to_compare()
         replayed = [self._longest_request()] * SHADOW_ROWS if self._replays else []
-        needs = (self._canaries.needs, comparing, replayed, self._candidate)
-        self._shadows.make_pool(max(needs, key=sum))
+        asked = max((self._canaries.needs, comparing, replayed), key=sum)
+        self._shadows.make_pool(asked, self._candidate)
         return comparing
 
     @property
     def _candidate(self) -> Sequence[int]:
         """Tokens of each of a candidate's requests."""
-        return [self._options.candidate_tokens // SHADOW_ROWS] * SHADOW_ROWS
+        each = self._options.candidate_tokens // SHADOW_ROWS
+        return [each] * SHADOW_ROWS if each else []
 
     def compile_in(self, pool: ShadowPool, comparing: Sequence[int]) -> bool:
         """Compile ahead for all batches in this pool; False if one must be asked to be compiled."""
         self._make_room_to_compare(pool, comparing)
-        proving, candidate = self._canaries.needs, self._candidate
-        batches = [(len(proving), sum(proving), False)]
+        together, candidate = len(self._canaries.needs), sum(self._candidate)
+        probes = [(together, False)]
         if logprobs := self._canaries.ask_logprobs:  # no start that asks briefly asks for them
-            batches += [(len(proving), sum(proving), True)]
-        batches += [(SHADOW_ROWS, sum(candidate), False)] if any(candidate) else []
+            probes += [(together, True)]
         compares = self.why_no_comparison is None
         # Else a single probe has been asked, as it is at every start, in batches of this size.
-        is_another_size = pool.has_own_programs or len(proving) > 1 or logprobs
+        is_another_size = pool.has_own_programs or together > 1 or logprobs
         is_another_size = is_another_size or self._ahead.at_once > 1
-        if not (is_another_size or any(candidate) or compares) or self._ahead.can_prove_in(
-            pool, *batches, questions=compares
+        if not (is_another_size or candidate or compares) or self._ahead.can_prove_in(
+            pool, *probes, questions=compares, candidate=candidate
         ):
             return True
         if compares:
@@ -136,9 +136,13 @@ class UnseenRoom:
 
     def holds(self, needs: Sequence[int]) -> bool:
         """Return True if questions that take so many tokens can be asked together."""
+        return sum(needs) <= self._question_tokens and self.holds_probes(needs)
+
+    def holds_probes(self, needs: Sequence[int]) -> bool:
+        """Return True if probes that take so many tokens can be asked together."""
         pool = self._shadows.pool
-        assert pool is not None, "without lanes no question is asked"
-        return sum(needs) <= self._question_tokens and pool.holds(needs)
+        assert pool is not None, "without lanes nothing is asked apart from clients"
+        return pool.holds(needs)
 
     async def check(self, questions: Sequence[Question]) -> None:
         """Return if all could be asked of new weights; ConfigError names one that cannot be."""

@@ -151,7 +151,8 @@ async def proven(engine: Any, staged: Any, share: float, times: int) -> None:
 
 def figures_of(values: list[float], idle: list[float]) -> str:
     """The mean, the median and the tail, each beside that of nothing."""
-    named = (("mean", mean), ("p50", median), ("p90", partial(p, part=0.9)), ("p99", p99))
+    p90, longest = partial(p, part=0.9), partial(p, part=1.0)
+    named = (("mean", mean), ("p50", median), ("p90", p90), ("p99", p99), ("longest", longest))
     told = (
         f"{name} {of(values) * 1e3:7.1f} ms {of(values) / of(idle):5.2f}x" for name, of in named
     )

@@ -19,7 +19,14 @@ from hotreload.engine.lanes.compiled_sizes import CompiledSizes
 from hotreload.quiet import LITTLE, SWITCH_INTERVAL
 from tests.waiting import PATIENCE
 
-SMALL_POOL: Any = SimpleNamespace(describe=lambda: "a small pool", page=1)
+
+def pool_of(places: int) -> Any:
+    """A small pool in which a batch names so many places; 0 for as many as one of clients."""
+    describe = lambda: "a small pool"  # noqa: E731
+    return SimpleNamespace(describe=describe, page=1, places_of=lambda is_noted: places)
+
+
+SMALL_POOL = pool_of(0)
 ONE, TWO, FOUR, PROMPT = (
     BatchSize(False, 1, 1, 8),
     BatchSize(False, 2, 2, 16),
@@ -75,7 +82,7 @@ async def test_steps_of_as_many_as_are_answered_at_once_are_compiled_first() -> 
 def test_an_engine_that_must_be_asked_has_no_sizes_and_proves_as_it_is_asked() -> None:
     ahead = ahead_of(None)
     assert ahead.sizes_to_compile(8, 512) == []
-    assert not ahead.can_prove_in(SMALL_POOL, (1, 24, False))
+    assert not ahead.can_prove_in(SMALL_POOL, (1, False))
 
 
 def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last() -> None:
@@ -85,7 +92,7 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
     assert ahead.sizes_to_compile(4, 64) == [FOUR, PROMPT, ONE, TWO]
     assert ahead.sizes_to_compile(2, 64) == [TWO, PROMPT, ONE]
     assert ahead.sizes_to_compile(0, 64) == []
-    assert ahead.can_prove_in(SMALL_POOL, (1, 24, False))
+    assert ahead.can_prove_in(SMALL_POOL, (1, False))
     assert noted.pools == ["a small pool"]
     assert [(size.tokens, size.is_shadow) for size in ahead.sizes_to_compile(0, 64)] == [
         (1, True),
@@ -96,11 +103,28 @@ def test_what_lets_most_be_answered_comes_first_and_what_is_between_comes_last()
 
 def test_questions_have_one_size_of_prompts_and_one_of_steps_of_their_own() -> None:
     ahead = ahead_of(Noted())
-    assert ahead.can_prove_in(SMALL_POOL, (1, 24, False), questions=True)
+    assert ahead.can_prove_in(SMALL_POOL, (1, False), questions=True)
     noted = [size for size in ahead.sizes_to_compile(0, 64) if size.is_noted]
     assert [(size.tokens, size.is_prompt, size.is_shadow) for size in noted] == [
         (4, False, True),
         (64, True, True),
+    ]
+
+
+def test_what_is_asked_names_as_many_places_as_it_takes_where_each_costs_time() -> None:
+    """Prompts of clients name places for as many requests as run at once."""
+    ahead = ahead_of(Noted())
+    assert ahead.can_prove_in(pool_of(20), (2, False), questions=True, candidate=24)
+    assert [
+        (size.requests, size.tokens, size.cached, size.is_noted)
+        for size in ahead.sizes_to_compile(0, 64)
+    ] == [
+        (2, 2, 16, False),
+        (4, 4, 20, True),
+        (4, 4, 32, False),
+        (2, 64, 16, False),
+        (4, 64, 20, True),
+        (4, 64, 32, False),
     ]
 
 
@@ -174,7 +198,7 @@ async def test_who_compiles_leaves_processors_and_the_lock_to_those_who_are_serv
 async def test_who_stages_waits_for_what_weights_are_proven_with_and_for_nothing_else() -> None:
     noted = Noted()
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, (1, 24, False))
+    ahead.can_prove_in(SMALL_POOL, (1, False))
     await ahead.until_ready_to_prove()
     assert [size.is_shadow for size in noted.compiled] == [True, True]
     await ahead.until_ready_to_prove()
@@ -187,7 +211,7 @@ async def test_what_cannot_be_compiled_so_refuses_no_checkpoint(
     noted = Noted()
     noted.fault = KeyError("another engine")
     ahead = ahead_of(noted)
-    ahead.can_prove_in(SMALL_POOL, (1, 24, False))
+    ahead.can_prove_in(SMALL_POOL, (1, False))
     await ahead.until_ready_to_prove()
     assert "engine.not_compiled_ahead" in caplog.text
     assert ahead.sizes_to_compile(1, 64) == [ONE, PROMPT]

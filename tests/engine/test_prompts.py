@@ -347,6 +347,18 @@ async def test_probes_are_changed_as_a_whole_or_not_at_all(tokenizer: Any) -> No
         await canaries.ask(canaries.in_batches(), generate)
 
 
+def test_probes_that_find_no_room_together_are_asked_one_after_the_other(tokenizer: Any) -> None:
+    few, many = Probe("one two three", 16), [Probe("one", 8)] * 3
+    canaries = Canaries([few], Prompts(tokenizer, LIMITS, CAN))
+    canaries.change([few, *many])
+    assert [len(batch) for batch in canaries.in_batches()] == [4]
+    assert [*canaries.in_batches(lambda needs: sum(needs) <= canaries.room)] == [
+        many[:2],
+        [few],
+        many[:1],
+    ]
+
+
 def test_what_is_asked_to_compare_weights_must_fit_in_the_context(tokenizer: Any) -> None:
     assert sum(largest_batch((), Prompts(tokenizer, LIMITS, CAN))) > 200
     with pytest.raises(BadRequest):

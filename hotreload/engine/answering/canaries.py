@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import batched
 
 from hotreload.engine.answering.answers import Answer, all_ended
 from hotreload.engine.answering.items import Parsed
@@ -16,6 +15,7 @@ from hotreload.engine.answering.probe import (
     request_for,
 )
 from hotreload.engine.answering.prompts import Prompts
+from hotreload.engine.answering.unseen import FindRoom, put_together
 from hotreload.engine.lanes.pool_shares import SHADOW_ROWS
 from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError, ProbeFailed
 from hotreload.threads import run_to_end
@@ -57,13 +57,15 @@ class Canaries:
             )
         self._probes = asked
 
-    def in_batches(self, *, briefly: bool = False) -> Batches:
-        """The probes to ask now, those together that find rows and room.
+    def in_batches(
+        self, find_room: FindRoom = lambda needs: True, *, briefly: bool = False
+    ) -> Batches:
+        """The probes to ask now, those together that find rows and room; the most come first.
 
         `briefly` asks only how each answer begins.
         """
         asked = map(beginning_of, self._probes) if briefly else self._probes
-        return list(batched(asked, SHADOW_ROWS))
+        return sorted(put_together(asked, self._tokens_of, find_room), key=len, reverse=True)
 
     async def ask(self, asked: Batches, generate: Ask) -> None:
         """Ask each of them; ProbeFailed lists each bad answer."""

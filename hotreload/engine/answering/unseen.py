@@ -1,6 +1,6 @@
 """Questions that weights are asked apart from clients: how they are asked, and their answers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,10 @@ from hotreload.errors import AnswerNonfinite, BadRequest, ConfigError
 MOST_TOKENS = 8192
 """The most tokens of questions that are asked together, unless one alone takes more: their pool
 takes memory beside the weights that are compared."""
+
+
+FindRoom = Callable[[Sequence[int]], bool]
+"""Says if prompts that take so many tokens with their answers find room together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +71,24 @@ class UnseenBatch:
         ]
 
 
-def in_batches(
-    asked: Sequence[UnseenItem], find_room: Callable[[Sequence[int]], bool]
-) -> Iterator[UnseenBatch]:
+def in_batches(asked: Sequence[UnseenItem], find_room: FindRoom) -> Iterator[UnseenBatch]:
     """Put those together that find rows and room, in their order."""
-    some: list[UnseenItem] = []
+    return map(UnseenBatch, put_together(asked, lambda each: each.needs, find_room))
+
+
+def put_together[T](
+    asked: Iterable[T], tokens_of: Callable[[T], int], find_room: FindRoom
+) -> Iterator[Sequence[T]]:
+    """Yield prompts that find rows and room together, by the tokens that each takes."""
+    some, needs = list[T](), list[int]()
     for each in asked:
-        needs = [other.needs for other in (*some, each)]
+        needs.append(tokens_of(each))
         if some and (len(needs) > SHADOW_ROWS or not find_room(needs)):
-            yield UnseenBatch(some)
-            some = []
+            yield some
+            some, needs = [], needs[-1:]
         some.append(each)
     if some:
-        yield UnseenBatch(some)
+        yield some
 
 
 def largest_batch(corpus: Sequence[Question], prompts: Prompts) -> Sequence[int]:

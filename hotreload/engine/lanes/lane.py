@@ -38,6 +38,7 @@ class Lane:
         has_own_pool: bool = False,
         prompts: int = 0,
         rows: int = 0,
+        places: int = 0,
     ) -> None:
         self.number = number
         self.bound = bound
@@ -47,6 +48,8 @@ class Lane:
         """The number of prompts of its only batch; 0 where prompts come and go."""
         self.rows = max(prompts, rows)
         """All its steps are padded to so many; 0 where that is as upstream does it."""
+        self.places = places
+        """All its steps name so many places of its pool; 0 where that is as upstream does it."""
         self.gathers = prompts > 1
         """True until all of them are there: it launches nothing before."""
         self.ended: Future[None] | None = None

@@ -80,6 +80,7 @@ class Lanes:
         allocator: Any,
         *,
         prompts: int = 1,
+        places: int = 0,
         along: Any = None,
     ) -> int:
         """A lane of weights that no client is admitted to, with a KV pool of its own.
@@ -93,8 +94,9 @@ class Lanes:
         own = self._binding.with_pool(self._serving_lane.bound, leaves, kv_pool)
         own.along = along
         rows = SHADOW_ROWS if along is not None or not prompts else prompts
-        how: dict[str, Any] = {"prompts": prompts, "rows": rows, "has_own_pool": True}
-        return self._add(Lane(scheduler, next(self._numbers), own, **how), state)
+        how: dict[str, Any] = {"prompts": prompts, "rows": rows, "places": places}
+        lane = Lane(scheduler, next(self._numbers), own, has_own_pool=True, **how)
+        return self._add(lane, state)
 
     def hurry(self, number: int, steps: int, since: float) -> None:
         """Have a proof of so many steps, asked for so many seconds, end in time; if it goes on."""
@@ -234,8 +236,11 @@ class Lanes:
             lane, (tokens, batches, places) = self._rotation.current, paddings()
             if not lane.has_own_pool:
                 return self.compiled.to_pad_to(tokens, batches, places)
-            at = next((at for at, size in enumerate(batches) if size >= lane.rows), -1)
-            return tokens, batches[at:], places[at:]
+            last = len(batches) - 1
+            at = next((at for at, size in enumerate(batches) if size >= lane.rows), last)
+            if not lane.places:
+                return tokens, batches[at:], places[at:]
+            return tokens, [batches[at]], [min(lane.places, places[at])]
 
         return paddings_of_lane
 

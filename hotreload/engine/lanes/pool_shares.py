@@ -215,7 +215,7 @@ class PoolShares:
         chunk, page = scheduler.chunked_prefill_size, int(scheduler.page_size)
         lanes = (each for each in self._lanes if not each.has_own_pool)
         is_beside = bool(chunk) and any(self._kind.list_running(each.look) for each in lanes)
-        if is_beside or lane.bound.along is not None:
+        if is_beside or lane.prompts:
             tokens, _, _ = scheduler.tp_worker.get_precompile_paddings()
             scheduler.chunked_prefill_size = max(tokens[0] // page * page, page)
         try:

@@ -13,24 +13,46 @@ from hotreload.engine.lanes.kinds import of_another_size
 WHOLE_BYTES = 64 * 2**20
 """Up to this size a pool is as large as the one that serves: then the programs that serve fit it
 too, and nothing more is to be compiled. It takes memory only while weights are proven."""
+WHOLE_PLACES = 4096
+"""Probes name as many places of it as prompts that serve, if those are no more than these: clients
+wait while attention is computed to all of them."""
 
 
 class ShadowPool:
     """Makes the pool of the lane in which weights are proven, and knows its size."""
 
-    def __init__(self, allocator: Any, needs: Sequence[int]) -> None:
-        """`needs` has for each probe of a batch how many tokens it takes with its answer."""
+    def __init__(
+        self,
+        allocator: Any,
+        asked: Sequence[int],
+        candidate: Sequence[int] = (),
+        computed: int = 0,
+    ) -> None:
+        """`asked` has for each prompt of our largest batch how many tokens it takes in all.
+
+        `candidate` has that of a candidate's requests. `computed` is the most places that attention
+        is computed to, whatever a batch holds.
+        """
         self._allocator = allocator
         self._pool = allocator.get_kvcache()
         self.page = int(allocator.page_size)
-        self.has_own_programs = sum(each.nbytes for each in self._pool.kv_buffer) > WHOLE_BYTES
-        """True where programs must be compiled for it, because its size is its own."""
-        needed = self._room_for(needs)
-        self.tokens: int = min(needed, allocator.size) if self.has_own_programs else allocator.size
+        needed, size = self._room_for(asked), sum(each.nbytes for each in self._pool.kv_buffer)
+        tokens = max(needed, self._room_for(candidate)) if size > WHOLE_BYTES else allocator.size
+        self.tokens: int = min(tokens, allocator.size)
+        self.has_own_programs = size > WHOLE_BYTES or computed > WHOLE_PLACES
+        """True where programs must be compiled for probes, because their sizes are its own."""
+        self._places = min(needed, self.tokens) if computed else 0
 
     def holds(self, needs: Sequence[int]) -> bool:
         """Say if prompts that take so many tokens find room in it together."""
-        return self._room_for(needs) <= self.tokens
+        return self._room_for(needs) <= (self._places or self.tokens)
+
+    def places_of(self, *, is_noted: bool) -> int:
+        """The places that a batch which we ask names; 0 for as many as one that serves.
+
+        Batches whose expectations are noted have programs of their own in any case.
+        """
+        return self._places if is_noted or self.has_own_programs else 0
 
     def room_for_each_of(self, prompts: int) -> int:
         """Return how many tokens each of so many prompts may take that find room together."""

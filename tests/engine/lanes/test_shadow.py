@@ -143,21 +143,24 @@ async def test_beside_clients_questions_are_read_in_pieces_and_compile_nothing(
     finally:
         assert (await client).is_whole
     theirs = engine.weights.live.weights.lane
-    pieces = [each.tokens for each in seen if each.is_prompt and each.lane != theirs]
-    assert (len(pieces), {*pieces}) == (8, {64})
+    pieces = [each for each in seen if each.is_prompt and each.lane != theirs]
+    assert (len(pieces), {each.tokens for each in pieces}) == (8, {64})
+    assert {each.places for each in pieces} == {engine._shadows.pool.places_of(is_noted=True)}
+    assert {each.padded for each in pieces} == {real.ARGS["max_running_requests"]}
     assert [each.tokens for each in beside] == [each.tokens for each in alone]
     assert engine.recompiles == before
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A batch that was launched: of which lane, how many answers, and to how many it was padded."""
+    """A batch that was launched: of which lane, how many answers, and what it was padded to."""
 
     lane: int
     prompts: int
     padded: int
     is_prompt: bool
     tokens: int
+    places: int
 
 
 @contextmanager
@@ -169,7 +172,8 @@ def launches(engine: Engine) -> Iterator[list[Launch]]:
 
     def launch_and_note(batch: Any, *args: Any, **more: Any) -> Any:
         size = batch.real_bs, len(batch.seq_lens), batch.forward_mode.is_extend()
-        seen.append(Launch(rotation.current.number, *size, len(batch.input_ids)))
+        named = len(batch.input_ids), len(batch.cache_loc)
+        seen.append(Launch(rotation.current.number, *size, *named))
         return launch(batch, *args, **more)
 
     worker.forward_batch_generation = launch_and_note
@@ -222,7 +226,10 @@ async def test_probes_are_asked_in_one_batch_whose_size_stays(
     prompts = [each.prompts for each in seen]
     assert prompts == sorted(prompts, reverse=True)
     assert (prompts[0], prompts[-1]) == (3, 1)
-    assert {each.padded for each in seen[1:]} == {4}
+    own = engine._shadows.pool.places_of(is_noted=False)
+    alike = seen if own else seen[1:]  # prompts are padded as those of clients else
+    whole = 4 * (real.ARGS["context_length"] - 1)
+    assert {(each.padded, each.places) for each in alike} == {(4, min(own or whole, whole))}
     assert engine.recompiles == before
     await engine.weights.release(staged)
 

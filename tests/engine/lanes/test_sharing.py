@@ -303,9 +303,9 @@ def test_beside_clients_what_is_proven_reads_prompts_in_pieces_of_the_smallest_s
         return lanes.sharing.admit(lane, lambda: scheduler.chunked_prefill_size)
 
     assert piece(lanes.shadow) == 16
-    lanes.shadow.bound.along = object()  # logits of each token are made
+    lanes.shadow.prompts = 2  # what we ask, and no candidate's
     assert piece(lanes.shadow) == 8
-    lanes.shadow.bound.along = None
+    lanes.shadow.prompts = 0
     lanes.put(lanes.old, running=[request()])
     assert (piece(lanes.shadow), piece(lanes.old), scheduler.chunked_prefill_size) == (8, 16, 16)
     scheduler.page_size = 3
