@@ -17,6 +17,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from hotreload.checkpoint import first_read
+from hotreload.engine.weights.leaf import on_device
+from hotreload.engine.weights.leaf.differences import change_of
 from hotreload.engine.weights.leaf.leaf_rules import Ingredient, Rule
 from hotreload.engine.weights.leaf.on_device import can_turn
 from hotreload.engine.weights.load import own
@@ -133,6 +135,17 @@ def test_the_first_reading_goes_by_the_ring_too(
     monkeypatch.setattr(first_read, "FIRST_BYTES", size)
     assert same(made_by(unread(tmp_path), of), expected)
     assert len(sent) == page_locked.BUFFERS + 6 + 9
+
+
+def test_the_distance_from_the_live_leaf_is_found_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, of = files_of(tmp_path), recipes()
+    (leaf,) = (each.leaf for each in made_by(checkpoint, of[1:]))
+    live = leaf * jax.numpy.asarray(1.5, BF16)
+    monkeypatch.setattr(on_device, "is_on_host", lambda leaf: False)
+    (made,) = made_by(checkpoint, [(of[1][0], live)])
+    assert made.change == pytest.approx(change_of(leaf, live), rel=1e-5)
 
 
 def test_experts_are_stacked_from_the_ring(tmp_path: Path, sent: list[Buffer]) -> None:

@@ -5,7 +5,7 @@ one copy of each number is in it. Memory that is damaged may hold another copy.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -44,6 +44,9 @@ def figures_of_change(new: jax.Array, live: jax.Array) -> tuple[jax.Array, ...]:
 def _squares(one: Any, other: Any) -> tuple[Any, ...]:
     """Return the sums of squares of the difference, of the live sample and of the new one."""
     return ((one - other) ** 2).sum(), (other**2).sum(), (one**2).sum()
+
+
+squares_of_change: Callable[..., tuple[jax.Array, ...]] = jax.jit(figures_of_change)
 
 
 def change_by(*squares: Any) -> float:

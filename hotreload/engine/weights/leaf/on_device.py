@@ -9,6 +9,7 @@ alone share one. Where the device is the host this is the slower way.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from hotreload.checkpoint import fingerprint
+from hotreload.engine.weights.leaf.differences import change_by, squares_of_change
 from hotreload.engine.weights.leaf.leaf_rules import Array, Ingredient, Rule
 from hotreload.engine.weights.leaf.leaves import (
     freely_split,
@@ -24,8 +27,16 @@ from hotreload.engine.weights.leaf.leaves import (
     place_copy,
     without_types,
 )
-from hotreload.engine.weights.leaf.measures import Figures, Sums, figures_of, sums_of
+from hotreload.engine.weights.leaf.measures import (
+    Figures,
+    One,
+    Sums,
+    figures_of,
+    one_of,
+    sums_of,
+)
 from hotreload.engine.weights.memory.host_arrays import is_on_host
+from hotreload.errors import TryAgain
 
 Sharding = jax.sharding.Sharding
 
@@ -100,6 +111,41 @@ def add_to_stack(
 def as_leaf(stack: jax.Array, live: Any) -> jax.Array:
     """Return the stack, once all its experts are in it, as a leaf like the live one."""
     return _like(stack, live)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A tensor on its devices: the sum of the bytes that were read, and figures from there."""
+
+    part: Ingredient
+    read: int
+    figures: Figures
+    sums: Sums
+
+
+def finish_leaf(
+    leaf: jax.Array, live: Any, arrived: Sequence[Arrived]
+) -> tuple[jax.Array, One, float | None]:
+    """Return a leaf once it is there, with its figures and, on devices, its distance from `live`.
+
+    TryAgain if a tensor has other bytes there than were read. All is waited for at once: other
+    steps may lie before each on the device.
+    """
+    change = None
+    if isinstance(live, jax.Array) and not is_on_host(live):  # one may only be described
+        change = squares_of_change(freely_split(leaf), freely_split(live))
+    figures, sums, change = jax.device_get(
+        ([each.figures for each in arrived], [each.sums for each in arrived], change)
+    )
+    for each, lanes in zip(arrived, sums, strict=True):
+        if fingerprint.join_lanes(lanes) != each.read:
+            raise TryAgain(
+                f"{each.part.tensor} arrived on its device with other bytes than were read: "
+                "if that happens again, look at that device's memory",
+                code="copy_differs",
+            )
+    one = one_of([each.part for each in arrived], figures)
+    return leaf.block_until_ready(), one, change and change_by(*change)
 
 
 # --- how arrays are split over devices --------------------------------------------------------

@@ -18,7 +18,7 @@ from hotreload.engine.weights.leaf.leaf_rules import Array
 log = logging.getLogger("hotreload.engine")
 
 KIND = "pinned_host"
-BUFFERS = 3
+BUFFERS = 4
 """One is read into while others are on their way."""
 SENT_AT_ONCE = 8 << 20
 """Bytes of each. The last one of a tensor is sent whole, however little it holds."""
