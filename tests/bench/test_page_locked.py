@@ -64,7 +64,7 @@ def test_what_page_locked_memory_gives(tmp_path: Path) -> None:
     (path := tmp_path / "bytes").write_bytes(values.tobytes())
     file, there = os.open(path, os.O_RDONLY), jax.sharding.SingleDeviceSharding(device)
     host, buffer = fresh(SENT_AT_ONCE), Buffer(SENT_AT_ONCE, np.dtype(np.uint16), device)
-    ring = LockedBuffers(device, np.uint16)
+    ring = LockedBuffers(device, 2)
     ring.check()
 
     def by_ring() -> jax.Array:

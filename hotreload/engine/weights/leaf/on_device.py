@@ -1,10 +1,10 @@
 """Turns tensors into leaves on their devices: the host hands bytes over as a file has them.
 
 `put` places an array on the devices of a leaf, in the file's order. `make_leaf` and `add_to_stack`
-take such an array, or the tensor as rows of equal length, and return the leaf, figures of the
-tensor, which `measures.one_of` reads, and the sums of the bytes that arrived. A program is compiled
-for each rule, shape, dtype and sharding, when it is first needed: leaves that differ in their place
-alone share one. Where the device is the host this is the slower way.
+take such an array, or the tensor's bits as rows of equal length, and return the leaf, figures of
+the tensor, which `measures.one_of` reads, and the sums of the bytes that arrived. A program is
+compiled for each rule, shape, dtype and sharding, when it is first needed: leaves that differ in
+their place alone share one. Where the device is the host this is the slower way.
 """
 
 import math
@@ -83,9 +83,14 @@ def keep_as_it_is(tensor: Array, live: Any) -> tuple[jax.Array, Figures, Sums]:
     return leaf, figures, figures[:-1]
 
 
-def make_leaf(raw: jax.Array, rule: Rule, live: Any) -> tuple[jax.Array, Figures, Sums]:
-    """Make a tensor's leaf by its rule, like the live one; return it with the tensor's figures."""
-    leaf, figures, sums = _leaf_program(rule, live.dtype, _free(live))(raw)
+def make_leaf(
+    raw: jax.Array, rule: Rule, live: Any, stored: Any
+) -> tuple[jax.Array, Figures, Sums]:
+    """Make a tensor's leaf by its rule, like the live one; return it with the tensor's figures.
+
+    `stored` is the tensor's dtype.
+    """
+    leaf, figures, sums = _leaf_program(rule, live.dtype, _free(live))(raw, stored)
     return _like(leaf, live), figures, sums
 
 
@@ -95,7 +100,7 @@ def empty_stack(live: Any) -> jax.Array:
 
 
 def add_to_stack(
-    stack: jax.Array, raw: jax.Array, part: Ingredient, live: Any
+    stack: jax.Array, raw: jax.Array, part: Ingredient, live: Any, stored: Any
 ) -> tuple[jax.Array, Figures, Sums]:
     """Put an expert's tensor in its place in the stack; return it with the tensor's figures.
 
@@ -103,7 +108,7 @@ def add_to_stack(
     """
     filled: tuple[jax.Array, Figures, Sums]
     filled = _stack_program(part.rule, live.dtype, _free(live))(
-        stack, raw, np.int32(part.expert or 0)
+        stack, raw, np.int32(part.expert or 0), stored
     )
     return filled
 
@@ -186,30 +191,33 @@ _figures: Callable[[jax.Array], Figures] = jax.jit(figures_of)
 
 @cache
 def _leaf_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
-    def turn(raw: jax.Array) -> tuple[jax.Array, Figures, Sums]:
-        raw = _without_rest(raw, rule)
+    def turn(raw: jax.Array, stored: Any) -> tuple[jax.Array, Figures, Sums]:
+        raw = _as_stored(raw, rule, stored)
         tensor = raw.astype(dtype)
         return rule.apply(tensor), figures_of(tensor), sums_of(raw)
 
-    return jax.jit(turn, out_shardings=(where, None, None))
+    return jax.jit(turn, static_argnums=1, out_shardings=(where, None, None))
 
 
 @cache
 def _stack_program(rule: Rule, dtype: Any, where: Sharding | None) -> Callable[..., Any]:
-    def put_in(stack: jax.Array, raw: jax.Array, at: jax.Array) -> tuple[jax.Array, Figures, Sums]:
-        raw = _without_rest(raw, rule)
+    def put_in(
+        stack: jax.Array, raw: jax.Array, at: jax.Array, stored: Any
+    ) -> tuple[jax.Array, Figures, Sums]:
+        raw = _as_stored(raw, rule, stored)
         tensor = raw.astype(dtype)
         filled = jax.lax.dynamic_update_index_in_dim(stack, rule.apply(tensor), at, 0)
         return filled, figures_of(tensor), sums_of(raw)
 
-    return jax.jit(put_in, donate_argnums=0, out_shardings=(where, None, None))
+    return jax.jit(put_in, static_argnums=3, donate_argnums=0, out_shardings=(where, None, None))
 
 
-def _without_rest(raw: jax.Array, rule: Rule) -> jax.Array:
-    """Return a tensor that came as rows without what fills up the last one."""
-    if raw.shape == rule.shape:  # it came in one piece, and may be split over devices
+def _as_stored(raw: jax.Array, rule: Rule, stored: Any) -> jax.Array:
+    """Return a tensor that came as rows of bits as the file has it, without what fills them up."""
+    if raw.dtype == stored:  # it came in one piece, and may be split over devices
         return raw
-    return raw.reshape(-1)[: math.prod(rule.shape)].reshape(rule.shape)
+    bits = raw.reshape(-1)[: math.prod(rule.shape)].reshape(rule.shape)
+    return jax.lax.bitcast_convert_type(bits, stored)
 
 
 @cache

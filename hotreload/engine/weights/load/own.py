@@ -87,7 +87,7 @@ class Reader:
         self._scratch = fresh(0)
         """Memory that no leaf may take over: the next tensor is read into it."""
         self._rings: dict[tuple[Any, ...], LockedBuffers | None] = {}
-        """By the leaves' device and the tensors' dtype; None where there can be none."""
+        """By the leaves' device and the tensors' itemsize; None where there can be none."""
         self._sum = TensorSum()
         """Of the tensor that was last read for a device."""
 
@@ -128,14 +128,15 @@ class Reader:
         if is_kept and isinstance(tensor, np.ndarray):
             leaf, *measured = keep_as_it_is(tensor, live)
         else:
-            leaf, *measured = make_leaf(put(tensor, part, live), part.rule, live)
+            raw, stored = put(tensor, part, live), self._stored_dtype(part)
+            leaf, *measured = make_leaf(raw, part.rule, live, stored)
         return Made(*finish_leaf(leaf, live, [Arrived(part, self._sum.value, *measured)]))
 
     def _make_stack(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:
         stack, arrived = empty_stack(live), list[Arrived]()
         for part in parts:
-            tensor = self._read_for_device(part, live)
-            stack, *measured = add_to_stack(stack, put(tensor, part, live), part, live)
+            tensor, stored = self._read_for_device(part, live), self._stored_dtype(part)
+            stack, *measured = add_to_stack(stack, put(tensor, part, live), part, live, stored)
             arrived.append(Arrived(part, self._sum.value, *measured))
             if isinstance(tensor, np.ndarray):  # the next is read into its memory
                 jax.block_until_ready(measured)  # type: ignore[no-untyped-call]
@@ -155,10 +156,10 @@ class Reader:
         return tensor if ring is None else ring.take()
 
     def _ring_for(self, part: Ingredient, live: jax.Array) -> LockedBuffers | None:
-        stored = self._stored_dtype(part)
-        key = (live.committed, frozenset(live.devices()), stored)
+        itemsize = np.dtype(self._stored_dtype(part)).itemsize
+        key = (live.committed, frozenset(live.devices()), itemsize)
         if key not in self._rings:
-            self._rings[key] = ring_for(live, stored)
+            self._rings[key] = ring_for(live, itemsize)
         return self._rings[key]
 
     def _on_host(self, parts: Sequence[Ingredient], live: jax.Array) -> Made:

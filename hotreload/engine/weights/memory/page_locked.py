@@ -65,11 +65,15 @@ class _Writable:
 
 
 class LockedBuffers:
-    """A ring of buffers that brings tensors of one dtype to one device; belongs to one thread."""
+    """A ring of buffers that brings tensors to one device; belongs to one thread.
 
-    def __init__(self, device: Any, dtype: Any) -> None:
+    Elements travel as unsigned numbers of their size: XLA may compute with others to move them.
+    """
+
+    def __init__(self, device: Any, itemsize: int) -> None:
+        dtype = np.dtype(f"u{itemsize}")
         self._size = SENT_AT_ONCE
-        self._buffers = [Buffer(SENT_AT_ONCE, np.dtype(dtype), device) for _ in range(BUFFERS)]
+        self._buffers = [Buffer(SENT_AT_ONCE, dtype, device) for _ in range(BUFFERS)]
         self._next = 0
         self._arrived: jax.Array | None = None
 
@@ -88,7 +92,7 @@ class LockedBuffers:
     def take(self) -> jax.Array:
         """Return the tensor whose bytes were written last: rows in its order, the last filled up.
 
-        It may not have arrived yet.
+        Its elements are unsigned numbers, and may not have arrived yet.
         """
         assert self._arrived is not None, "all its memory was asked for"
         arrived, self._arrived = self._arrived, None
@@ -117,16 +121,16 @@ class LockedBuffers:
         self._arrived, self._buffers = None, []
 
 
-def ring_for(live: Any, dtype: Any) -> LockedBuffers | None:
+def ring_for(live: Any, itemsize: int) -> LockedBuffers | None:
     """Make a ring for leaves on this one's device; None where there can be none, which is logged.
 
-    `dtype` is that of the tensors.
+    `itemsize` is that of the tensors.
     """
     devices = list(live.devices())
     if len(devices) > 1 or not live.committed:
         return _without("a leaf lies on several devices, or on whichever JAX takes")
     try:
-        ring = LockedBuffers(devices[0], dtype)
+        ring = LockedBuffers(devices[0], itemsize)
         ring.check()
     except Exception as fault:  # whatever it is, other memory does it, too
         return _without(f"{type(fault).__name__}: {fault}")
