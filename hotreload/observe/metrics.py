@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 
 from prometheus_client import (
     CollectorRegistry,
@@ -122,28 +123,26 @@ class _Tokens:
         yield CounterMetricFamily("hotreload_tokens", "Tokens generated for clients.", self.total)
 
 
+@dataclass(eq=False)
 class Metrics:
     """All metrics of one daemon, in a registry of its own."""
 
-    def __init__(
-        self,
-        picture: Picture,
-        *,
-        max_leaves: int = 1000,
-        expect_every: float | None = None,
-        routes: Collection[str] = (),
-        later_routes: Collection[str] = (),
-        reasons: Collection[str] = (),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`max_leaves`: the number of leaves whose checksum is exported, 0 for none; `expect_every`
-        in how many seconds something new is expected to go live. `routes` are exported from the
-        start, and `later_routes` each once it is first asked; all others count as one. `reasons`
-        are the codes of features' refusals.
-        """
+    picture: Picture
+    _: KW_ONLY
+    max_leaves: int = 1000
+    """The number of leaves whose checksum is exported; 0 for none."""
+    expect_every: float | None = None
+    """In how many seconds something new is expected to go live."""
+    routes: Collection[str] = ()
+    """Routes that are exported from the start."""
+    later_routes: Collection[str] = ()
+    """Routes that are exported once they are first asked; all others count as one."""
+    reasons: Collection[str] = ()
+    """The codes of features' refusals."""
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # 0.26 leaves it bare
-        self._clock = clock
-        self._picture = picture
         self._live: Generation | None = None
         """The generation that was live when we last looked."""
         self._unmet_since = 0.0
@@ -151,11 +150,9 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
-        self._max_leaves = max_leaves
-        self._routes = (*routes, OTHER_ROUTES)
-        self._known_routes = frozenset((*routes, *later_routes))
+        self._known_routes = frozenset((*self.routes, *self.later_routes))
         self._fresh = Fresh(self.render)
-        self._registry.register(_Read(picture, max_leaves))
+        self._registry.register(_Read(self.picture, self.max_leaves))
         info = Gauge(
             "hotreload_build_info",
             "Versions of hotreload, jax and sglang-jax that run; always 1.",
@@ -177,24 +174,24 @@ class Metrics:
             )
             for name, (text, buckets) in TIMES.items()
         }
-        self._gauges["expected_every_seconds"].set(expect_every or 0)
+        self._gauges["expected_every_seconds"].set(self.expect_every or 0)
         self._gauges["state_saved"].set(1)
         self._tokens = _Tokens()
         self._registry.register(self._tokens)
-        self._start_at_zero(reasons)
+        self._start_at_zero()
 
-    def _start_at_zero(self, reasons: Collection[str]) -> None:
+    def _start_at_zero(self) -> None:
         """Export at 0: a series that is born at 1 hides its first increase from every rate()."""
         for outcome in set(Outcome) - {Outcome.PASSED}:  # which only dry runs have
             self._counters["reloads"].labels(outcome.value)
-        for reason in (*REJECTIONS, *reasons):
+        for reason in (*REJECTIONS, *self.reasons):
             self._counters["rejections"].labels(reason)
         for phase in Phase:
             self._times["phase_seconds"].labels(phase.value)
             self._gauges["phase_since_timestamp_seconds"].labels(phase.value)
         for cause in SCAN_CAUSES:
             self._counters["source_scans"].labels(cause)
-        for route in self._routes:
+        for route in (*self.routes, OTHER_ROUTES):
             self._times["request_seconds"].labels(route)
             for code in STATUS_CODES:
                 self._counters["requests"].labels(route, code)
@@ -203,10 +200,10 @@ class Metrics:
 
     def observe(self, event: events.Event) -> None:
         """Count what happened; the picture has it already."""
-        before, self._live = self._live, self._picture.live
+        before, self._live = self._live, self.picture.live
         if self._live is not None and self._live != before:
             self._went_live(before, self._live)
-        self._gauges["ready"].set(self._picture.replicas.serving_count > 0)
+        self._gauges["ready"].set(self.picture.replicas.serving_count > 0)
         match event:
             case events.AttemptFinished(attempt):
                 self._attempt_finished(attempt)
@@ -217,7 +214,7 @@ class Metrics:
             case events.PhaseEntered(_, entered) if self._live is not None:
                 # Not in a start: the first answer compiles, which may take long and hangs nobody.
                 for phase in Phase:
-                    began = self._clock() if phase is entered else 0
+                    began = self.clock() if phase is entered else 0
                     self._gauges["phase_since_timestamp_seconds"].labels(phase.value).set(began)
             case events.AnswersWithheld(_, answers):
                 self._counters["answers_withheld"].inc(answers)
@@ -226,7 +223,7 @@ class Metrics:
             case events.SourceScanned(cause, error):
                 self._counters["source_scans"].labels(cause).inc()
                 if error is None:
-                    self._gauges["source_last_scan_timestamp_seconds"].set(self._clock())
+                    self._gauges["source_last_scan_timestamp_seconds"].set(self.clock())
             case events.StateSaved(unsaved):
                 self._gauges["state_saved"].set(unsaved is None)
 
@@ -254,22 +251,22 @@ class Metrics:
     def _went_live(self, before: Generation | None, live: Generation) -> None:
         if before is None:  # the boot; reloads are judged by their attempts
             self._gauges["last_reload_successful"].set(1)
-            self._gauges["last_reload_success_timestamp_seconds"].set(self._clock())
+            self._gauges["last_reload_success_timestamp_seconds"].set(self.clock())
             self._tell_of_leaves(live)
         else:
             self._gauges["leaves_changed"].set(_count_changed(before.leaves, live.leaves))
         self._note_unmet()
 
     def _tell_of_leaves(self, live: Generation) -> None:
-        if beyond := left_out(live, self._max_leaves):
-            told = {"exported": self._max_leaves, "left_out": beyond}
+        if beyond := left_out(live, self.max_leaves):
+            told = {"exported": self.max_leaves, "left_out": beyond}
             log.warning("metrics.leaves_left_out", extra={**told, "todo": LEAVES_LEFT_OUT})
 
     def _note_unmet(self) -> None:
         """Count from the first unmet wish: a newer one does not make the live weights younger."""
-        live, wanted = self._live, self._picture.wishes.wanted
+        live, wanted = self._live, self.picture.wishes.wanted
         is_met = not (wanted and live) or wanted == live.revision
-        self._unmet_since = 0.0 if is_met else self._unmet_since or self._clock()
+        self._unmet_since = 0.0 if is_met else self._unmet_since or self.clock()
         self._gauges["wanted_since_timestamp_seconds"].set(self._unmet_since)
 
     def request_finished(self, route: str, code: int, seconds: float) -> None:

@@ -6,6 +6,7 @@ Requests and facts of the engine are those of rank 0's own part.
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,32 +24,26 @@ from hotreload.threads import run_to_end
 from hotreload.types import Checkpoint, EngineLoad, HowFar, Noise, Revision, Staged
 
 
-class SetNames:
-    """The ranks' name for each set of weights."""
+@dataclass(eq=False)
+class PartOverRanks[Own]:
+    """One of an engine's parts, on all ranks."""
 
-    def __init__(self, first: Staged) -> None:
-        self._names: dict[Any, str] = {first.weights: steps.FIRST_SET}
-
-    def add(self, staged: Staged, step: int) -> None:
-        """Name a set by the step that made it."""
-        self._names[staged.weights] = str(step)
-
-    def forget(self, staged: Staged) -> None:
-        """Forget a set that is freed."""
-        self._names.pop(staged.weights)
+    own: Own
+    """Rank 0's own."""
+    ranks: AllRanks
+    names: dict[Any, str]
+    """The ranks' name for each set of weights: the number of the step that made it."""
 
     def about(self, staged: Staged) -> Mapping[str, str]:
         """Return the fields of a step that is about this set."""
-        return {"set": self._names[staged.weights]}
+        return {"set": self.names[staged.weights]}
 
 
-class SetsOverRanks:
+class SetsOverRanks(PartOverRanks[RankSets]):
     """Sets of weights, of which each rank holds its share."""
 
-    def __init__(self, own: RankSets, ranks: AllRanks, names: SetNames) -> None:
-        self._own = own
-        self._ranks = ranks
-        self._names = names
+    def __post_init__(self) -> None:
+        own = self.own
         self.expected_tensors, self.wait_for_distrust = own.expected_tensors, own.wait_for_distrust
         # Of this rank alone: each other one reports its own lack of room at a load.
         self.lacks_room, self.held_bytes = own.lacks_room, own.held_bytes
@@ -57,27 +52,27 @@ class SetsOverRanks:
 
     async def stage(self, checkpoint: Checkpoint) -> Staged:
         """Load a checkpoint, each rank its share; TryAgain unless all have one fingerprint."""
-        async with self._ranks.step(steps.STAGE, revision_fields(checkpoint.revision)) as step:
-            work, free = partial(self._own.stage, checkpoint), self._own.release
+        async with self.ranks.step(steps.STAGE, revision_fields(checkpoint.revision)) as step:
+            work, free = partial(self.own.stage, checkpoint), self.own.release
             staged, ballots = await step.do_everywhere(work, free=free)
             try:
                 check_same(ballots, "fingerprint", staged.fingerprint)
             except HotReloadError:
                 await run_to_end(_all_of(free(staged), step.give_up()))
                 raise
-            self._names.add(staged, step.number)
+            self.names[staged.weights] = str(step.number)
             return staged
 
     async def release(self, staged: Staged) -> None:
         """Free spare weights on every rank."""
-        async with self._ranks.step(steps.RELEASE, self._names.about(staged)) as step:
-            self._names.forget(staged)
-            await step.do_everywhere(partial(self._own.release, staged))
+        async with self.ranks.step(steps.RELEASE, self.about(staged)) as step:
+            self.names.pop(staged.weights)
+            await step.do_everywhere(partial(self.own.release, staged))
 
     async def checksums(self) -> dict[str, int]:
         """Return each live leaf's checksum over all ranks."""
-        async with self._ranks.step(steps.MEASURE) as step:
-            found, _ = await step.do_everywhere(self._own.checksums)
+        async with self.ranks.step(steps.MEASURE) as step:
+            found, _ = await step.do_everywhere(self.own.checksums)
             return found
 
     # --- what an engine over several hosts cannot -------------------------------------------------
@@ -105,7 +100,7 @@ class SetsOverRanks:
     @property
     def live(self) -> Staged:
         """The weights that answer new requests."""
-        return self._own.live
+        return self.own.live
 
     @property
     def spares_wait_on_host(self) -> bool:
@@ -115,35 +110,30 @@ class SetsOverRanks:
     @property
     def staging_progress(self) -> HowFar | None:
         """The progress of this rank's load; None while nothing is loaded."""
-        return self._own.staging_progress
+        return self.own.staging_progress
 
 
-class SwitchOverRanks:
+class SwitchOverRanks(PartOverRanks[WeightSwitch]):
     """Changes which weights answer, in the same turn on all ranks."""
-
-    def __init__(self, own: WeightSwitch, ranks: AllRanks, names: SetNames) -> None:
-        self._own = own
-        self._ranks = ranks
-        self._names = names
 
     async def flip(self, staged: Staged) -> Staged:
         """Make `staged` answer new requests, from the same turn on all ranks; return the last."""
-        async with self._ranks.step(steps.FLIP, self._names.about(staged)) as step:
-            before, _ = await step.do_everywhere(partial(self._own.flip, staged), staged)
+        async with self.ranks.step(steps.FLIP, self.about(staged)) as step:
+            before, _ = await step.do_everywhere(partial(self.own.flip, staged), staged)
             return before
 
     async def exchange(self, staged: Staged) -> Staged:
         """Make `staged` live on all ranks in one turn, and return the weights before."""
-        async with self._ranks.step(steps.EXCHANGE, self._names.about(staged)) as step:
-            before, _ = await step.do_everywhere(partial(self._own.exchange, staged), staged)
+        async with self.ranks.step(steps.EXCHANGE, self.about(staged)) as step:
+            before, _ = await step.do_everywhere(partial(self.own.exchange, staged), staged)
             return before
 
     async def retire(self, staged: Staged) -> None:
         """Wait until no request is under way under these weights; none holds a lease on them."""
-        async with self._ranks.step(steps.RETIRE, self._names.about(staged)) as step:
+        async with self.ranks.step(steps.RETIRE, self.about(staged)) as step:
             await step.collect_votes()
             # Other steps may come meanwhile.
-            ending = asyncio.create_task(self._own.retire(staged))
+            ending = asyncio.create_task(self.own.retire(staged))
         try:
             await ending
         finally:
@@ -151,34 +141,31 @@ class SwitchOverRanks:
 
     async def scrub(self) -> None:
         """Overwrite everything that failed weights computed, on every rank."""
-        async with self._ranks.step(steps.SCRUB) as step:
-            await step.do_everywhere(self._own.scrub)
+        async with self.ranks.step(steps.SCRUB) as step:
+            await step.do_everywhere(self.own.scrub)
 
     async def flush(self) -> int:
         """Drop cached prefixes that no request under way uses, on all ranks in one turn."""
-        async with self._ranks.step(steps.FLUSH) as step:
-            tokens, _ = await step.do_everywhere(self._own.flush)
+        async with self.ranks.step(steps.FLUSH) as step:
+            tokens, _ = await step.do_everywhere(self.own.flush)
             return tokens
 
     @property
     def cannot_overlap(self) -> str | None:
         """The reason why two sets of weights cannot answer side by side; None if they can."""
-        return self._own.cannot_overlap
+        return self.own.cannot_overlap
 
 
-class UnseenOverRanks:
+class UnseenOverRanks(PartOverRanks[UnseenAnswers]):
     """Proves weights on all ranks; nothing else is asked apart from clients."""
 
-    def __init__(self, own: UnseenAnswers, ranks: AllRanks, names: SetNames) -> None:
-        self._own = own
-        self._ranks = ranks
-        self._names = names
-        self.probe = own.probe
+    def __post_init__(self) -> None:
+        self.probe = self.own.probe
 
     async def prove(self, staged: Staged) -> None:
         """Send the canary prompts to staged weights; every rank computes the answers."""
-        async with self._ranks.step(steps.PROVE, self._names.about(staged)) as step:
-            await step.do_everywhere(partial(self._own.prove, staged))
+        async with self.ranks.step(steps.PROVE, self.about(staged)) as step:
+            await step.do_everywhere(partial(self.own.prove, staged))
 
     @property
     def cannot_compare(self) -> str:
@@ -207,7 +194,7 @@ class EngineOverRanks:
     def __init__(self, own: RankEngine, chair: Chair, seconds: steps.StepSeconds) -> None:
         self._own = own
         self._ranks = AllRanks(own, chair, seconds)
-        names = SetNames(own.weights.live)
+        names: dict[Any, str] = {own.weights.live.weights: steps.FIRST_SET}
         self.weights = SetsOverRanks(own.weights, self._ranks, names)
         self.switch = SwitchOverRanks(own.switch, self._ranks, names)
         self.unseen = UnseenOverRanks(own.unseen, self._ranks, names)

@@ -8,14 +8,14 @@ do that is asked such batches before any request is admitted.
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from hotreload import failpoints
 from hotreload.core.engines.replica import Replica
 from hotreload.core.progress import AttemptProgress, publish_progress
-from hotreload.engine.capabilities import BatchSize, EngineLimits
+from hotreload.engine.capabilities import EngineLimits
 from hotreload.errors import AnswerNonfinite, EngineLost
 from hotreload.events import Publish, Warmup
 from hotreload.facts.heap import collect_seldom, keep_what_is_there
@@ -61,7 +61,8 @@ async def compile_behind(
                 async with changing:
                     pass
             began = time.monotonic()
-            if not await _is_compiled(engine, sizes[done]):
+            size = sizes[done]
+            if not await _is_done(engine.ahead.compile_for(size), size=size):
                 break
             done, spent = done + 1, spent + time.monotonic() - began
     finally:
@@ -73,13 +74,18 @@ async def compile_behind(
         log.info("boot.warmed", extra={**facts, "replica": replica.index})
 
 
-async def _is_compiled(engine: RunningEngine, size: BatchSize) -> bool:
+async def _is_done(work: Awaitable[None], **about: object) -> bool:
+    """Do the work, and return whether it was done; a fault is logged.
+
+    Without it the first such requests wait a little: no reason to end.
+    """
     try:
-        await engine.ahead.compile_for(size)
+        await work
     except EngineLost:
         raise
-    except Exception as fault:  # the first such batch compiles for itself: no reason to end
-        log.warning("boot.not_warmed", extra={"size": str(size), "why": str(fault)})
+    except Exception as fault:
+        told = {name: str(each) for name, each in about.items()}
+        log.warning("boot.not_warmed", extra={**told, "why": str(fault)})
         return False
     return True
 
@@ -140,7 +146,9 @@ async def warm(
         ),
     ):
         for batch in wanted:
-            if time.monotonic() - began >= within or not await _is_answered(engine, batch):
+            if time.monotonic() - began >= within:
+                break
+            if not await _is_done(_ask(engine, batch), batch=batch):
                 break
             done += 1
         await engine.switch.scrub()
@@ -149,18 +157,10 @@ async def warm(
     log.info("boot.warmed", extra={**counted, **spent})
 
 
-async def _is_answered(engine: RunningEngine, batch: Batch) -> bool:
+async def _ask(engine: RunningEngine, batch: Batch) -> None:
     """Ask a batch; what the answers are like is for the probe to judge."""
-    try:
+    with suppress(AnswerNonfinite):
         asked = await engine.answers.prepare(batch.request(engine.answers.limits.vocabulary))
         async with aclosing(engine.answers.generate(asked)) as answers:
             async for _ in answers:
                 pass
-    except EngineLost:
-        raise
-    except AnswerNonfinite:
-        return True
-    except Exception as fault:  # without it the first requests wait a little: no reason to end
-        log.warning("boot.not_warmed", extra={"batch": str(batch), "why": str(fault)})
-        return False
-    return True
