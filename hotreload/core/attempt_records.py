@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from pathlib import Path
 
 from hotreload import events, failpoints
@@ -149,11 +148,12 @@ class Attempts:
             self.ledger.attempts.appendleft(attempt)
         else:
             may_refuse = policy.refuse_files or progress.verdict is not None
+            asked = getattr(error, "retry_after", None) or 0.0
             is_by_these = attempt.reason is None or attempt.reason.code != ProbeFailed.code
             self.ledger.finish(
                 attempt,
                 now=self.clock(),
-                backoff=partial(self._backoff_of, error),
+                backoff=lambda failures: max(self.backoff(failures), asked),
                 rest=policy.rest,
                 refuse=may_refuse and (is_by_these or probes == self.ledger.probes),
             )
@@ -254,9 +254,6 @@ class Attempts:
             was_live = self.ledger.past_of(revision) is not None
             outcome = Outcome.POSTPONED if was_live else outcome
         return outcome, reason
-
-    def _backoff_of(self, error: BaseException | None, failures: int) -> float:
-        return max(self.backoff(failures), getattr(error, "retry_after", None) or 0.0)
 
 
 def _raise_what_ends_us(error: BaseException | None) -> None:

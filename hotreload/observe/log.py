@@ -296,7 +296,9 @@ class ReadyLine:
         """`metrics` is their address, if they have one; a rank that follows has no attempts."""
         pages_first = sorted(sockets, key=lambda each: each.family == AF_UNIX)
         places = [_place(each, "https" if tls else "http") for each in pages_first]
-        self._places = ", ".join([*places, *_place_of_metrics(metrics)])
+        if metrics:
+            places.append(f"metrics http://{metrics}/metrics")
+        self._places = ", ".join(places)
         self._follows = follows
         self._terminal = LossyHandler(sys.stderr)
         self._is_said = False
@@ -321,10 +323,6 @@ def _place(listener: socket, scheme: str) -> str:
     if listener.family == AF_UNIX:
         return f"socket {name}"
     return f"{scheme}://{_at(*name[:2])}/ (page)"
-
-
-def _place_of_metrics(address: str | None) -> list[str]:
-    return [f"metrics http://{address}/metrics"] if address else []
 
 
 def _at(host: str, port: int) -> str:

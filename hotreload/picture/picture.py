@@ -206,16 +206,13 @@ class Picture:
                 waiting_for = None if is_at_work else self.wishes.waiting_for
                 return False, [f"booting: {waiting_for or self.booting.words()}"]
             case State.LOST:
-                return False, [f"lost: {self._lost_because}"]
+                why = self.replicas.lost_because or self.replicas.ending
+                return False, [f"lost: {why or 'the engine is lost'}"]
             case State.STOPPING:
                 return False, [f"stopping: {self.replicas.ending}"]
             case _:
                 reasons = [*filter(None, (each.why_not_ready() for each in self.reports))]
                 return not reasons, reasons
-
-    @property
-    def _lost_because(self) -> str:
-        return self.replicas.lost_because or self.replicas.ending or "the engine is lost"
 
 
 # --- the verdict on the last wanted revision ------------------------------------------------------

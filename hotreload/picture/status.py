@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict
 
 from hotreload.core.decision import list_newer_refusals
-from hotreload.core.ledger import Overrule
 from hotreload.events import Event, Progress, event_fields
 from hotreload.json_fields import (
     ByFields,
@@ -225,14 +224,14 @@ class Status:
     def _ledger(self) -> Fields:
         """Refusals, and operators' choices."""
         ledger, last = self._picture.ledger, self._picture.history.last
-        holds = frozenset(self._named()).__contains__
+        holds, over = frozenset(self._named()).__contains__, ledger.overruled
         refused = refusals_shown(ledger.refused.values(), last, holds, self._picture.wall())
         return {
             "refused": [refusal_fields(refusal) for refusal in refused],
             "refused_newer": self._refused_newer(),
             "pinned": ledger.pinned,
             "pin": ledger.pinned_by and by_fields(ledger.pinned_by),
-            "overruled": ledger.overruled and _overruled_fields(ledger.overruled),
+            "overruled": over and {**by_fields(over.by), **revision_fields(over.wish)},
         }
 
     def _refused_newer(self) -> Fields | None:
@@ -313,11 +312,6 @@ class Documents:
 def answering_fields(answering: Sequence[AnsweringGeneration]) -> list[AnsweringFields]:
     """Return how many requests each generation answers."""
     return [{"generation": each.generation.number, "requests": each.requests} for each in answering]
-
-
-def _overruled_fields(overruled: Overrule) -> Fields:
-    """Return the overruling operator, and the overruled wish."""
-    return {**by_fields(overruled.by), **revision_fields(overruled.wish)}
 
 
 def _weights_fields(generation: Generation) -> Fields:
