@@ -137,6 +137,19 @@ async def test_a_streamed_batch_names_each_pieces_prompt(engine: Engine) -> None
     assert last == {0: 1, 1: 3}
 
 
+async def test_an_answer_that_ends_by_its_length_has_no_step_launched_for_nothing(
+    engine: Engine,
+) -> None:
+    """Who asks next, as the first client after a start's probe, would wait for it."""
+    scheduler = engine._scheduler.scheduler
+    for tokens in (2, 5):
+        await idle(engine)
+        before = scheduler.forward_ct
+        await real.ask(engine, "hi", max_new_tokens=tokens, ignore_eos=True)
+        await idle(engine)
+        assert scheduler.forward_ct - before == tokens
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_lists_every_token_that_it_counts(engine: Engine, stream: bool) -> None:
     """The end token too; and each byte of a character once, though a stream shows it when whole."""

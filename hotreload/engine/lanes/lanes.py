@@ -206,9 +206,13 @@ class Lanes:
     def _only_collects(self, lane: Lane) -> bool:
         """Say if the result that is to come ends all that is asked in a lane, and nothing follows.
 
-        Upstream launches one more step before it has that result.
+        Upstream launches one more step before it has that result, and who asks next waits for it.
         """
-        if not (lane.prompts and self._awaits_result(lane)):
+        if not self._awaits_result(lane):
+            return False
+        last = lane.look("last_batch")
+        # Prompts are still to be merged, for which a lane that serves alone has no other turn.
+        if not lane.prompts and (last is None or last.forward_mode.is_extend()):
             return False
         if lane.look("waiting_queue") or self._kind.find_chunked(lane.look):
             return False
