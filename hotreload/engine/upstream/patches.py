@@ -48,10 +48,10 @@ def keep_pending_tokens(tp_worker: Any) -> None:
     if not hasattr(tp_worker, "future_token_ids_ct"):
         return
     import jax
-    import jax.numpy as jnp
+    import numpy as np
 
     old, size = tp_worker.future_token_ids_map, RING * tp_worker.max_running_requests
-    ring = jnp.zeros((size + tp_worker.max_running_requests + 1,), old.dtype)
+    ring = np.zeros((size + tp_worker.max_running_requests + 1,), old.dtype)
     tp_worker.future_token_ids_map = jax.device_put(ring, old.sharding)
     tp_worker.future_token_ids_limit = size
     forward = tp_worker.forward_batch_generation
