@@ -14,17 +14,18 @@ from pathlib import Path
 
 from hotreload.checkpoint.digests import Digests, content_id
 from hotreload.checkpoint.survey import survey
+from hotreload.core.progress import publish_progress
 from hotreload.errors import BadRequest, SourceUnavailable
-from hotreload.events import Publish, SourceScanned, Wait
+from hotreload.events import Progress, Publish, SourceScanned, Wait
 from hotreload.facts.listed import Listed
 from hotreload.facts.names import DEFAULT_BRANCH
 from hotreload.sources.hub.client import SHA, Head, HubClient, HubOptions, usual_token
-from hotreload.sources.hub.download import Download, DownloadedBytes, report_progress
+from hotreload.sources.hub.download import Download, DownloadedBytes
 from hotreload.sources.hub.faults import BY_OPTIONS, FaultKind, HubCall, HubFault, Patience
 from hotreload.sources.hub.snapshots import Snapshot, Snapshots, list_commits
 from hotreload.sources.place import folder_below
 from hotreload.threads import in_thread
-from hotreload.types import Revision
+from hotreload.types import Phase, Revision
 
 LOOKS_APART = 0.5
 """The fewest seconds between two looks, however often the source is woken."""
@@ -272,7 +273,7 @@ class HuggingFaceSource:
             )
             return download.run()
 
-        async with report_progress(self._publish, revision, count):
+        async with publish_progress(count.look, revision, self._publish, Phase.FETCHING):
             try:
                 snapshot = await self._talk(run)
             except HubFault as fault:
@@ -280,6 +281,10 @@ class HuggingFaceSource:
                 if fault.kind is not FaultKind.PASSING:
                     fault.retry_after = pause
                 raise
+            finally:  # a short download was not looked at: its base, and its end
+                for now in dict.fromkeys((count.look(), count.look())):
+                    if now is not None:
+                        self._publish(Progress(revision, Phase.FETCHING, now.done, now.of))
         self._patience.after_download()
         return snapshot
 

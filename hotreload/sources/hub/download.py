@@ -3,17 +3,15 @@
 Runs in a thread, and looks at `cancel` between pieces.
 """
 
-import asyncio
 import errno
 import json
 import os
 import random
 import shutil
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hotreload.checkpoint.file_reader import Cancelled
@@ -25,17 +23,15 @@ from hotreload.checkpoint.known_names import (
     WEIGHTS,
     as_one_line,
     foreign_weights,
+    matches,
 )
 from hotreload.errors import CheckpointCorrupt, NotEnoughMemory, SourceUnavailable
-from hotreload.events import Progress, Publish
 from hotreload.figures import size as size_words
 from hotreload.sources.hub.client import HubClient, HubFile
 from hotreload.sources.hub.faults import FaultKind, HubFault
 from hotreload.sources.hub.snapshots import HubDigest, Snapshot, Snapshots
-from hotreload.types import Phase, Revision
+from hotreload.types import HowFar
 
-REPORT_SECONDS = 0.25
-"""Seconds between two reports of how far a download is."""
 TRIES_WITHOUT_A_BYTE = 4
 TRIES_OF_BAD_BYTES = 3
 FIRST_RETRY_PAUSE = 0.5
@@ -51,36 +47,14 @@ class DownloadedBytes:
     """Bytes that lay here before the download began."""
     done: int = 0
     total: int = 0
+    is_looked_at: bool = False
 
-
-@asynccontextmanager
-async def report_progress(
-    publish: Publish, revision: Revision, count: DownloadedBytes
-) -> AsyncIterator[None]:
-    """Report how far the download is until the end of the block."""
-    reported: tuple[int, int] | None = None
-
-    def report() -> None:
-        nonlocal reported
-        if reported is None and count.total:  # the base from which bytes are counted
-            reported = (count.there, count.total)
-            publish(Progress(revision, Phase.FETCHING, *reported))
-        now = (count.done, count.total)
-        if now != reported and count.total:
-            reported = now
-            publish(Progress(revision, Phase.FETCHING, *now))
-
-    async def go_on() -> None:
-        while True:
-            report()
-            await asyncio.sleep(REPORT_SECONDS)
-
-    reports = asyncio.create_task(go_on(), name="tell the progress")
-    try:
-        yield
-    finally:
-        reports.cancel()
-        report()
+    def look(self) -> HowFar | None:
+        """Return how far the download is; the first look has the base from which bytes count."""
+        if not self.total:
+            return None
+        done, self.is_looked_at = self.done if self.is_looked_at else self.there, True
+        return HowFar(done, self.total)
 
 
 @dataclass
@@ -290,7 +264,7 @@ def _size(path: Path) -> int:
 def listed_files(files: Sequence[HubFile], allow: Sequence[str]) -> list[HubFile]:
     """List the files at the top of the repo that the patterns allow; never pickles."""
     plain = [file for file in files if _is_plain(file) and not file.name.lower().endswith(PICKLES)]
-    return [file for file in plain if any(fnmatchcase(file.name, each) for each in allow)]
+    return [file for file in plain if matches(file.name, allow)]
 
 
 def serving_files(files: Sequence[HubFile], index: bytes | None) -> list[HubFile]:
