@@ -268,7 +268,9 @@ def find_counted(
     if not stated:
         without = f"without a {CONFIG} nobody knows what an engine makes of the tensors"
         return _unknown(f"{without}: name the model with --against")
-    names = frozenset(_find_loaded(found, served, stated, policy))
+    never, needed = never_loaded(stated), served.tensors if served is not None else {}
+    loaded = (name for name in found if not matches(name, never))
+    names = frozenset(n for n in loaded if n in needed or not matches(n, policy.extra_tensors))
     dtype = _served_dtype(stated, compute_in)
     cast = sorted(name for name in names if found[name].tensor.dtype != dtype)
     if not cast:
@@ -286,20 +288,6 @@ def _config_or_none(looked: Survey) -> Mapping[str, Any] | None:
 
 def _unknown(why: str) -> CountedTensors:
     return CountedTensors(unknown=(f"no fingerprint can be told of the files: {why}",))
-
-
-def _find_loaded(
-    found: Mapping[str, Located],
-    served: Served | None,
-    stated: Mapping[str, Any],
-    policy: Policy,
-) -> Iterator[str]:
-    never = never_loaded(stated)
-    needed = served.tensors if served is not None else {}
-    for name in found:
-        extra = name not in needed and matches(name, policy.extra_tensors)
-        if not extra and not matches(name, never):
-            yield name
 
 
 def _served_dtype(stated: Mapping[str, Any], compute_in: str) -> str:

@@ -216,7 +216,8 @@ class MemoryRelease:
             refill = await self._find_refill(given, name, number=number, prove=prove)
             try:
                 await run_to_end(self._take_back())
-                await refill()
+                if refill is not None:
+                    await refill()
                 self.released_parts.parts = frozenset()
             except BaseException:
                 if not self.replica.gate.is_lost:
@@ -226,12 +227,12 @@ class MemoryRelease:
 
     async def _find_refill(
         self, given: GivenWeights | None, name: str, *, number: int | None, prove: bool
-    ) -> Callable[[], Awaitable[object]]:
-        """Return the step that loads weights, once there is memory for them."""
+    ) -> Callable[[], Awaitable[object]] | None:
+        """Return the step that loads weights, once there is memory; None if none were released."""
         if ALL_WEIGHTS not in self.released_parts.parts:
             if not (given is None and number is None):
                 raise BadRequest("the weights are not released: give new ones to update")
-            return _nothing_to_do
+            return None
         if given is not None:
             if number is not None:
                 raise BadRequest("resume takes new weights or a generation's number, not both")
@@ -245,7 +246,3 @@ class MemoryRelease:
             with self.replica.seal_when_lost():
                 await self._lender.take_pool()
                 await self._lender.take_room_for_weights()
-
-
-async def _nothing_to_do() -> None:
-    """Load nothing: the weights were not released."""

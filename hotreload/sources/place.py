@@ -165,15 +165,8 @@ class FollowedPlace:
         """Have the quiet time begin again: perhaps its writer is not finished."""
         self.since, self.claimed, self.revision = now, False, None
 
-    def was_quiet(self, span: float, now: float, wall: float) -> bool:
-        """Say whether the files to load stood still for `span`, by our clock or by their times."""
-        return now - self.since >= span or self._is_old(span, wall)
-
-    def was_untouched(self, span: float, now: float, wall: float) -> bool:
-        """Say whether all in the folder stood still for `span`, by our clock or by its times."""
-        return now - self.touched >= span or self._is_old(span, wall)
-
-    def _is_old(self, span: float, wall: float) -> bool:
+    def is_old(self, span: float, wall: float) -> bool:
+        """Say whether the folder's own times show that it stood still for `span`."""
         age = wall - self.place.last_change() / 1e9
         return not self.has_changed and age >= span + _LONG_AGO
 

@@ -236,7 +236,8 @@ class Tree:
         return f"complete once it has been quiet for {settle:g} s"
 
     def _is_quiet(self, candidate: FollowedPlace, span: float) -> bool:
-        return candidate.was_quiet(span, self._clock(), self._wall())
+        """Say whether the files to load stood still for `span`, by our clock or by their times."""
+        return self._clock() - candidate.since >= span or candidate.is_old(span, self._wall())
 
     def _span(self, candidate: FollowedPlace) -> float:
         """Return the seconds that a folder may stay incomplete before it is handed over."""
@@ -338,5 +339,6 @@ class Tree:
         return None
 
     def _is_odd_for(self, each: FollowedPlace, span: float, look: Look) -> bool:
+        """Say whether all in the folder stood still for `span`, by our clock or by its times."""
         look.wake_at(each.touched + span)
-        return each.was_untouched(span, look.now, self._wall())
+        return look.now - each.touched >= span or each.is_old(span, self._wall())
