@@ -7,10 +7,9 @@ right those of a tensor in a file.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate, product
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -73,19 +72,18 @@ class Arrangement:
         return tuple(length for lengths in self.parts for length in lengths)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class ArrangedArray:
     """An array of numpy or JAX, and how it is to be arranged; nothing moves until it is read.
 
     One of a stack is the part of it at a place along each axis that stacks.
     """
 
-    def __init__(
-        self, array: Any, how: Arrangement, places: Mapping[int, int] = MappingProxyType({})
-    ) -> None:
-        """`how` is for that part; `places` are by the number of the axis."""
-        self.array = array
-        self.how = how
-        self.places = places
+    array: Any
+    how: Arrangement
+    """The arrangement of that part."""
+    places: Mapping[int, int] = field(default_factory=dict)
+    """The places by the number of the axis."""
 
     @property
     def dtype(self) -> Any:

@@ -6,7 +6,7 @@ Bounded memory (one buffer, reused); all the heavy calls release the GIL.
 import threading
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -68,19 +68,19 @@ class Content:
     """All that the bytes of one file turned out to be."""
 
     digest: str
-    any_nonzero: bool
-    nonfinite: tuple[Finding, ...]
+    any_nonzero: bool = False
+    nonfinite: tuple[Finding, ...] = ()
     """The tensors with NaN or infinities, whether or not those may pass."""
-    held: Mapping[str, TensorBytes]
+    held: Mapping[str, TensorBytes] = field(default_factory=dict)
     """Each tensor's place in the file, and the digest of its bytes."""
-    sums: Mapping[str, int]
+    sums: Mapping[str, int] = field(default_factory=dict)
     """The shares of the tensors that were asked for in a fingerprint."""
 
 
 def unread(name: str, header: Header, digest: str) -> Content:
     """Make the content of unread bytes, which staging judges; `digest` stands for them."""
     held = {each.name: TensorBytes(name, *header.place_of(each), "") for each in header.tensors}
-    return Content(digest, True, (), held, {})
+    return Content(digest, any_nonzero=True, held=held)
 
 
 def examine(

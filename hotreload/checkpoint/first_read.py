@@ -80,7 +80,7 @@ class FileReader:
         header = self.looked.header_of(file)
         try:
             if header is None:
-                return Content(self._digest(file), False, (), {}, {})
+                return Content(self._digest(file))
             content = self._examine_file(file, header)
             return replace(content, digest=self._digest(file)) if self._is_condemned else content
         except Unfit as unfit:
@@ -247,7 +247,7 @@ class FirstRead:
 
     def _judge(self) -> Checkpoint:
         made, files = self._made, self._looked.files
-        contents = {file.name: Content(file.digest, False, (), {}, {}) for file in made.files}
+        contents = {file.name: Content(file.digest) for file in made.files}
         contents |= {name: self._content(name) for name in self._heads}
         read = read_all(self._looked, self._policy, [contents[file.name] for file in files])
         for file, found in zip(files, read.files, strict=True):
@@ -270,7 +270,7 @@ class FirstRead:
             each.name: TensorBytes(name, *header.place_of(each), digest)
             for each, digest, _ in passed
         }
-        return Content(digest, any(seen.any_nonzero for *_, seen in passed), wrong, held, {})
+        return Content(digest, any(seen.any_nonzero for *_, seen in passed), wrong, held)
 
 
 def _require_untouched(file: ServingFile, opened: Readable) -> None:

@@ -93,47 +93,27 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
 _LONGEST = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A foreign format: the file names that give it away, and what to do instead."""
-
-    names: re.Pattern[str]
-    todo: str
-
-
 _SAVE = "save as safetensors (save_pretrained(folder, safe_serialization=True))"
-FORMATS = (
-    Format(
-        re.compile(r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt|ocdbt\.process_.*"),
+FORMATS = {
+    r"_METADATA|_CHECKPOINT_METADATA|manifest\.ocdbt|ocdbt\.process_.*": (
         "save as safetensors (this is Orbax's form; export its parameters under a Hugging Face "
-        "model's names)",
+        "model's names)"
     ),
-    Format(
-        re.compile(r"(?:bf16_)?zero_(?:pp_rank_)?.*|mp_rank_.*"),
+    r"(?:bf16_)?zero_(?:pp_rank_)?.*|mp_rank_.*": (
         "save as safetensors (this is DeepSpeed's or Megatron's form; gather it, for DeepSpeed by "
-        "`python zero_to_fp32.py . OUT --safe_serialization`)",
+        "`python zero_to_fp32.py . OUT --safe_serialization`)"
     ),
-    Format(
-        re.compile(r"__\d+_\d+\.distcp"),
-        "save as safetensors (this is torch.distributed.checkpoint's form; gather its state first)",
+    r"__\d+_\d+\.distcp": (
+        "save as safetensors (this is torch.distributed.checkpoint's form; gather its state first)"
     ),
-    Format(
-        re.compile(
-            r"(?:pytorch_|adapter_)?(?:model|weights)[-_.\w]*\.(?:bin|pth?|pkl)"
-            r"|consolidated[-_.\w]*\.pth|.*\.ckpt"
-        ),
-        _SAVE,
-    ),
-    Format(
-        re.compile(r".*\.(?:gguf|ggml|h5|keras|msgpack|onnx|npz|tflite)|model\.ckpt-.*"),
-        _SAVE,
-    ),
-)
-"""The most telling first: a folder may hold the files of several."""
-_LOOSE = (
-    Format(re.compile(r".*\.(?:bin|pth?|pkl)"), _SAVE),
-    Format(re.compile(r".*\.(?:zip|tar|tgz|tar\.\w+|7z)"), "unpack it"),
-)
+    r"(?:pytorch_|adapter_)?(?:model|weights)[-_.\w]*\.(?:bin|pth?|pkl)"
+    r"|consolidated[-_.\w]*\.pth|.*\.ckpt": _SAVE,
+    r".*\.(?:gguf|ggml|h5|keras|msgpack|onnx|npz|tflite)|model\.ckpt-.*": _SAVE,
+}
+"""The file names that give a foreign format away, and what to do instead.
+
+The most telling first: a folder may hold the files of several."""
+_LOOSE = {r".*\.(?:bin|pth?|pkl)": _SAVE, r".*\.(?:zip|tar|tgz|tar\.\w+|7z)": "unpack it"}
 """Files as likely an optimizer's: they count only in a folder whose name names a step."""
 
 
@@ -149,11 +129,11 @@ class Foreign:
 def foreign_weights(names: Iterable[str], *, is_meant: bool) -> Foreign | None:
     """Find the foreign format of these files; `is_meant`: their folder's name names a step."""
     names = sorted(names)
-    for each in (*FORMATS, *(_LOOSE if is_meant else ())):
-        if telling := tuple(name for name in names if each.names.fullmatch(name)):
+    for pattern, todo in (FORMATS | _LOOSE if is_meant else FORMATS).items():
+        if telling := tuple(name for name in names if re.fullmatch(pattern, name)):
             name = as_one_line(telling[0])
-            words = f"holds {name}, which hotreload does not read: {each.todo}"
-            return Foreign(telling, words, each.todo)
+            words = f"holds {name}, which hotreload does not read: {todo}"
+            return Foreign(telling, words, todo)
     return None
 
 
