@@ -202,12 +202,12 @@ def check_checkpoint(
         return made
     again = partial(check_checkpoint, revision, folder, served=served, policy=policy, root=root)
     first = FirstRead(
-        made,
-        looked,
+        made=made,
+        looked=looked,
         policy=policy,
         digests=digests,
         by_stat=content_id or "",
-        read=lambda cancel: again(digests=digests, cancel=cancel),
+        check_at_once=lambda cancel: again(digests=digests, cancel=cancel),
     )
     if policy.nonfinite == "reject":
         first.read_beginning(cancel, digests.quiet())

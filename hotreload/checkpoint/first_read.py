@@ -120,33 +120,30 @@ class FileReader:
 # --- the first reading, while files are loaded -------------------------------------------------
 
 
+@dataclass(kw_only=True)
 class FirstRead:
     """The first reading of all tensors of a checkpoint, in any order; threads share it."""
 
-    def __init__(
-        self,
-        made: Checkpoint,
-        looked: Survey,
-        *,
-        policy: Policy,
-        digests: Digests,
-        by_stat: str,
-        read: Callable[[threading.Event], Checkpoint],
-    ) -> None:
-        """`made` is the checkpoint by the heads of its shards; `by_stat` is its name so far.
+    made: Checkpoint
+    """The checkpoint by the heads of its shards."""
+    looked: Survey
+    policy: Policy
+    digests: Digests
+    by_stat: str
+    """The id of the checkpoint until it is read."""
+    check_at_once: Callable[[threading.Event], Checkpoint]
+    """Read and judge the checkpoint without loading it."""
+    found: Checkpoint | None = None
+    """The checkpoint as it was read, once all of it was, and was good."""
 
-        `read` reads and judges it at once, without loading.
-        """
-        self.found: Checkpoint | None = None
-        """The checkpoint as it was read, once all of it was, and was good."""
-        self._made, self._looked, self._policy = made, looked, policy
-        self._digests, self._by_stat, self._read = digests, by_stat, read
-        self._heads = {each.name: each.digest for each in made.files if each.name in looked.headers}
+    def __post_init__(self) -> None:
+        shards = (each for each in self.made.files if each.name in self.looked.headers)
+        self._heads = {each.name: each.digest for each in shards}
         """The digests of what each shard holds before its tensors."""
         self._tensors = {
             tensor.name: (name, tensor)
             for name in self._heads
-            for tensor in looked.headers[name].tensors
+            for tensor in self.looked.headers[name].tensors
         }
         self._passed: dict[str, tuple[str, OneTensor]] = {}
         self._kept: dict[str, memoryview] = {}
@@ -159,7 +156,7 @@ class FirstRead:
         the content.
         """
         left = FIRST_BYTES
-        for tensor in self._looked.headers[next(iter(self._heads))].tensors:
+        for tensor in self.looked.headers[next(iter(self._heads))].tensors:
             if (size := tensor.end - tensor.begin) <= left:
                 self._kept[tensor.name], left = memoryview(bytearray(size)), left - size
         self._read_now(self._kept, cancel, quiet)
@@ -175,7 +172,7 @@ class FirstRead:
         quiet: Quiet,
     ) -> None:
         """Read these tensors, into memory where some is given."""
-        for file in self._looked.files:
+        for file in self.looked.files:
             names = [name for name in into if self._tensors[name][0] == file.name]
 
             def work(opened: Readable, names: Sequence[str] = names) -> None:
@@ -197,7 +194,7 @@ class FirstRead:
     ) -> Iterator[None]:
         shard, tensor = self._tensors[name]
         seen, hashing = self.begin(name), HashedPieces(opened, _PIECE, cancel)
-        begin, end = self._looked.headers[shard].place_of(tensor)
+        begin, end = self.looked.headers[shard].place_of(tensor)
         pieces: Iterator[memoryview] = (piece for _, piece in hashing.pieces(begin, end))
         for piece in pieces if memory is None else hashing.into(memory, begin):
             seen.look(piece)
@@ -228,7 +225,7 @@ class FirstRead:
     def read(self, cancel: threading.Event) -> Checkpoint:
         """Read it all now, for a caller that must know its content before it loads anything."""
         self._kept.clear()
-        self.found = self.found or self._read(cancel)
+        self.found = self.found or self.check_at_once(cancel)
         return self.found
 
     def judge(self) -> Checkpoint:
@@ -238,7 +235,7 @@ class FirstRead:
         of one checkpoint and half of another could pass as one.
         """
         try:
-            for file in self._looked.files:
+            for file in self.looked.files:
                 file.read_by(partial(_require_untouched, file))
         except Unfit as unfit:
             raise error_of(unfit.finding) from unfit
@@ -246,23 +243,23 @@ class FirstRead:
         return self.found
 
     def _judge(self) -> Checkpoint:
-        made, files = self._made, self._looked.files
+        made, files = self.made, self.looked.files
         contents = {file.name: Content(file.digest) for file in made.files}
         contents |= {name: self._content(name) for name in self._heads}
-        read = read_all(self._looked, self._policy, [contents[file.name] for file in files])
+        read = read_all(self.looked, self.policy, [contents[file.name] for file in files])
         for file, found in zip(files, read.files, strict=True):
-            self._digests.note(file, found.digest)
+            self.digests.note(file, found.digest)
         content = identify(read.files)
-        self._digests.note_content(self._by_stat, content)
+        self.digests.note_content(self.by_stat, content)
         if not made.revision.is_unread:  # a commit keeps its own name
-            self._digests.note_content(made.revision.id, content)
+            self.digests.note_content(made.revision.id, content)
         if wrong := read.findings.all():
             raise fault(wrong)
         name = replace(made.revision, id=content) if made.revision.is_unread else made.revision
         return replace(made, revision=name, files=tuple(read.files), held=read.held)
 
     def _content(self, name: str) -> Content:
-        header = self._looked.headers[name]
+        header = self.looked.headers[name]
         passed = [(each, *self._passed[each.name]) for each in header.tensors]
         digest = join_digests([self._heads[name], *(each for _, each, _ in passed)])
         wrong = limit_findings(finding for *_, seen in passed for finding in seen.findings)

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hotreload.checkpoint.digests import identify
@@ -27,6 +27,7 @@ from hotreload.types import Checkpoint, CheckpointFile, Generation, Mode, Revisi
 log = logging.getLogger("hotreload.hot")
 
 
+@dataclass
 class WeightChanges:
     """The changes of one engine's weights, one at a time; a further change waits for its turn.
 
@@ -34,33 +35,24 @@ class WeightChanges:
     is not live yet.
     """
 
-    def __init__(
-        self,
-        replica: Replica[Engine],
-        attempts: Attempts,
-        rules: Rules,
-        *,
-        check: Callable[[], object],
-        check_there: Callable[[], object],
-    ) -> None:
-        """`check` raises for a closed or lost engine.
+    replica: Replica[Engine]
+    attempts: Attempts
+    rules: Rules
+    check: Callable[[], object]
+    """Raise for a closed or lost engine."""
+    check_there: Callable[[], object]
+    """Raise while memory is released that a change would need."""
+    rollbacks: int = 0
+    """The number of rollbacks requested since the start."""
 
-        `check_there` raises while memory is released that a change would need.
-        """
+    def __post_init__(self) -> None:
         self._hold: Hold | None = None
         """The memory of the last staged weights; the next are staged once it is free."""
         self._staged: Callable[[], AsyncStagedWeights | None] = lambda: None
         """The last staged weights; None once the program has dropped them."""
         self._loop = asyncio.get_running_loop()
         self._freeing: asyncio.Task[None] | None = None
-        self._replica = replica
-        self._attempts = attempts
-        self._ledger = attempts.ledger
-        self._rules = rules
-        self.rollbacks = 0
-        """The number of rollbacks requested since the start."""
-        self._check = check
-        self._check_there = check_there
+        self._ledger = self.attempts.ledger
         self._one_at_a_time = asyncio.Lock()
         self._wants: Callable[[], bool] = lambda: True
         """True while the change under way is still wanted."""
@@ -83,8 +75,8 @@ class WeightChanges:
         """
         asked = self.rollbacks if since is None else since
         async with self._one_at_a_time:
-            self._check()
-            self._check_there()
+            self.check()
+            self.check_there()
             self._wants = lambda: is_rollback or self.rollbacks == asked
             if not self._wants():
                 raise Superseded("a rollback was asked for meanwhile")
@@ -103,7 +95,7 @@ class WeightChanges:
             raise
 
     def _check_still_live(self, upon: Generation | None) -> None:
-        live = self._replica.live
+        live = self.replica.live
         if upon is not None and upon.revision != live.revision:
             raise Superseded(
                 "only a part of the tensors was staged, the others are those of generation "
@@ -115,7 +107,7 @@ class WeightChanges:
         """Lock the engine's memory against other changes; Busy while weights are staged."""
         self.check_free()
         async with self._one_at_a_time:
-            self._check()
+            self.check()
             self.check_free()
             if self._hold is not None:
                 await self._hold.discard()  # the program has dropped them
@@ -137,7 +129,7 @@ class WeightChanges:
         Call it within `lock_memory`: no request is answered meanwhile, and the weights are proven
         while they are live.
         """
-        progress = self._attempts.progress_of(checkpoint.revision)
+        progress = self.attempts.progress_of(checkpoint.revision)
         progress.checkpoint = checkpoint
         switch = self._new_switch(progress, Mode.DRAIN, KeepPrevious.NONE)
         async with switch.keep_staged(lambda engine: engine.weights.stage(checkpoint)) as staged:
@@ -152,7 +144,7 @@ class WeightChanges:
         self._is_ending = True
         self._news.set()
         async with self._one_at_a_time:
-            if self._hold is not None and not self._replica.gate.is_lost:
+            if self._hold is not None and not self.replica.gate.is_lost:
                 await self._hold.discard()
 
     async def stage(self, checkpoint: Checkpoint, since: int | None = None) -> AsyncStagedWeights:
@@ -162,12 +154,12 @@ class WeightChanges:
         """
         async with self.turn(since):
             self.check_free()
-            live = self._replica.live if checkpoint.is_part else None
+            live = self.replica.live if checkpoint.is_part else None
             if live is not None:
                 checkpoint = named_upon(checkpoint, live.revision)
             if self._hold is not None:
                 await self._hold.discard()  # the program has dropped them
-            progress = self._attempts.progress_of(checkpoint.revision)
+            progress = self.attempts.progress_of(checkpoint.revision)
             progress.checkpoint = checkpoint
             switch = self._new_switch(progress)
             frees = AsyncExitStack()
@@ -219,29 +211,29 @@ class WeightChanges:
 
     @property
     def _why_unprovable(self) -> str | None:
-        if self._replica.mode is Mode.OVERLAP:
+        if self.replica.mode is Mode.OVERLAP:
             return None
-        return self._replica.engine.switch.cannot_overlap or "mode = 'drain'"
+        return self.replica.engine.switch.cannot_overlap or "mode = 'drain'"
 
     # --- the way back ---------------------------------------------------------------------------
 
     def place_to_go_back_to(self, number: int | None) -> PastGeneration:
         """Return the generation of this number, or the previous one; BadRequest if it is gone."""
-        live = self._replica.live
+        live = self.replica.live
         if number is None:
             return find_last(self._ledger, live, self._where)
         return find_numbered(self._ledger, live, number)
 
     def place_to_resume(self, number: int | None) -> PastGeneration:
         """Return the generation of this number, or the live one."""
-        live = self._replica.live
+        live = self.replica.live
         if number is None or number == live.number:
             return self._ledger.place_of(live)
         return find_numbered(self._ledger, live, number)
 
     def _where(self, place: PastGeneration) -> str | None:
         """Return the place of a generation's weights, in words; None if they are gone."""
-        if self._replica.keeps(place):
+        if self.replica.keeps(place):
             return "in memory"
         return f"from {place.path}" if place.path else None
 
@@ -254,8 +246,8 @@ class WeightChanges:
     async def back(self, place: PastGeneration) -> Generation | None:
         """Make an earlier generation live again; None if it is no longer in memory."""
         async with self.turn(is_rollback=True):
-            left = self._replica.live.revision
-            progress = self._attempts.progress_of(place.revision)
+            left = self.replica.live.revision
+            progress = self.attempts.progress_of(place.revision)
             switch = self._new_switch(progress)
             async with switch.keep_earlier(place) as kept:
                 if kept is None:
@@ -278,9 +270,9 @@ class WeightChanges:
     ) -> Switch:
         wanted = WantedCheck(progress, self._news)
         wanted.ask(lambda: self._wants() and not self._is_ending)
-        switch, remember = SWITCHES[mode or self._replica.mode], self._attempts.save
-        rules = replace(self._rules, keep_previous=keep or self._rules.keep_previous)
-        return switch(self._replica, progress, wanted, remember=remember, rules=rules)
+        switch, remember = SWITCHES[mode or self.replica.mode], self.attempts.save
+        rules = replace(self.rules, keep_previous=keep or self.rules.keep_previous)
+        return switch(self.replica, progress, wanted, remember=remember, rules=rules)
 
     async def _go_live(
         self,
@@ -306,10 +298,10 @@ class WeightChanges:
     ) -> None:
         """Flip, and record the set that answers; run it uncancelled, for the two must agree."""
         old = await switch.flip(staged, probe=prove)
-        progress.generation = self._attempts.mint(staged)
+        progress.generation = self.attempts.mint(staged)
         checkpoint = progress.checkpoint
         path = checkpoint.path if checkpoint is not None and checkpoint.memory is None else None
-        self._attempts.record_live(progress.generation, path)
+        self.attempts.record_live(progress.generation, path)
         await switch.answer_as(progress.generation, staged, old)
 
 

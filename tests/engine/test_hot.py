@@ -319,7 +319,7 @@ def test_a_part_upon_weights_that_went_is_refused(
     hot: HotEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside = hot.asynchronous._changes  # with two sets there is no way back while one is staged
-    monkeypatch.setattr(inside, "_rules", replace(inside._rules, sets=3))
+    monkeypatch.setattr(inside, "rules", replace(inside.rules, sets=3))
     hot.update(saying(80))
     live = hot.update(saying(83))
     with hot.stage(part_of(84)) as staged:
