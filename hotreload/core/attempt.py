@@ -16,13 +16,7 @@ from pathlib import Path
 from hotreload.core.attempt_records import Attempts
 from hotreload.core.decision import check_content, check_undecided
 from hotreload.core.engines.replica import Replicas
-from hotreload.core.engines.rollout import (
-    SWITCHES,
-    Rollout,
-    change_in_turn,
-    change_together,
-    take_back,
-)
+from hotreload.core.engines.rollout import SWITCHES, Rollout
 from hotreload.core.judge import FollowUp, Judge, unproven_evidence, watch_with
 from hotreload.core.ledger import PastGeneration
 from hotreload.core.ports import Engine
@@ -132,7 +126,7 @@ class AttemptUnderWay:
         self.progress.version = place.version
         async with self._all_or_none() as rollout:
             go_live = partial(self._go_live, rollout, probe=False)
-            is_back = await take_back(rollout, place, partial(self._flip, rollout), go_live)
+            is_back = await rollout.take_back(place, partial(self._flip, rollout), go_live)
         if not is_back:
             self.judges = ()  # a rollback is not refused for how much it changes
             await self.reload(lambda: True, place.version)  # nothing overrules a rollback
@@ -160,10 +154,11 @@ class AttemptUnderWay:
 
     async def _change(self, make: MakeWeights, *, probe: bool = True) -> None:
         """Have other weights answer on every engine, or on none."""
-        go = change_together if self.rules.together and probe else change_in_turn
         hold = self._hold_proven if probe else _hold_unproven
         async with self._all_or_none() as rollout:
-            await go(rollout, make, hold, partial(self._go_live, rollout, probe=probe))
+            is_together = self.rules.together and probe
+            go = rollout.change_together if is_together else rollout.change_in_turn
+            await go(make, hold, partial(self._go_live, rollout, probe=probe))
 
     @asynccontextmanager
     async def _all_or_none(self) -> AsyncIterator[Rollout]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hotreload.errors import CheckpointRejected, EngineLost, HotReloadError, ProbeFailed, TryAgain
 from hotreload.hosts.messages import (
@@ -88,19 +88,19 @@ class Ballot:
     def from_text(cls, text: str) -> "Ballot":
         """Return the ballot of a text of the store; InvalidMessage if it is none."""
         match parse_bounded(text):
-            case [int(rank), ("done" | "later" | "rejected" | "lost") as vote, None, results]:
-                return cls(rank, Vote(vote), None, parse_table(results))
-            case [
-                int(rank),
-                ("done" | "later" | "rejected" | "lost") as vote,
-                [code, message, *findings],
-                results,
-            ]:
-                reason = Reason(
-                    parse_text(code), parse_text(message), tuple(map(parse_text, findings))
-                )
-                return cls(rank, Vote(vote), reason, parse_table(results))
+            case [int(rank), ("done" | "later" | "rejected" | "lost") as vote, why, results]:
+                return cls(rank, Vote(vote), _parse_reason(why), parse_table(results))
         raise InvalidMessage("it is no ballot")
+
+
+def _parse_reason(value: Any) -> Reason | None:
+    match value:
+        case None:
+            return None
+        case [code, message, *findings]:
+            texts = tuple(map(parse_text, findings))
+            return Reason(parse_text(code), parse_text(message), texts)
+    raise InvalidMessage("it is no reason")
 
 
 def _cut(reason: Reason) -> list[str]:

@@ -266,70 +266,60 @@ class Rollout:
             return Misbehaved(f"{words}, for the second time", code="crashed")
         return TryAgain(words, code=LOST_CODE)
 
+    # --- the change on each engine ---------------------------------------------------------
 
-# --- the change on each engine ----------------------------------------------------------------
+    async def change_in_turn(self, make: MakeWeights, hold: HoldReady, go_live: GoLive) -> None:
+        """Change one engine after the other; the first makes the weights, the others copy them."""
+        for switch in self.each():
+            with self.work_on(switch):  # the others go on without one that is lost
+                async with hold(switch, self.new_weights(make)) as staged:
+                    self.check_original()
+                    await go_live(switch, staged)
 
+    async def change_together(self, make: MakeWeights, hold: HoldReady, go_live: GoLive) -> None:
+        """Change all engines, with all of them ready before any goes live."""
+        async with AsyncExitStack() as all_held:
+            for switch in self.each():
+                with self.work_on(switch):
+                    async with AsyncExitStack() as own:
+                        held = hold(switch, self.new_weights(make))
+                        self.ready[switch] = await own.enter_async_context(held)
+                        all_held.push_async_callback(self.put_away, switch, own.pop_all())
+            await self._all_go_live(go_live)
+            self.end()
 
-async def change_in_turn(
-    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
-) -> None:
-    """Change one engine after the other; the first makes the weights, and the others copy them."""
-    for switch in rollout.each():
-        with rollout.work_on(switch):  # the others go on without one that is lost
-            async with hold(switch, rollout.new_weights(make)) as staged:
-                rollout.check_original()
+    async def _all_go_live(self, go_live: GoLive) -> None:
+        """Make all ready engines live; each ends its flip, even if another fails."""
+
+        async def go_on(switch: Switch, staged: Staged) -> None:
+            with self.work_on(switch):
                 await go_live(switch, staged)
 
+        going = (go_on(switch, staged) for switch, staged in self.ready.items())
+        for failure in await asyncio.gather(*going, return_exceptions=True):
+            if isinstance(failure, BaseException):
+                raise failure
 
-async def change_together(
-    rollout: Rollout, make: MakeWeights, hold: HoldReady, go_live: GoLive
-) -> None:
-    """Change all engines, with all of them ready before any goes live."""
-    async with AsyncExitStack() as all_held:
-        for switch in rollout.each():
-            with rollout.work_on(switch):
-                async with AsyncExitStack() as own:
-                    held = hold(switch, rollout.new_weights(make))
-                    rollout.ready[switch] = await own.enter_async_context(held)
-                    all_held.push_async_callback(rollout.put_away, switch, own.pop_all())
-        await _all_go_live(rollout, go_live)
-        rollout.end()
+    async def take_back(self, place: PastGeneration, flip: GoLive, go_live: GoLive) -> bool:
+        """Make kept weights, or a copy, live on each engine; False if no engine keeps them."""
+        self.begin_with_those_that_keep(place)
+        for switch in self.each():
+            with self.work_on(switch):
+                if not await self._take_one_back(switch, place, flip, go_live):
+                    return False
+        return True
 
-
-async def _all_go_live(rollout: Rollout, go_live: GoLive) -> None:
-    """Make all ready engines live; each ends its flip, even if another fails."""
-
-    async def go_on(switch: Switch, staged: Staged) -> None:
-        with rollout.work_on(switch):
+    async def _take_one_back(
+        self, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
+    ) -> bool:
+        await self.secure_number(at_any_rate=True)
+        async with switch.keep_earlier(place) as kept:
+            if kept is not None:
+                await run_to_end(flip(switch, kept))
+                return True
+        if (copy := self.copy()) is None:
+            return False
+        async with switch.keep_staged(copy) as staged:
+            self.check_original()
             await go_live(switch, staged)
-
-    going = (go_on(switch, staged) for switch, staged in rollout.ready.items())
-    for failure in await asyncio.gather(*going, return_exceptions=True):
-        if isinstance(failure, BaseException):
-            raise failure
-
-
-async def take_back(rollout: Rollout, place: PastGeneration, flip: GoLive, go_live: GoLive) -> bool:
-    """Make kept weights, or a copy, live on each engine; return False when no engine keeps them."""
-    rollout.begin_with_those_that_keep(place)
-    for switch in rollout.each():
-        with rollout.work_on(switch):
-            if not await _take_one_back(rollout, switch, place, flip, go_live):
-                return False
-    return True
-
-
-async def _take_one_back(
-    rollout: Rollout, switch: Switch, place: PastGeneration, flip: GoLive, go_live: GoLive
-) -> bool:
-    await rollout.secure_number(at_any_rate=True)
-    async with switch.keep_earlier(place) as kept:
-        if kept is not None:
-            await run_to_end(flip(switch, kept))
-            return True
-    if (copy := rollout.copy()) is None:
-        return False
-    async with switch.keep_staged(copy) as staged:
-        rollout.check_original()
-        await go_live(switch, staged)
-    return True
+        return True

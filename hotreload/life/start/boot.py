@@ -17,7 +17,7 @@ from pathlib import Path
 from hotreload.core.attempt import Validate, prepare
 from hotreload.core.attempt_records import AttemptPolicy, Attempts
 from hotreload.core.ports import Source
-from hotreload.core.progress import AttemptProgress, WantedCheck
+from hotreload.core.progress import WantedCheck
 from hotreload.engine.options import RANDOM_WEIGHTS
 from hotreload.engine.upstream.build import DOES_NOT_START
 from hotreload.errors import (
@@ -271,7 +271,14 @@ class Start:
             fetch, check = partial(_fetch, candidate), partial(self._check, model)
             checkpoint = await prepare(progress, wanted, fetch, check, self.settings.rules)
             log.info("boot.chosen", extra={"path": str(checkpoint.path), "why": candidate.why})
-            await self._switch_to(progress, checkpoint, candidate, model)
+            try:
+                folder = model or checkpoint.path
+                await self.switch.to(progress, folder, checkpoint, candidate.instead_of)
+            except ConfigError as fault:
+                is_the_model = model is None or checkpoint.path == model
+                if fault.code != DOES_NOT_START or is_the_model:
+                    raise
+                raise TryAgain(str(fault), code=DOES_NOT_START) from fault
         if progress.verdict is not None:
             self._end_after(progress.verdict, progress.checkpoint)
         return progress.ended
@@ -283,22 +290,6 @@ class Start:
             raise ConfigError(words) from verdict
         # The revision is refused, so the next start tries another.
         raise EngineLost(f"what the engine started with is refused: {verdict}") from verdict
-
-    async def _switch_to(
-        self,
-        progress: AttemptProgress,
-        checkpoint: Checkpoint,
-        candidate: Candidate,
-        model: Path | None,
-    ) -> None:
-        try:
-            to = model or checkpoint.path
-            await self.switch.to(progress, to, checkpoint, candidate.instead_of)
-        except ConfigError as fault:
-            is_the_model = model is None or checkpoint.path == model
-            if fault.code != DOES_NOT_START or is_the_model:
-                raise
-            raise TryAgain(str(fault), code=DOES_NOT_START) from fault
 
     async def _check(self, model: Path | None, revision: Revision, path: Path) -> Checkpoint:
         """Check a candidate against the model, or against its own config if none is set."""

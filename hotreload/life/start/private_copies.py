@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 from hotreload.core.progress import AttemptProgress, publish_progress
@@ -42,8 +41,19 @@ async def copy_privately(
 ) -> AsyncIterator[Path]:
     """Copy a model's small files, and these weights; the copy goes at the end of the block."""
     so_far, what = _SoFar(_size_of(weights)), progress.revision
-    with ExitStack() as made:
-        assemble = partial(_assemble, made, model, weights, place / "boot", so_far=so_far)
+    spool = place / "boot"
+    with ExitStack() as copies:
+
+        def assemble(cancel: threading.Event) -> Path:
+            """Make the folder; it is removed when the engine has started."""
+            if weights is None:
+                made = private_folder(spool)
+            else:
+                made = private_copy(weights, spool, cancel, so_far.note)
+            folder = copies.enter_context(made)
+            _copy_small_files(model, folder, spool)
+            return folder
+
         try:
             async with (
                 progress.phase(Phase.STAGING),
@@ -67,21 +77,7 @@ class _SoFar:
         self.now = HowFar(self.now.done + piece, self.now.of)
 
 
-def _assemble(
-    copies: ExitStack,
-    model: Path,
-    weights: Checkpoint | None,
-    spool: Path,
-    cancel: threading.Event,
-    *,
-    so_far: _SoFar,
-) -> Path:
-    """Make the folder; it is removed when the engine has started."""
-    if weights is None:
-        made = private_folder(spool)
-    else:
-        made = private_copy(weights, spool, cancel, so_far.note)
-    folder = copies.enter_context(made)
+def _copy_small_files(model: Path, folder: Path, spool: Path) -> None:
     try:
         copy_side_files(model, folder)
     except PermissionError as closed:
@@ -92,7 +88,6 @@ def _assemble(
             raise
         words = f"{spool} cannot be written: {fault.strerror}"
         raise NotEnoughMemory(words, code="disk_full") from fault
-    return folder
 
 
 def _place(state: Path, need: int) -> Path:
