@@ -39,6 +39,7 @@ class PartOverRanks[Own]:
         return {"set": self.names[staged.weights]}
 
 
+@dataclass(eq=False)
 class SetsOverRanks(PartOverRanks[RankSets]):
     """Sets of weights, of which each rank holds its share."""
 
@@ -156,6 +157,7 @@ class SwitchOverRanks(PartOverRanks[WeightSwitch]):
         return self.own.cannot_overlap
 
 
+@dataclass(eq=False)
 class UnseenOverRanks(PartOverRanks[UnseenAnswers]):
     """Proves weights on all ranks; nothing else is asked apart from clients."""
 
