@@ -21,7 +21,7 @@ from hotreload.core.switch import ABORT_GRACE
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, DeviceUnavailable, DrainTimedOut, EngineLost
 from hotreload.events import Events, StopRequested
-from hotreload.feature import Feature
+from hotreload.feature import AllFeatures, Feature, Given
 from hotreload.features import FEATURES
 from hotreload.hosts.life.follower import FollowerLife, FollowerRefusal
 from hotreload.hosts.life.lead import Lead
@@ -43,7 +43,6 @@ from hotreload.life.start.start_troubles import FilesGone
 from hotreload.life.workers import Workers, counted_workers
 from hotreload.observe.log import ReadyLine, is_read_in_terminal
 from hotreload.observe.metrics_page import page_at
-from hotreload.parts import AllFeatures, Given
 from hotreload.picture.picture import Rank, State
 from hotreload.quiet import LOUD, Quiet
 from hotreload.server.app import create_app

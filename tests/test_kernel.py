@@ -12,9 +12,8 @@ import pytest
 
 from hotreload.core.progress import AttemptProgress
 from hotreload.core.rules import ReloadSettings, Rules
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features import FEATURES
-from hotreload.parts import FeatureParts, Given
 from hotreload.server.model import ModelRequest
 from hotreload.settings.tables import every
 from hotreload.types import NOT_PROBED, Attempt, Revision

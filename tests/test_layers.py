@@ -38,7 +38,7 @@ RECORDS = {"core.ledger", "core.decision", "core.progress"}
 """What of the core is only read by those who tell how things are; all else there acts."""
 SETTING = {"setting"}
 """How a part says what its settings are: it imports no pydantic, as client verbs know it."""
-FEATURES = {"feature", "parts", "features"}
+FEATURES = {"feature", "features"}
 """Capabilities beside the kernel, which knows none of them; and the doors that they use."""
 CORE = {
     "core",
@@ -111,8 +111,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(PROBE, SETTING),
     "engine.options": {"engine", "core.rules", "facts", "quiet", "types"}
     | {*SETTING, *RULES_OF_ANSWERS},
-    "feature": {"parts", "picture.words", "reasons", "types"},
-    "parts": {"picture", "server", "server_limits", "settings", *CORE},
+    "feature": {"picture", "picture.words", "server", "server_limits", "settings", *CORE},
     "features": {*FEATURES, *SETTING, *PICTURE, "server", "server_limits", "settings", *CORE},
     **{record: {"threads", "core.ledger", *VOCABULARY} for record in RECORDS},
     **{words: {"figures", *WORDS} for words in WORDS},
@@ -188,7 +187,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """What each module or room of `hotreload` may import of it; nothing is free by being new."""
 
 READ_SETTINGS = {
-    "parts",
+    "feature",
     "features",
     "daemon",
     "worker_process",

@@ -23,10 +23,10 @@ from hotreload.core.reconcile import Reconciler
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.errors import ConfigError, HotReloadError, NotEnoughMemory
 from hotreload.events import Publish, SettingsRead
+from hotreload.feature import AllFeatures
 from hotreload.life.acceptance import tls_pair
 from hotreload.life.running_engine import RunningEngine
 from hotreload.observe.log import configure
-from hotreload.parts import AllFeatures
 from hotreload.server.http.keys import ApiKeys
 from hotreload.server.http.server_sockets import TLS
 from hotreload.server_limits import KeyTerms, Limits

@@ -24,6 +24,7 @@ from hotreload.core.reconcile import Reconciler
 from hotreload.errors import EngineLost
 from hotreload.events import Events, GenerationLive, Publish
 from hotreload.facts.heap import STARTING, keep_what_is_there
+from hotreload.feature import AllFeatures
 from hotreload.life.live_settings import CheckpointChecks, LiveSettings
 from hotreload.life.replica_life import ReplicaLife, Run, Shared
 from hotreload.life.running_engine import RunningEngine
@@ -34,7 +35,6 @@ from hotreload.life.start.model_files import served_by_now
 from hotreload.life.start.start_engine import Engines, MakeEngine, import_in_background
 from hotreload.life.start.start_troubles import Doubt, Gone
 from hotreload.life.start.warmup import compile_behind
-from hotreload.parts import AllFeatures
 from hotreload.settings.sections import Settings
 from hotreload.threads import run_to_end
 from hotreload.types import ROLLBACK, Generation

@@ -7,9 +7,8 @@ from hotreload.core.attempt_records import Attempts
 from hotreload.core.ledger import Ledger
 from hotreload.core.way_in.entrance import Entrance
 from hotreload.events import Event
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features import FEATURES
-from hotreload.parts import FeatureParts, Given
 from hotreload.picture.report import FeatureReport
 from hotreload.server_limits import Limits
 from hotreload.settings.load import load

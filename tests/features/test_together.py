@@ -5,9 +5,8 @@ from typing import Any
 
 from hotreload.daemon import Daemon
 from hotreload.events import Event, StopRequested
-from hotreload.feature import Feature
+from hotreload.feature import AllFeatures, Feature, FeatureParts
 from hotreload.features import FEATURES
-from hotreload.parts import AllFeatures, FeatureParts
 from hotreload.settings.load import load
 from tests.features.given import given
 

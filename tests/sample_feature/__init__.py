@@ -4,14 +4,10 @@ CONTRIBUTING.md walks through it. No list names it: tests hand it to a daemon.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import setting
 from hotreload.types import Evidence
-
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
 REASON = "frozen_field"
 REASONS = {REASON: ("it changes a frozen field of config.json", "restart with it as the model")}
@@ -25,8 +21,7 @@ class FrozenSettings:
     fields: tuple[str, ...] = setting((), "Their names.", live=True)
 
 
-def _begin(given: "Given") -> "FeatureParts":
-    from hotreload.parts import FeatureParts
+def _begin(given: Given) -> FeatureParts:
     from tests.sample_feature.judge import FrozenJudge
     from tests.sample_feature.report import FrozenReport, frozen_routes
 

@@ -20,9 +20,9 @@ from hotreload.core.way_in.gate import Gate
 from hotreload.errors import HotReloadError
 from hotreload.events import Events, GenerationLive
 from hotreload.facts.listed import Listed
+from hotreload.feature import AllFeatures
 from hotreload.features import FEATURES
 from hotreload.observe.metrics_page import Fresh
-from hotreload.parts import AllFeatures
 from hotreload.picture.checkpoints import Checkpoints
 from hotreload.picture.picture import Readings, ReplicaFigures
 from hotreload.picture.status import Documents, Status

@@ -1,20 +1,15 @@
 """Judges what went live by the answers that clients get, and leaves bad weights by itself."""
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features.bake.evidence import BAKE, BLANK, BakeFields, words_of_bake
 from hotreload.features.bake.rule import BakeSettings
 
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
-
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.bake.bakes import Bakes
     from hotreload.features.bake.report import BakeReport
-    from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
     bake = {"bake": BakeFields | None}

@@ -1,17 +1,11 @@
 """Has an operator's command decide about new weights, before they answer any request."""
 
-from typing import TYPE_CHECKING
-
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features.command.command import BLANK, COMMAND, CommandSettings, words_of_command
 
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
-
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.command.judge import CommandReport, CommandRunner
-    from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
     report = CommandReport(given.attempts.ledger)

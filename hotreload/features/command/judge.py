@@ -15,6 +15,7 @@ from hotreload.core.ledger import Ledger
 from hotreload.core.ports import Engine
 from hotreload.errors import ConfigError, Misbehaved, NotJudged
 from hotreload.events import AttemptFinished, Event, PhaseEntered
+from hotreload.feature import Given
 from hotreload.features.command.command import (
     COMMAND,
     COULD_NOT_JUDGE,
@@ -26,7 +27,6 @@ from hotreload.features.command.command import (
 from hotreload.features.command.process import Rights, rights_of, run_command
 from hotreload.figures import duration
 from hotreload.json_fields import Fields
-from hotreload.parts import Given
 from hotreload.picture.report import FeatureReport
 from hotreload.picture.words import plain
 from hotreload.server.candidate_app import create_candidate_app, serve_at_loopback

@@ -2,38 +2,32 @@
 
 from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features.compare.evidence import BEHAVIOUR, BLANK, words_of_comparison
 from hotreload.features.compare.settings import CompareSettings
 
 if TYPE_CHECKING:
-    from hotreload.core.judge import Judge
-    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.compare.comparison import KnownAnswers
     from hotreload.features.compare.evidence import Behaviour
     from hotreload.features.compare.judge import AllComparisons, CompareJudge, LeavesNoNumbers
     from hotreload.features.compare.replay import HearingNow, RequestRecorder
     from hotreload.features.compare.report import CompareReport
-    from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
     recorder = RequestRecorder(given.settings().of(CompareSettings))
     way_out = LeavesNoNumbers(given.leave)
     shared = AllComparisons(recorder, KnownAnswers(), given.attempts.note_late, way_out.take)
 
-    def judges() -> "list[Judge]":
-        return [CompareJudge(given.settings().of(CompareSettings), shared)]
-
     async def check(settings: "Settings") -> None:
         for engine in given.engines():
             await engine.unseen.check_questions(settings.of(CompareSettings).questions)
 
     return FeatureParts(
-        judges=judges,
+        judges=lambda: [CompareJudge(given.settings().of(CompareSettings), shared)],
         listeners=(recorder,),
         tasks={"leave what makes no numbers": way_out.run},
         report=CompareReport(lambda: recorder.now, given.attempts.ledger.attempts),

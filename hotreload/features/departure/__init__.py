@@ -1,13 +1,9 @@
 """Ends in order before a machine is taken away: on a notice of its cloud, a file, a command."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import Deadline, Location, setting
-
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +29,9 @@ class DepartureSettings:
     )
 
 
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.departure.departure import Departure, DepartureFields, DepartureReport
     from hotreload.features.departure.notices import list_notices
-    from hotreload.parts import FeatureParts
     from hotreload.server.ports import FeatureRoutes
 
     settings = given.settings().of(DepartureSettings)

@@ -1,17 +1,11 @@
 """Posts how attempts ended to the receivers that [[notify]] names."""
 
-from typing import TYPE_CHECKING
-
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.features.notify.settings import NotifySettings
 
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
-
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.notify.receiver import EndNotices, NotifyReport, Receiver
-    from hotreload.parts import FeatureParts
 
     settings, report = given.settings(), NotifyReport()
     wanted: tuple[NotifySettings, ...] = getattr(settings, "notify", ())

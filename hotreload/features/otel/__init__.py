@@ -2,14 +2,11 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Self, override
+from typing import Self, override
 
 from hotreload.errors import ConfigError
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import HttpUrl, SettingsOfFeature, setting
-
-if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
@@ -40,9 +37,8 @@ def _is_installed() -> bool:
         return False
 
 
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.otel.report import OtelReport
-    from hotreload.parts import FeatureParts
 
     settings, report = given.settings(), OtelReport()
     endpoint = settings.of(OtelSettings).endpoint

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
@@ -23,11 +22,10 @@ class PauseSettings:
     )
 
 
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.pause.pause import Pause
     from hotreload.features.pause.report import PauseReport
     from hotreload.features.pause.routes import pause_routes
-    from hotreload.parts import FeatureParts
 
     pause = Pause(
         given.attempts.publish,

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotreload.feature import Feature
+from hotreload.feature import Feature, FeatureParts, Given
 from hotreload.setting import Seconds, setting
 
 if TYPE_CHECKING:
-    from hotreload.parts import FeatureParts, Given
     from hotreload.settings.sections import Settings
 
 
@@ -24,9 +23,8 @@ class SessionsSettings:
     )
 
 
-def _begin(given: "Given") -> "FeatureParts":
+def _begin(given: Given) -> FeatureParts:
     from hotreload.features.sessions.sessions import Sessions
-    from hotreload.parts import FeatureParts
 
     sessions = Sessions(given.settings().of(SessionsSettings).keep)
 
